@@ -1,0 +1,32 @@
+"""A canvas: a block of token ids to be denoised after a cached prompt, some of them frozen."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+
+def token_ids(ids: npt.ArrayLike) -> TokenIds:
+    """Ids as a read-only int32 array of shape (N,)."""
+    array = np.array(ids, dtype=np.int32).reshape(-1)
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CanvasPlan:
+    """What is prefilled into the KV cache, and what is denoised after it."""
+
+    prompt_ids: TokenIds
+    """Shape (P,): encoded causally, cached."""
+    canvas_ids: TokenIds
+    """Shape (L,): the canvas before the first step; free positions hold masks or noise."""
+    frozen: Flags
+    """Shape (L,): positions that the user already wrote; never changed, left out of every mean."""
+
+    def __post_init__(self) -> None:
+        if self.canvas_ids.shape != self.frozen.shape:
+            raise ValueError(f"canvas of {self.canvas_ids.shape} but frozen flags of {self.frozen.shape}")

@@ -1,0 +1,88 @@
+"""What a model needs to be asked right: its noise, special ids, canvas lengths and defaults.
+
+Knows no file and no runtime; `models` fills a spec in from GGUF metadata.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class PromptFormat(StrEnum):
+    """How prefix and suffix reach the model."""
+
+    FIM = "fim"
+    """Suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token."""
+    PINNED = "pinned"
+    """Prefix tail and suffix head frozen in the canvas around a hole."""
+    INSTRUCT = "instruct"
+    """Chat template in the prompt; code fence and prefix tail frozen in the canvas."""
+
+
+class UnmaskOrder(StrEnum):
+    """Which mask is taken when no confidence reaches the threshold, and when an end token may be taken."""
+
+    LEFTMOST = "leftmost"
+    """The leftmost mask is always taken; an end token only once everything before it is."""
+    CONFIDENT = "confident"
+    """The most confident mask is always taken; an end token whenever it is confident."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSampling:
+    """Absorbing noise (MDLM, LLaDA, Dream, dg-mini): masks are replaced by confident tokens and stay."""
+
+    mask_id: int
+    confidence_threshold: float = 0.9
+    """A mask is replaced once the probability of its best token exceeds this."""
+    max_denoising_steps: int = 128
+    order: UnmaskOrder = UnmaskOrder.LEFTMOST
+
+
+@dataclass(frozen=True, slots=True)
+class UniformSampling:
+    """Uniform noise (DiffusionGemma): random tokens, accepted within an entropy budget, else renoised."""
+
+    entropy_bound: float = 0.1
+    """Nats that the accepted positions of one step may add up to, the largest of them left out."""
+    t_max: float = 0.8
+    t_min: float = 0.4
+    max_denoising_steps: int = 48
+    stability_threshold: int = 1
+    """Steps that the draft must have stayed the same before it may end the loop."""
+    confidence_threshold: float = 0.005
+    """Mean entropy in nats, over free positions only, under which a stable draft ends the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class FimTokens:
+    """The sentinels of a fill-in-the-middle prompt."""
+
+    prefix_id: int
+    suffix_id: int
+    middle_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One model as the canvas and the denoising loop see it."""
+
+    name: str
+    vocab_size: int
+    sampling: MaskSampling | UniformSampling
+    end_ids: tuple[int, ...]
+    """Token ids that end a fill."""
+    prompt_format: PromptFormat = PromptFormat.FIM
+    fim: FimTokens | None = None
+    banned_ids: tuple[int, ...] = ()
+    """Never predicted: special tokens that cannot stand in a fill."""
+    canvas_lengths: tuple[int, ...] = (16, 32, 64)
+    """Lengths that the model was trained for, ascending."""
+    max_prompt_tokens: int = 512
+    """Longest prompt that the model was trained for."""
+    metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """What else the file says of itself, for `doctor` and `models show`."""
+
+    @property
+    def noise(self) -> str:
+        """`mask` or `uniform`."""
+        return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"

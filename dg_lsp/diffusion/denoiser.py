@@ -1,0 +1,74 @@
+"""What the denoising loop asks of a model runtime. Logits never cross this line."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.spec import ModelSpec
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """One forward pass over one canvas of length L, reduced per position."""
+
+    argmax_ids: TokenIds
+    """Shape (L,): the most probable token."""
+    sampled_ids: TokenIds
+    """Shape (L,): drawn from the tempered distribution; the argmax at temperature 0."""
+    confidence: Floats
+    """Shape (L,): probability of the argmax, at `temperature` (at 1 when the temperature is 0)."""
+    entropy: Floats
+    """Shape (L,): nats, of the same distribution as `confidence`."""
+
+
+class Denoiser(Protocol):
+    """A model with a KV cache of several slots, one prompt each.
+
+    For mask noise a position that holds a token already predicts that token with confidence 1 and entropy 0:
+    runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
+    """
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Noise kind, special ids, canvas lengths, defaults."""
+        ...
+
+    @property
+    def num_slots(self) -> int:
+        """Slots are numbered 0 to `num_slots - 1`."""
+        ...
+
+    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+        """Makes the slot hold exactly this prompt; returns how many tokens really had to be decoded.
+
+        Keeps the longest common prefix with what the slot held.
+
+        Raises:
+            RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
+            BackendError: the runtime failed; the slot is empty then.
+        """
+        ...
+
+    def predict(
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+    ) -> list[Prediction]:
+        """One forward pass over all canvases at once, each standing alone right after the slot's prompt.
+
+        Attention is bidirectional inside a canvas; canvases do not see each other. The cache is as before
+        afterwards.
+
+        Raises:
+            RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.
+            BackendError: the runtime failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives the runtime's memory back; no call may follow."""
+        ...

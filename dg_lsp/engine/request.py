@@ -1,0 +1,22 @@
+"""What is asked of the engine."""
+
+from dataclasses import dataclass
+
+from dg_lsp.context.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class FillRequest:
+    """A cursor in a buffer, and what may be shown there."""
+
+    snapshot: Snapshot
+    offset: int
+    """Code-point offset of the cursor in the snapshot's text."""
+    num_candidates: int = 1
+    max_lines: int | None = None
+    """None lets the place decide: one line inside or at the end of a line with text, a block on a blank line."""
+    suffix_lines: int | None = None
+    """Lines after the cursor's own that the model may see; None is as many as fit."""
+    deadline_ms: float | None = None
+    """Milliseconds from submission; None takes the setting."""
+    seed: int = 0

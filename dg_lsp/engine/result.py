@@ -1,0 +1,65 @@
+"""What the engine answers: a frame per denoising step, and one result."""
+
+from dataclasses import dataclass
+
+from dg_lsp.postprocess.candidate import Candidate, Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall milliseconds of one request."""
+
+    prefill: float
+    denoise: float
+    postprocess: float
+    total: float
+    """From the engine's first look at the request to its result; waiting for the model is not in it."""
+    decode: float
+    """Inside the backend's prefill and predict calls: what is left of the total is the engine's own overhead."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillResult:
+    """Ranked candidates, best first, and what they cost."""
+
+    model: str
+    candidates: tuple[Candidate, ...]
+    rejections: tuple[Rejection, ...]
+    canvas_length: int
+    steps: int
+    tokens_per_forward: float
+    """Fill tokens of the best candidate, its end token included, over the denoising steps that made it."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that did not have to be decoded."""
+    timings: Timings
+
+    @property
+    def text(self) -> str:
+        """The best candidate's text, or nothing."""
+        return self.candidates[0].text if self.candidates else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One canvas position as a person may look at it."""
+
+    text: str
+    """The draft's text here; empty for an end token."""
+    confidence: float
+    """Probability of the draft's token, 0 to 1."""
+    is_committed: bool
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The best canvas after one denoising step."""
+
+    block: int
+    """0 for the first canvas; a longer fill goes on in further ones."""
+    step: int
+    """1-based, counted over the whole request."""
+    cells: tuple[Cell, ...]
+    settled_text: str
+    """The beginning of the fill that will not change any more."""

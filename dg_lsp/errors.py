@@ -1,0 +1,72 @@
+"""Everything dg-lsp raises on purpose.
+
+    DgLspError
+    ├── UsageError              wrong use or bad input                         exit code 2
+    │   ├── InputFileError      a file that is missing, binary, unreadable or not writable
+    │   ├── PositionError       a line or column that the file does not have
+    │   └── SettingsError       a setting that is unknown or out of range
+    ├── RequestError            the model cannot take this request              exit code 2
+    ├── ModelError              no model, or no memory for it                   exit code 3
+    │   ├── ModelNotFoundError      no such file and no such model name
+    │   ├── ModelBrokenError        not a GGUF, or cut short
+    │   ├── ModelUnsupportedError   a GGUF this version cannot run
+    │   └── ModelMemoryError        the model or its cache does not fit
+    └── BackendError            the runtime failed while it computed           exit code 3
+
+A cancelled request is no error: it ends with `concurrent.futures.CancelledError`. Exit code 1 (nothing
+worth showing) is a result, not an error. Foreign exceptions are mapped once, in `backends/`.
+"""
+
+
+class DgLspError(Exception):
+    """The message is one line that says what to do next."""
+
+    exit_code = 2
+
+
+class UsageError(DgLspError):
+    """Wrong use or bad input."""
+
+
+class InputFileError(UsageError):
+    """The file is missing, a directory, binary, unreadable or not writable."""
+
+
+class PositionError(UsageError):
+    """The file has no such line or column."""
+
+
+class SettingsError(UsageError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class RequestError(DgLspError):
+    """The model cannot take this request: canvas too long, prompt too long, ids out of range."""
+
+
+class ModelError(DgLspError):
+    """There is no model to run, or no memory for it."""
+
+    exit_code = 3
+
+
+class ModelNotFoundError(ModelError):
+    """Neither a file nor a known model name."""
+
+
+class ModelBrokenError(ModelError):
+    """The file is no GGUF or ends too early."""
+
+
+class ModelUnsupportedError(ModelError):
+    """A sound GGUF whose architecture or description this version cannot run."""
+
+
+class ModelMemoryError(ModelError):
+    """The weights or the KV cache do not fit into memory."""
+
+
+class BackendError(DgLspError):
+    """The runtime failed while it computed a step."""
+
+    exit_code = 3

@@ -1,0 +1,111 @@
+"""One settings tree: the default stands in the field, a sentence under the field says what it does.
+
+Sources, later ones win: the defaults here, `dg-lsp.toml` of the workspace, LSP `initializationOptions`, the command
+line. Keys are written in the same spelling everywhere. A bad value is reported in one message, and the default is
+used; nothing else is lost.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import cattrs
+from attrs import field, validators
+
+from dg_lsp.errors import SettingsError
+
+
+@attrs.frozen
+class RuntimeSettings:
+    """How the model runs."""
+
+    threads: int = field(default=0, validator=validators.ge(0))
+    """CPU threads of a step; 0 measures at load and takes the fastest."""
+    gpu_layers: int = field(default=-1, validator=validators.ge(-1))
+    """Layers on the GPU where there is one; -1 is all of them, 0 keeps the model on the CPU."""
+    context_length: int = field(default=0, validator=validators.ge(0))
+    """Tokens of the KV cache, shared by all slots; 0 lets the model's own prompt length decide."""
+    num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
+    """Prompts (documents) kept in the KV cache at a time."""
+
+
+@attrs.frozen
+class FillSettings:
+    """What a fill may cost and how long it may get."""
+
+    deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
+    """Milliseconds after which what is stable so far is shown, or nothing."""
+    canvas_length: int = field(default=0, validator=validators.ge(0))
+    """Tokens denoised at once; 0 takes the model's shortest that holds a line."""
+    max_tokens: int = field(default=64, validator=validators.ge(1))
+    """Longest fill; a longer one is continued canvas by canvas up to here."""
+    confidence_threshold: float = field(default=0.0, validator=[validators.ge(0), validators.le(1)])
+    """Probability from which a token is accepted without being forced; 0 takes the model's own value."""
+    order: str = field(default="", validator=validators.in_(("", "leftmost", "confident")))
+    """Which mask is forced when none is confident: `leftmost` or `confident`; empty takes the model's own."""
+    check_syntax: bool = True
+    """Refuse a fill that adds a syntax error where there was none."""
+
+
+@attrs.frozen
+class Settings:
+    """The whole tree."""
+
+    model: str = "dg-mini"
+    """A model's name or the path of a GGUF file; `dg-mini` is bundled."""
+    fill: FillSettings = FillSettings()
+    """Automatic and invoked completions."""
+    runtime: RuntimeSettings = RuntimeSettings()
+    """The model's runtime."""
+
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True, prefer_attrib_converters=True)
+
+
+def _strict(value: Any, kind: type) -> Any:
+    """cattrs would turn `"8"` into 8 and 1 into True; a settings file that says so is wrong."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+for _kind in (int, float, bool, str):
+    _CONVERTER.register_structure_hook(_kind, _strict)
+
+
+def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Settings:
+    """Settings from a mapping such as TOML gives; what is absent keeps its value in `over`.
+
+    Raises:
+        SettingsError: unknown keys, wrong types, values out of range; all of them named in one line.
+    """
+    base = cattrs.unstructure(over or Settings())
+    try:
+        return _CONVERTER.structure(_merge(base, tree), Settings)
+    except (cattrs.BaseValidationError, ValueError, TypeError, AttributeError) as error:
+        raise SettingsError("settings: " + "; ".join(cattrs.transform_error(error, path="settings"))) from error
+
+
+def _merge(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in tree.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def read_settings(path: Path, over: Settings | None = None) -> Settings:
+    """Settings from a TOML file.
+
+    Raises:
+        SettingsError: the file cannot be read, is no TOML or has bad values.
+    """
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return parse_settings(tree, over)
