@@ -1,0 +1,71 @@
+"""What a backend refuses before it starts: one wording for every runtime, and no bad id ever reaches foreign code."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.errors import RequestError
+
+
+def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
+    """The ids as a contiguous int32 array of shape (N,).
+
+    Raises:
+        RequestError: not a flat array of integers, or an id outside `[0, vocab_size)`.
+    """
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise RequestError(f"{what}: expected a flat list of token ids, got {array.dtype} of shape {array.shape}")
+    # An id beyond the embedding table makes ggml abort the process, so the range is checked before any cast.
+    if array.size and (int(array.min()) < 0 or int(array.max()) >= vocab_size):
+        bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
+        raise RequestError(f"{what}: token id {bad} is outside the vocabulary of {vocab_size}")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def check_slot(slot: int, num_slots: int) -> None:
+    """Refuses a slot number that does not exist."""
+    if not 0 <= slot < num_slots:
+        raise RequestError(f"slot {slot} does not exist: slots are numbered 0 to {num_slots - 1}")
+
+
+def check_prompt_length(length: int, limit: int) -> None:
+    """Refuses a prompt that leaves no room for a canvas in the context."""
+    if length > limit:
+        raise RequestError(
+            f"the prompt has {length} tokens, the context takes {limit}; shorten it or raise context_length"
+        )
+
+
+def checked_canvases(
+    canvases: Sequence[npt.ArrayLike], vocab_size: int, *, max_canvases: int, max_canvas_tokens: int
+) -> list[TokenIds]:
+    """The canvases of one forward pass, as int32 arrays.
+
+    Raises:
+        RequestError: none at all, too many, an empty one, more tokens than one pass takes, or ids out of range.
+    """
+    if not 0 < len(canvases) <= max_canvases:
+        raise RequestError(f"a step takes 1 to {max_canvases} canvases, not {len(canvases)}")
+    checked = [checked_ids(f"canvas {number}", canvas, vocab_size) for number, canvas in enumerate(canvases)]
+    if not all(len(canvas) for canvas in checked):
+        raise RequestError("a canvas needs at least one token")
+    if (total := sum(map(len, checked))) > max_canvas_tokens:
+        raise RequestError(f"the canvases of one step have {total} tokens together, at most {max_canvas_tokens} fit")
+    return checked
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuses what no distribution can be tempered with."""
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise RequestError(f"temperature {temperature} is not a number of at least 0")
+
+
+def common_prefix_length(held: TokenIds, wanted: TokenIds) -> int:
+    """How many ids the two arrays share from their start."""
+    shortest = min(len(held), len(wanted))
+    differs = np.flatnonzero(held[:shortest] != wanted[:shortest])
+    return int(differs[0]) if len(differs) else shortest

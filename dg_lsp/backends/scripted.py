@@ -1,0 +1,190 @@
+"""A model without weights: it replays a fill, byte by byte. For tests, samples and editor work.
+
+Behaves as a real backend where a caller can notice: slots with prefix reuse, masks, specials, refusals, steps that
+take time. Knows nothing of language: what it "predicts" is what the script says.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dg_lsp.backends.checks import (
+    check_prompt_length,
+    check_slot,
+    check_temperature,
+    checked_canvases,
+    checked_ids,
+    common_prefix_length,
+)
+from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
+from dg_lsp.diffusion.denoiser import Floats, Prediction
+
+MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
+NUM_SPECIALS = 5
+VOCAB_SIZE = NUM_SPECIALS + 256
+_FIM = FimTokens(prefix_id=PREFIX_ID, suffix_id=SUFFIX_ID, middle_id=MIDDLE_ID)
+_BANNED = (MASK_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID)
+
+MASK_SPEC = ModelSpec(
+    name="scripted",
+    vocab_size=VOCAB_SIZE,
+    sampling=MaskSampling(mask_id=MASK_ID),
+    end_ids=(END_ID,),
+    fim=_FIM,
+    banned_ids=_BANNED,
+    canvas_lengths=(8, 16, 32, 64),
+)
+UNIFORM_SPEC = ModelSpec(
+    name="scripted-uniform",
+    vocab_size=VOCAB_SIZE,
+    sampling=UniformSampling(),
+    end_ids=(END_ID,),
+    fim=_FIM,
+    banned_ids=_BANNED,
+    canvas_lengths=(8, 16, 32, 64),
+)
+
+Fill = str | Callable[[str, str], str] | Sequence[str]
+"""A text; a function of the prompt's prefix and suffix; or one text for each canvas of a step, from the first on."""
+
+
+class ByteTokenizer:
+    """Token id = byte value + `NUM_SPECIALS`."""
+
+    def encode(self, text: str) -> TokenIds:
+        """Shape (number of UTF-8 bytes,)."""
+        return token_ids(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32) + NUM_SPECIALS)
+
+    def decode(self, ids: TokenIds) -> bytes:
+        """Specials decode to nothing."""
+        array = np.asarray(ids, dtype=np.int32)
+        return (array[array >= NUM_SPECIALS] - NUM_SPECIALS).astype(np.uint8).tobytes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """A slot's prompt, and what is still to be filled after it, one target per script."""
+
+    ids: TokenIds
+    targets: tuple[bytes, ...] = ()
+
+
+class ScriptedDenoiser:
+    """Replays `fill` and then end tokens.
+
+    Each step shows the leftmost `tokens_per_step` unsettled positions with confidence 0.99, the others with less
+    than 0.5, always with the script's token as the argmax. A prompt continued after its middle sentinel by the
+    beginning of the fill gets the rest of the fill, as a model would do canvas by canvas.
+    """
+
+    def __init__(
+        self,
+        fill: Fill,
+        *,
+        spec: ModelSpec | None = None,
+        step_seconds: float = 0.0,
+        tokens_per_step: int = 4,
+        num_slots: int = 4,
+        context_length: int = 4096,
+    ) -> None:
+        self.spec = spec or MASK_SPEC
+        self.tokenizer = ByteTokenizer()
+        self.num_slots = num_slots
+        self.num_steps = 0
+        """Calls of `predict` so far, counted when they begin: shows when a cancelled fill stopped."""
+        self.num_prefilled = 0
+        """Prompt tokens decoded so far."""
+        self.is_closed = False
+        self._fill = fill
+        self._step_seconds = step_seconds
+        self._tokens_per_step = tokens_per_step
+        self._context_length = context_length
+        self._slots: dict[int, _Held] = {}
+
+    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+        """See `Denoiser.prefill`."""
+        check_slot(slot, self.num_slots)
+        wanted = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
+        check_prompt_length(len(wanted), self._context_length - max(self.spec.canvas_lengths))
+        held = self._slots[slot].ids if slot in self._slots else token_ids([])
+        decoded = len(wanted) - common_prefix_length(held, wanted)
+        self._slots[slot] = _Held(token_ids(wanted), self._targets(wanted))
+        self.num_prefilled += decoded
+        return decoded
+
+    def predict(
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+    ) -> list[Prediction]:
+        """See `Denoiser.predict`."""
+        check_slot(slot, self.num_slots)
+        check_temperature(temperature)
+        checked = checked_canvases(
+            canvases, self.spec.vocab_size, max_canvases=64, max_canvas_tokens=self._context_length
+        )
+        self.num_steps += 1
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
+        held = self._slots.get(slot, _Held(token_ids([])))
+        targets = held.targets or self._targets(held.ids)
+        return [
+            self._prediction(canvas, targets[min(number, len(targets) - 1)], temperature, rng)
+            for number, canvas in enumerate(checked)
+        ]
+
+    def close(self) -> None:
+        """Harmless, also twice."""
+        self.is_closed = True
+
+    def _targets(self, prompt: TokenIds) -> tuple[bytes, ...]:
+        """What the script says should follow this prompt."""
+        prefix, suffix, middle = self._parts(prompt)
+        if callable(self._fill):
+            fills: tuple[str, ...] = (self._fill(prefix, suffix),)
+        else:
+            fills = (self._fill,) if isinstance(self._fill, str) else tuple(self._fill)
+        texts = [fill.encode() for fill in fills]
+        return tuple(text[len(middle) :] if text.startswith(middle) else b"" for text in texts)
+
+    def _parts(self, prompt: TokenIds) -> tuple[str, str, bytes]:
+        """Prefix and suffix as text, and what stands after the middle sentinel; without sentinels all is prefix."""
+        parts = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}
+        marks = [int(at) for at in np.flatnonzero(np.isin(prompt, tuple(parts)))]
+        parts[PREFIX_ID] = self.tokenizer.decode(prompt[: marks[0] if marks else None])
+        for start, stop in zip(marks, [*marks[1:], len(prompt)], strict=True):
+            parts[int(prompt[start])] += self.tokenizer.decode(prompt[start + 1 : stop])
+        return parts[PREFIX_ID].decode(errors="replace"), parts[SUFFIX_ID].decode(errors="replace"), parts[MIDDLE_ID]
+
+    def _prediction(self, canvas: TokenIds, target: bytes, temperature: float, rng: np.random.Generator) -> Prediction:
+        length = len(canvas)
+        argmax = np.full(length, END_ID, dtype=np.int32)
+        script = np.frombuffer(target[:length], dtype=np.uint8)
+        argmax[: len(script)] = script.astype(np.int32) + NUM_SPECIALS
+        if isinstance(self.spec.sampling, MaskSampling):
+            settled = canvas != self.spec.sampling.mask_id
+            argmax[settled] = canvas[settled]
+        else:
+            settled = canvas == argmax
+        shown = np.flatnonzero(~settled)[: self._tokens_per_step]
+        # Falls slightly from left to right, so that "the most confident" is never a tie.
+        confidence = np.linspace(0.49, 0.3, length, dtype=np.float32)
+        confidence[shown] = 0.99
+        confidence[settled] = 1.0
+        unsure = rng.random(length) >= confidence if temperature > 0 else np.zeros(length, dtype=np.bool_)
+        noise = rng.integers(NUM_SPECIALS, VOCAB_SIZE, length) if temperature > 0 else argmax
+        return Prediction(
+            argmax_ids=argmax,
+            sampled_ids=np.where(unsure, noise, argmax).astype(np.int32),
+            confidence=confidence,
+            entropy=_entropy(confidence),
+        )
+
+
+def _entropy(confidence: Floats) -> Floats:
+    """Nats, of the named probability on one token and the rest spread over all other bytes."""
+    rest = 1.0 - confidence.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nats = -confidence * np.log(confidence) - np.where(rest > 0, rest * np.log(rest / 255), 0.0)
+    return nats.astype(np.float32)
