@@ -1,0 +1,1 @@
+"""The denoising algorithm: numpy only, no model runtime, no text."""

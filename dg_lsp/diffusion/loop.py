@@ -1,0 +1,61 @@
+"""The denoising loop: a generator with one forward pass per step. Whoever stops asking has cancelled.
+
+Knows no text, no deadline and no cache: the caller has prefilled the slot, looks at each step, and decides.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.spec import MaskSampling, UniformSampling
+from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.diffusion.mask_sampler import unmask
+from dg_lsp.diffusion.schedule import temperature
+from dg_lsp.diffusion.step import Step
+from dg_lsp.diffusion.uniform_sampler import renoise
+
+
+def denoise(
+    denoiser: Denoiser,
+    slot: int,
+    plan: CanvasPlan,
+    sampling: MaskSampling | UniformSampling,
+    rng: np.random.Generator,
+) -> Iterator[Step]:
+    """Steps of one canvas until it stops, the last with `stop` set.
+
+    Raises:
+        RequestError, BackendError: as the denoiser's `predict` does.
+    """
+    for (step,) in race(denoiser, slot, [plan], sampling, rng):
+        yield step
+
+
+def race(
+    denoiser: Denoiser,
+    slot: int,
+    plans: Sequence[CanvasPlan],
+    sampling: MaskSampling | UniformSampling,
+    rng: np.random.Generator,
+) -> Iterator[tuple[Step, ...]]:
+    """The states of several canvases over one prompt after each forward pass, until all have stopped.
+
+    All canvases still running share each pass. Those after the first differ from it by what they sample: with mask
+    noise their first forced token, with uniform noise everything.
+    """
+    spec = denoiser.spec
+    end_ids = token_ids(spec.end_ids)
+    steps = [Step.before(plan) for plan in plans]
+    number = 0
+    while running := [i for i, step in enumerate(steps) if step.stop is None]:
+        number += 1
+        explore = number == 1 and len(plans) > 1
+        heat = temperature(sampling, number, explore=explore)
+        predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng)
+        for i, prediction in zip(running, predictions, strict=True):
+            if isinstance(sampling, MaskSampling):
+                steps[i] = unmask(steps[i], prediction, sampling, end_ids, explore=explore and i > 0)
+            else:
+                steps[i] = renoise(steps[i], prediction, sampling, spec.vocab_size, rng)
+        yield tuple(steps)

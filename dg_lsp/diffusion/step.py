@@ -1,0 +1,59 @@
+"""The state of one canvas after a denoising step."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from dg_lsp.canvas.plan import CanvasPlan, Flags, TokenIds
+from dg_lsp.diffusion.denoiser import Floats
+
+
+class Stop(StrEnum):
+    """Why a canvas needs no further step."""
+
+    FILLED = "filled"
+    """Mask noise: no mask is left."""
+    STABLE = "stable"
+    """Uniform noise: the draft stayed the same and its mean entropy is low."""
+    MAX_STEPS = "max-steps"
+    """The last allowed step took its best guess everywhere."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One canvas of current length L; it gets shorter when an accepted end token makes its tail moot."""
+
+    number: int
+    """Steps done so far; 0 before the first."""
+    canvas_ids: TokenIds
+    """Shape (L,): what the next forward pass would see."""
+    draft_ids: TokenIds
+    """Shape (L,): the best guess at every position."""
+    frozen: Flags
+    """Shape (L,): positions that the plan gave."""
+    committed: Flags
+    """Shape (L,): positions that will not change any more, frozen ones included."""
+    confidence: Floats
+    """Shape (L,): probability of the draft's token; for a committed one, when it was committed; 1 where frozen."""
+    num_stable: int = 0
+    """Uniform noise: how many steps in a row the draft has stayed the same."""
+    stop: Stop | None = None
+
+    @classmethod
+    def before(cls, plan: CanvasPlan) -> "Step":
+        """The state before the first step."""
+        return cls(
+            number=0,
+            canvas_ids=plan.canvas_ids,
+            draft_ids=plan.canvas_ids,
+            frozen=plan.frozen,
+            committed=plan.frozen,
+            confidence=plan.frozen.astype(np.float32),
+        )
+
+    @property
+    def num_settled(self) -> int:
+        """Length of the leading run of committed positions: the part that may be shown already."""
+        open_positions = np.flatnonzero(~self.committed)
+        return int(open_positions[0]) if len(open_positions) else len(self.committed)

@@ -1,0 +1,50 @@
+"""The fill so far: what is settled of it over all canvases."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.diffusion.denoiser import Floats
+from dg_lsp.diffusion.step import Step
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """Settled tokens of one candidate, the end token left out."""
+
+    ids: TokenIds
+    confidence: Floats
+    """Probability of each token when it was committed, that of the end token included."""
+    is_ended: bool
+    steps: int
+    """Forward passes that it took."""
+
+    @classmethod
+    def empty(cls) -> "Draft":
+        """Nothing yet."""
+        return cls(token_ids([]), np.empty(0, np.float32), is_ended=False, steps=0)
+
+    def extend(self, step: Step, end_ids: TokenIds) -> "Draft":
+        """This draft and what has settled of the canvas after it, up to the first end token."""
+        ids = step.canvas_ids[: step.num_settled]
+        ends = np.flatnonzero(np.isin(ids, end_ids))
+        length = int(ends[0]) if len(ends) else len(ids)
+        return Draft(
+            ids=token_ids(np.concatenate([self.ids, ids[:length]])),
+            confidence=np.concatenate([self.confidence, step.confidence[: length + bool(len(ends))]]),
+            is_ended=bool(len(ends)),
+            steps=self.steps + step.number,
+        )
+
+    @property
+    def score(self) -> float:
+        """Mean log probability per token in nats."""
+        if not len(self.confidence):
+            return 0.0
+        return float(np.log(np.maximum(self.confidence, 1e-9)).mean())
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens, the end token included, per forward pass."""
+        return len(self.confidence) / self.steps if self.steps else 0.0

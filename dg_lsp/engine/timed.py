@@ -1,0 +1,43 @@
+"""A denoiser that counts the time spent inside another."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.engine.stopwatch import Stopwatch
+
+
+class TimedDenoiser:
+    """Counts to the stages `prefill` and `predict` of a request's stopwatch, and the prompt tokens decoded."""
+
+    def __init__(self, inner: Denoiser, watch: Stopwatch) -> None:
+        self._inner = inner
+        self._watch = watch
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The inner denoiser's."""
+        return self._inner.spec
+
+    @property
+    def num_slots(self) -> int:
+        """The inner denoiser's."""
+        return self._inner.num_slots
+
+    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+        """As the inner denoiser's."""
+        with self._watch.stage("prefill"):
+            return self._inner.prefill(slot, prompt_ids)
+
+    def predict(
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+    ) -> list[Prediction]:
+        """As the inner denoiser's."""
+        with self._watch.stage("predict"):
+            return self._inner.predict(slot, canvases, temperature, rng)
+
+    def close(self) -> None:
+        """Does nothing: the engine owns the inner denoiser."""

@@ -1,0 +1,138 @@
+"""One model thread. The newest request of a document wins; a stale one stops within one denoising step.
+
+A job's future stays pending while it runs, so that whoever waits can cancel it at any moment; the thread looks
+between steps. Nothing else in dg-lsp starts a thread for the model.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.postprocess.candidate import Reason, Rejection
+from dg_lsp.settings import FillSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    request: FillRequest
+    deadline: float
+    """`time.monotonic` seconds."""
+    future: Future[FillResult]
+
+
+class Worker:
+    """Owns the engine: opens it first, then serves requests until closed. All methods may be called by any thread."""
+
+    def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings) -> None:
+        self.ready: Future[Engine] = Future()
+        """The engine once it is open, or why it could not be opened. Read it, don't run it."""
+        self._settings = settings
+        self._waiting: OrderedDict[str, _Job] = OrderedDict()
+        self._running: _Job | None = None
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._serve, args=(open_engine,), name="dg-lsp-model", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: FillRequest) -> Future[FillResult]:
+        """The result to come; cancelling it stops the model. An older request of the same document is cancelled.
+
+        At the deadline, which counts from here and covers waiting for the model, the future has a result.
+        """
+        seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
+        job = _Job(request, time.monotonic() + seconds, Future())
+        with self._changed:
+            if self._is_closed:
+                job.future.cancel()
+                return job.future
+            stale = self._waiting.pop(request.snapshot.uri, None)
+            running = self._running
+            self._waiting[request.snapshot.uri] = job
+            self._changed.notify()
+        if stale is not None:
+            stale.future.cancel()
+        if running is not None and running.request.snapshot.uri == request.snapshot.uri:
+            running.future.cancel()
+        if not self.ready.done() or running is not None:
+            self._watch_deadline(job, seconds)
+        return job.future
+
+    def close(self) -> None:
+        """Cancels what waits, stops what runs within one denoising step, and gives the model's memory back."""
+        with self._changed:
+            self._is_closed = True
+            jobs = [*self._waiting.values(), *([self._running] if self._running else [])]
+            self._waiting.clear()
+            self._changed.notify()
+        for job in jobs:
+            job.future.cancel()
+        self._thread.join(timeout=10)
+
+    def _watch_deadline(self, job: _Job, seconds: float) -> None:
+        timer = threading.Timer(seconds, lambda: _settle(job.future, _unfinished()))
+        timer.daemon = True
+        job.future.add_done_callback(lambda _: timer.cancel())
+        timer.start()
+
+    def _serve(self, open_engine: Callable[[], Engine]) -> None:
+        try:
+            engine = open_engine()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the engine hears it, of whatever kind
+            self.ready.set_exception(error)
+            self._refuse_all(error)
+            return
+        self.ready.set_result(engine)
+        while (job := self._next()) is not None:
+            self._do(engine, job)
+        engine.close()
+
+    def _next(self) -> _Job | None:
+        with self._changed:
+            self._running = None
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if self._is_closed:
+                return None
+            _, self._running = self._waiting.popitem(last=False)
+            return self._running
+
+    def _do(self, engine: Engine, job: _Job) -> None:
+        steps = engine.run(job.request, deadline=job.deadline)
+        try:
+            while not job.future.done():
+                next(steps)
+        except StopIteration as end:
+            _settle(job.future, end.value)
+        except Exception as error:  # noqa: BLE001 - the model thread outlives whatever one request ran into
+            _settle(job.future, error)
+        finally:
+            steps.close()
+
+    def _refuse_all(self, error: Exception) -> None:
+        while (job := self._next()) is not None:
+            _settle(job.future, error)
+
+
+def _settle(future: Future[FillResult], outcome: FillResult | Exception) -> None:
+    """Ends a future unless somebody was faster: the model thread, the deadline and the client all may be."""
+    with _SETTLING:
+        if future.done() or not future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+_SETTLING = threading.Lock()
+
+
+def _unfinished() -> FillResult:
+    """What is said at the deadline when the model never got to the request."""
+    nothing = Timings(prefill=0.0, denoise=0.0, postprocess=0.0, total=0.0, decode=0.0)
+    return FillResult("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0.0, 0, 0, nothing)
