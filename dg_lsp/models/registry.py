@@ -1,0 +1,73 @@
+"""Which models there are by name, and where their files lie. Opens no model."""
+
+import os
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from dg_lsp.errors import ModelNotFoundError
+
+
+@dataclass(frozen=True, slots=True)
+class BundledModel:
+    """A GGUF file that ships inside the package."""
+
+    name: str
+    filename: str
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies in this installation; llama.cpp reads files only, so no zip import."""
+        return Path(str(resources.files("dg_lsp.models") / self.filename))
+
+
+BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
+
+
+def known_names() -> tuple[str, ...]:
+    """Names that `locate` takes beside paths."""
+    return tuple(model.name for model in BUNDLED)
+
+
+def locate(name: str) -> Path:
+    """The readable file of a known name, or of a path. A known name wins: write `./dg-mini` for a file called so.
+
+    Raises:
+        ModelNotFoundError: neither a known name nor a readable file.
+    """
+    for model in BUNDLED:
+        if model.name == name:
+            return _bundled_file(model)
+    return _file(name)
+
+
+def _bundled_file(model: BundledModel) -> Path:
+    if not model.path.is_file():
+        raise ModelNotFoundError(
+            f"the bundled model {model.name} is missing from this installation ({model.path}): "
+            "install dg-lsp again, or pass --model FILE.gguf"
+        )
+    return model.path
+
+
+def _file(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        found = path.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, a home that is not known
+        path, found = Path(), False
+    if not name or not found:
+        raise ModelNotFoundError(_not_found(name))
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "no regular file"
+        raise ModelNotFoundError(f"model {name} is {kind}: pass the path of a GGUF file")
+    if not os.access(path, os.R_OK):
+        raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
+    return path
+
+
+def _not_found(name: str) -> str:
+    names = ", ".join(known_names())
+    if os.sep in name or "/" in name or name.lower().endswith(".gguf"):
+        return f"no model file {name}: check the path, or use one of the known models: {names}"
+    return f"no model {name!r}: known models are {names}; any other is given as the path of a GGUF file"
