@@ -1,0 +1,116 @@
+"""Every step here was worked out by hand, after transformers 5.23's `EntropyBoundSampler`."""
+
+import numpy as np
+import pytest
+
+from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.spec import UniformSampling
+from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.diffusion.schedule import temperature
+from dg_lsp.diffusion.step import Step, Stop
+from dg_lsp.diffusion.uniform_sampler import accept, renoise
+
+VOCAB = 1000
+
+
+def canvas(*ids, frozen=()):
+    flags = np.zeros(len(ids), bool)
+    flags[list(frozen)] = True
+    return Step.before(CanvasPlan(token_ids([]), token_ids(ids), flags))
+
+
+def predicts(argmax, entropy, sampled=None):
+    floats = np.array(entropy, np.float32)
+    return Prediction(token_ids(argmax), token_ids(argmax if sampled is None else sampled), np.exp(-floats), floats)
+
+
+def after(step, prediction, seed=0, **sampling):
+    return renoise(step, prediction, UniformSampling(**sampling), VOCAB, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize(
+    ("entropy", "accepted"),
+    [
+        pytest.param([5.0, 4.0], [False, True], id="the surest one is always kept"),
+        pytest.param([0.06, 0.04, 0.02], [True, True, True], id="its own entropy does not count: 0.02 + 0.04 <= 0.1"),
+        pytest.param(
+            [0.06, 0.05, 0.05, 0.06], [True, True, True, False], id="0.05 + 0.05 is the bound, + 0.06 is over"
+        ),
+        pytest.param([0.0, 9.0, 0.0], [True, True, True], id="certain ones cost nothing"),
+        pytest.param([0.2, 0.2], [True, False], id="of equals the first"),
+    ],
+)
+def test_accepts_while_the_entropies_before_add_up_to_the_bound(entropy, accepted):
+    assert accept(np.array(entropy, np.float32), 0.1 + 1e-7).tolist() == accepted
+
+
+def test_accepted_positions_hold_the_sample_and_the_others_fresh_noise():
+    step = after(canvas(1, 2, 3), predicts([10, 11, 12], [0.05, 3.0, 2.0], sampled=[20, 21, 22]), seed=7)
+    noise = np.random.default_rng(7).integers(0, VOCAB, 3, dtype=np.int32)
+    assert step.canvas_ids.tolist() == [20, noise[1], 22]  # 0.05 is within the bound, 0.05 + 2.0 is not
+    assert step.draft_ids.tolist() == [10, 11, 12]
+    assert not step.committed.any()
+
+
+def test_what_was_accepted_may_be_renoised_by_the_next_step():
+    first = after(canvas(1, 2, 3), predicts([10, 11, 12], [0.0, 1.0, 5.0]))
+    second = after(first, predicts([10, 11, 12], [5.0, 1.0, 0.0]), seed=3)
+    assert first.canvas_ids[0] == 10
+    assert second.canvas_ids[0] == np.random.default_rng(3).integers(0, VOCAB, 3, dtype=np.int32)[0]
+
+
+def test_frozen_positions_stay_whatever_is_predicted():
+    step = after(canvas(7, 2, frozen=[0]), predicts([10, 11], [9.0, 9.0], sampled=[20, 21]))
+    assert step.canvas_ids.tolist() == [7, 21]  # the frozen one counts as entropy 0 and uses up nothing of the bound
+    assert step.draft_ids.tolist() == [7, 11]
+    assert step.confidence[0] == 1
+
+
+def test_stops_once_the_draft_is_stable_and_confident():
+    sure = predicts([10, 11], [0.001, 0.001])
+    first = after(canvas(1, 2), sure)
+    second = after(first, sure)
+    assert first.stop is None
+    assert second.stop is Stop.STABLE
+    assert second.canvas_ids.tolist() == [10, 11]
+    assert second.committed.all()
+
+
+@pytest.mark.parametrize(
+    ("second", "stop"),
+    [
+        pytest.param(predicts([10, 12], [0.0, 0.0]), None, id="confident but changed"),
+        pytest.param(predicts([10, 11], [0.0, 0.02]), None, id="stable but unsure: mean 0.01"),
+        pytest.param(predicts([10, 11], [0.0, 0.009]), Stop.STABLE, id="stable and sure: mean 0.0045"),
+    ],
+)
+def test_needs_both_to_stop(second, stop):
+    first = after(canvas(1, 2), predicts([10, 11], [0.5, 0.5]))
+    assert after(first, second).stop is stop
+
+
+def test_frozen_positions_are_left_out_of_the_mean_entropy():
+    """One free position at 0.01 nats beside three frozen ones: their mean would be 0.0025 and stop too early."""
+    step = canvas(7, 7, 7, 2, frozen=[0, 1, 2])
+    prediction = predicts([7, 7, 7, 11], [0.0, 0.0, 0.0, 0.01])
+    assert after(after(step, prediction), prediction).stop is None
+
+
+def test_stability_threshold_counts_the_repeats():
+    sure, stops = predicts([10], [0.0]), []
+    step = canvas(1)
+    for _ in range(4):
+        step = after(step, sure, stability_threshold=3)
+        stops.append(step.stop)
+    assert stops == [None, None, None, Stop.STABLE]
+
+
+def test_the_last_step_ends_with_the_draft():
+    step = after(canvas(1, 2), predicts([10, 11], [5.0, 5.0], sampled=[20, 21]), max_denoising_steps=1)
+    assert step.stop is Stop.MAX_STEPS
+    assert step.canvas_ids.tolist() == [10, 11]
+
+
+def test_temperature_falls_linearly_from_t_max():
+    sampling = UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=4)
+    assert [temperature(sampling, n) for n in (1, 2, 3, 4)] == pytest.approx([0.8, 0.7, 0.6, 0.5])
