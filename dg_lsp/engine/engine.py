@@ -65,9 +65,7 @@ class Engine:
                 result: FillResult = end.value
                 return result
 
-    def run(
-        self, request: FillRequest, *, deadline: float | None = None
-    ) -> Generator[Frame, None, FillResult]:
+    def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """A frame per denoising step, then the result. Not asking for the next frame cancels the request.
 
         Args:
@@ -112,7 +110,7 @@ class Engine:
         settings, lengths = self._settings, self.spec.canvas_lengths
         max_lines = request.max_lines
         if max_lines is None:
-            max_lines = allowed_lines(Place.at(request.snapshot, request.offset))
+            max_lines = allowed_lines(Place.at(request.snapshot.text, request.offset))
         if settings.canvas_length > lengths[-1]:
             raise RequestError(
                 f"canvas length {settings.canvas_length} is more than {self.spec.name} was trained for; "

@@ -91,7 +91,9 @@ class Filling:
     def _frame(self, block: int, step: Step, draft: Draft) -> Frame:
         ends = np.isin(step.draft_ids, self._end_ids)
         cells = tuple(
-            Cell(self._text(step.draft_ids[i : i + 1]), float(step.confidence[i]), bool(step.committed[i]), bool(ends[i]))
+            Cell(
+                self._text(step.draft_ids[i : i + 1]), float(step.confidence[i]), bool(step.committed[i]), bool(ends[i])
+            )
             for i in range(len(step.draft_ids))
         )
         return Frame(block, self._steps, cells, self._text(draft.ids))

@@ -8,7 +8,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dg_lsp.engine.engine import Engine
@@ -120,16 +121,11 @@ class Worker:
 
 def _settle(future: Future[FillResult], outcome: FillResult | Exception) -> None:
     """Ends a future unless somebody was faster: the model thread, the deadline and the client all may be."""
-    with _SETTLING:
-        if future.done() or not future.set_running_or_notify_cancel():
-            return
+    with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-
-_SETTLING = threading.Lock()
 
 
 def _unfinished() -> FillResult:
