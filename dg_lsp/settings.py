@@ -87,7 +87,16 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
     try:
         return _CONVERTER.structure(_merge(base, tree), Settings)
     except (cattrs.BaseValidationError, ValueError, TypeError, AttributeError) as error:
-        raise SettingsError("settings: " + "; ".join(cattrs.transform_error(error, path="settings"))) from error
+        raise SettingsError(
+            "; ".join(cattrs.transform_error(error, path="settings", format_exception=_reason))
+        ) from error
+
+
+def _reason(error: BaseException, kind: type | None) -> str:
+    """The message of a validator, which names the field and the bound; cattrs would say "invalid value"."""
+    if isinstance(error, ValueError) and error.args:
+        return str(error.args[0])
+    return cattrs.v.format_exception(error, kind)
 
 
 def _merge(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:

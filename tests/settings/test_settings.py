@@ -29,8 +29,8 @@ def test_a_whole_number_is_a_number_of_milliseconds():
         pytest.param({"runtime": {"threads": "8"}}, "runtime.threads", id="a number in quotes"),
         pytest.param({"runtime": {"threads": True}}, "runtime.threads", id="a flag for a number"),
         pytest.param({"fill": {"check_syntax": 1}}, "fill.check_syntax", id="a number for a flag"),
-        pytest.param({"fill": {"deadline_ms": 0}}, "fill", id="out of range"),
-        pytest.param({"fill": {"order": "sideways"}}, "fill", id="not one of the words"),
+        pytest.param({"fill": {"deadline_ms": 0}}, "deadline_ms", id="out of range"),
+        pytest.param({"fill": {"order": "sideways"}}, "order", id="not one of the words"),
         pytest.param({"fill": 3}, "fill", id="a number for a table"),
         pytest.param({"model": None}, "model", id="null"),
     ],
@@ -54,5 +54,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     path = tmp_path / "dg-lsp.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SettingsError, match="dg-lsp.toml"):
+    with pytest.raises(SettingsError, match=r"dg-lsp\.toml"):
         read_settings(path)
