@@ -152,7 +152,7 @@ def test_a_canvas_length_of_the_settings_is_used():
 def test_the_suffix_is_seen_and_can_be_kept_out():
     engine, _ = engine_of(lambda prefix, suffix: repr(suffix))
     assert engine.fill(ask("a = |\nb = 2\n")).text == repr("\nb = 2\n")
-    assert engine.fill(ask("a = |\nb = 2\n", suffix_lines=0)).text == repr("\n")
+    assert engine.fill(ask("a = |\nb = 2\n", suffix_lines=0)).text == repr("")
 
 
 def test_timings_add_up():
