@@ -150,7 +150,7 @@ def test_a_canvas_length_of_the_settings_is_used():
 
 
 def test_the_suffix_is_seen_and_can_be_kept_out():
-    engine, _ = engine_of(lambda prefix, suffix: repr(suffix))
+    engine, _ = engine_of(lambda _, suffix: repr(suffix))
     assert engine.fill(ask("a = |\nb = 2\n")).text == repr("\nb = 2\n")
     assert engine.fill(ask("a = |\nb = 2\n", suffix_lines=0)).text == repr("")
 
