@@ -1,0 +1,97 @@
+"""The part of a buffer around the cursor that the model is shown. Looks at no more of the buffer than the budget."""
+
+import unicodedata
+
+from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.style import TextStyle
+from dg_lsp.errors import PositionError
+
+GRID = 5  # a window may start at every fifth of its budget
+ALIGN = 10  # and then looks as far as a tenth of its budget for the start of a line
+_JOINERS = "\u200d\ufe0e\ufe0f"
+
+
+def prompt_at(
+    snapshot: Snapshot, offset: int, *, prefix_chars: int, suffix_chars: int, suffix_lines: int | None = None
+) -> Prompt:
+    """The text around `offset` in the model's style, at most `prefix_chars` and `suffix_chars` characters long.
+
+    The prompt is encoded suffix first and cached, so what is typed should change only its end:
+
+    - The suffix begins at the cursor and is cut after a whole line; nothing before the cursor has a say in it.
+    - The prefix starts at the first line that begins after a multiple of a fifth of its budget, counted from the start
+      of the buffer: the earliest such line from which the prefix still fits. While a person types, that start stays
+      where it is for a fifth of the budget, then moves by a fifth, and no state has to be kept. At least 70% of the
+      budget is used where there is so much text (less where tabs take more room shown than in the buffer).
+
+    A line longer than that is cut inside, between whole characters with their accents. `suffix_lines` is the number
+    of lines after the cursor's own that may be shown; 0 is the rest of the line only, without its line end.
+
+    Raises:
+        PositionError: the buffer is shorter than `offset`.
+    """
+    text = snapshot.text
+    if not 0 <= offset <= len(text):
+        raise PositionError(f"offset {offset} is outside of the {len(text)} characters of {snapshot.uri}")
+    style = TextStyle.of(text, offset)
+    return Prompt(_prefix(text, offset, prefix_chars, style), _suffix(text, offset, suffix_chars, suffix_lines, style))
+
+
+def _prefix(text: str, offset: int, budget: int, style: TextStyle) -> str:
+    if budget <= 0:
+        return ""
+    step = max(1, budget // GRID)
+    first = -(-max(0, offset - budget) // step) * step
+    for mark in range(first, offset + 1, step):
+        start = _line_start(text, mark, min(offset, mark + budget // ALIGN))
+        prefix = style.to_model(text[start:offset])
+        if len(prefix) <= budget:
+            return prefix.removeprefix("\ufeff")
+    return ""
+
+
+def _line_start(text: str, mark: int, limit: int) -> int:
+    """The first line start from `mark` to `limit`; inside a giant line `mark` itself, or the next whole character."""
+    if not mark:
+        return 0
+    ahead = text[mark - 1 : limit]
+    ends = [end for end in (ahead.find("\n"), ahead.find("\r")) if end >= 0]
+    if ends:
+        start = mark + min(ends)
+        return start + (text[start - 1 : start + 1] == "\r\n")
+    return next((at for at in range(mark, limit) if not _is_continued(text[at - 1 : at + 1])), mark)
+
+
+def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: TextStyle) -> str:
+    if budget <= 0:
+        return ""
+    shown = style.to_model(text[offset : offset + budget])
+    if num_lines is not None:
+        lines = shown.split("\n")
+        if len(lines) > num_lines + 1:
+            shown = "\n".join(lines[: num_lines + 1])
+            return shown if len(shown) <= budget else _cut(shown, budget)
+    if len(shown) <= budget and offset + budget >= len(text):
+        return shown
+    return _cut(shown, budget)
+
+
+def _cut(shown: str, budget: int) -> str:
+    """Whole lines within the budget, unless only blanks would be left; then whole characters."""
+    lines = shown[: shown.rfind("\n", 0, budget) + 1]
+    if lines.strip():
+        return lines
+    end = min(budget, len(shown))
+    while 0 < end < len(shown) and _is_continued(shown[end - 1 : end + 1]):
+        end -= 1
+    return shown[:end]
+
+
+def _is_continued(pair: str) -> bool:
+    """Whether the second character belongs to the first: accents, emoji sequences, skin tones."""
+    if len(pair) < 2:
+        return False
+    char = pair[1]
+    is_tone = "\U0001f3fb" <= char <= "\U0001f3ff"
+    return pair[0] == "\u200d" or char in _JOINERS or is_tone or unicodedata.category(char) in ("Mn", "Me", "Mc")

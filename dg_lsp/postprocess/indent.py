@@ -1,0 +1,36 @@
+"""A fill on a blank line against the indentation that is there already. Spaces only: tabs are converted elsewhere."""
+
+from dg_lsp.context.place import Place
+from dg_lsp.context.style import TAB_WIDTH
+
+
+def align(fill: str, place: Place) -> str:
+    """`fill` so that typed indentation is not doubled and a block it opens is deeper than its first line.
+
+    The first line may repeat the indentation before the cursor, or come on top of it: what would be deeper than the
+    line above allows is a repetition. The other lines are absolute, unless the first opens a block and the next is
+    no deeper than it: then the fill was written as if it stood at the margin.
+    """
+    width = len(place.line_prefix)
+    first, *others = fill.split("\n")
+    if not width or place.line_prefix.strip() or not first.strip():
+        return fill
+    depth, deepest = _depth(first), _deepest(place.line_above)
+    extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
+    first = " " * extra + first.lstrip(" ")
+    follower = next((line for line in others if line), "")
+    if first.endswith(":") and follower and _depth(follower) <= width + extra:
+        others = [" " * width + line if line else line for line in others]
+    return "\n".join([first, *others])
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _deepest(line_above: str) -> int:
+    """Columns that a line may be indented by after this one."""
+    line = line_above.rstrip()
+    if line.endswith(":"):
+        return _depth(line) + TAB_WIDTH
+    return _depth(line) + 2 * TAB_WIDTH if line.endswith(("(", "[", "{")) else _depth(line)
