@@ -1,0 +1,74 @@
+# The one list of commands. Needs python3 (3.11 or later, with venv), a C and C++ compiler, make and git;
+# the editor tests need node. Everything is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(CORES)
+
+CREATED := $(VENV)/.created
+BASE := $(VENV)/.installed-base
+DEV := $(VENV)/.installed-dev
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test check fix bench e2e samples clean
+
+help:  ## print this list
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+demo: $(BASE)  ## install what a user needs, and fill a hole of a sample
+	@echo '$$ dg-lsp fill samples/shapes.py:24:9 --visual'
+	@$(BIN)/dg-lsp fill samples/shapes.py:24:9 --visual
+
+test: check  ## install what a developer needs; all checks, all tests
+	$(BIN)/python -m pytest -q
+
+check: $(DEV)  ## style, types and the rooms' walls
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(DEV)  ## repair what ruff can repair
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(BASE)  ## measure prefill, steps and the engine's overhead on this machine
+	$(BIN)/dg-lsp bench steps
+
+e2e: $(DEV)  ## only the tests that talk to a running server
+	$(BIN)/python -m pytest -q tests/e2e
+
+samples: $(BASE)  ## fill all places of samples/places.toml into a table
+	@$(BIN)/dg-lsp bench samples samples/places.toml
+
+clean:  ## remove caches and build outputs; .venv stays (rm -rf .venv removes it)
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist bench-out
+	find dg_lsp tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo 'No $(PYTHON) here: install Python 3.11 or later, or run make PYTHON=/path/to/python.' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is $$($(PYTHON) -V): Python 3.11 or later is needed; run make PYTHON=/path/to/python." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo '$(PYTHON) cannot make virtual environments: on Debian and Ubuntu, run: sudo apt-get install python3-venv' >&2; exit 1; }
+	@rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(BASE): pyproject.toml $(CREATED)
+	@$(BIN)/python -c 'import llama_cpp' 2>/dev/null || { command -v cc && command -v c++; } >/dev/null || \
+	  { echo 'No C and C++ compiler here: on Debian and Ubuntu, run: sudo apt-get install build-essential' >&2; exit 1; }
+	@$(BIN)/python -c 'import llama_cpp' 2>/dev/null || \
+	  echo 'Installing. llama-cpp-python is compiled on this machine: about 5 minutes on 2 cores, $(CORES) here; nothing is printed meanwhile.'
+	$(PIP) --editable .
+	@touch $@
+
+$(DEV): pyproject.toml $(BASE)
+	@echo 'Installing the developer tools and torch, for the training tests.'
+	$(PIP) --editable '.[dev]'
+	$(PIP) torch==2.13.0
+	@touch $@

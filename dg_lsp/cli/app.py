@@ -1,0 +1,44 @@
+"""The tree of commands. A command's own module imports what it needs when it runs."""
+
+from typing import Annotated
+
+import typer
+
+from dg_lsp.cli import bench, doctor, fill, lsp, models
+
+app = typer.Typer(
+    name="dg-lsp",
+    help="Fills code with a block-diffusion language model, in your editor or on the command line.",
+    epilog="Exit codes: 0 done, 1 nothing worth showing, 2 wrong use or bad input, 3 no model or no memory for it.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fill")(fill.fill)
+app.command("lsp")(lsp.lsp)
+app.command("doctor")(doctor.doctor)
+app.add_typer(models.app, name="models")
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(value: bool | None) -> None:
+    if value:
+        from dg_lsp import __version__
+
+        typer.echo(f"dg-lsp {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001  (read by its callback)
+        bool | None,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+    ] = None,
+) -> int:
+    """Fills code with a block-diffusion language model, in your editor or on the command line."""
+    if context.invoked_subcommand is not None:
+        return 0
+    typer.echo(context.get_help())
+    return 2

@@ -1,0 +1,126 @@
+"""What this installation is, whether its model loads, and how fast it fills. Goes on as far as it can."""
+
+import dataclasses
+import importlib.metadata
+import math
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dg_lsp import __version__
+from dg_lsp.cli.configuration import configure, settings_file
+from dg_lsp.cli.report import rejected
+from dg_lsp.cli.visual import drain
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.errors import DgLspError
+from dg_lsp.settings import Settings
+
+_PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
+
+_BEFORE = """class Circle:
+    def __init__(self, radius):
+        self.radius = radius
+
+    def diameter(self):
+        return 2 * """
+_AFTER = """
+
+    def area(self):
+        return 3.14159 * self.radius * self.radius
+"""
+
+
+@dataclass(slots=True)
+class Checkup:
+    """What was found so far; a part that failed stays None and is told among the problems."""
+
+    software: dict[str, str | None] = field(default_factory=dict)
+    settings_file: str | None = None
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    model: dict[str, Any] | None = None
+    threads: int | None = None
+    fill: dict[str, Any] | None = None
+    memory_bytes: int | None = None
+    """Most memory that this process has held."""
+    problems: list[str] = field(default_factory=list)
+    """Each in one line that says what to do next."""
+
+
+def examine(over: Mapping[str, Any]) -> Checkup:
+    """Looks at everything that a fill needs; raises nothing that dg-lsp expects."""
+    checkup = Checkup(software=_software())
+    checkup.problems += [
+        f"{name} is not installed: install dg-lsp again, with its dependencies"
+        for name, version in checkup.software.items()
+        if version is None
+    ]
+    path = settings_file(Path.cwd())
+    checkup.settings_file = str(path) if path else None
+    try:
+        _try_model(checkup, configure(over))
+    except DgLspError as error:
+        checkup.problems.append(str(error))
+    except (ImportError, OSError) as error:  # a runtime that was built for another machine, or half installed
+        checkup.problems.append(f"the runtime does not load ({error}): install llama-cpp-python again")
+    checkup.memory_bytes = _peak_memory()
+    return checkup
+
+
+def _software() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version(), "platform": platform.platform()}
+    found["dg-lsp"] = __version__
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _try_model(checkup: Checkup, settings: Settings) -> None:
+    from dg_lsp.backends.llamacpp.devices import devices
+    from dg_lsp.cli.loading import load_model, open_denoiser
+
+    checkup.devices = [dataclasses.asdict(device) for device in devices()]
+    start = time.perf_counter()
+    model = load_model(settings)
+    checkup.model = model.facts()
+    denoiser = open_denoiser(model, settings)
+    load_ms = 1e3 * (time.perf_counter() - start)
+    checkup.threads = denoiser.threads
+    engine = Engine(denoiser, denoiser.tokenizer, settings.fill)
+    try:
+        checkup.fill = _timed_fill(engine, load_ms)
+    finally:
+        engine.close()
+
+
+def _timed_fill(engine: Engine, load_ms: float) -> dict[str, Any]:
+    request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE))
+    result = drain(engine.run(request, deadline=math.inf))
+    return {
+        "text": result.text,
+        "rejected": rejected(result),
+        "load_ms": round(load_ms, 3),
+        "prefill_ms": round(result.timings.prefill, 3),
+        "step_ms": round(result.timings.denoise / max(result.steps, 1), 3),
+        "steps": result.steps,
+        "total_ms": round(result.timings.total, 3),
+        "prompt_tokens": result.prompt_tokens,
+        "canvas_length": result.canvas_length,
+    }
+
+
+def _peak_memory() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

@@ -1,0 +1,96 @@
+"""`dg-lsp fill`: one hole of one file."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
+
+if TYPE_CHECKING:
+    from dg_lsp.cli.visual import Frames
+    from dg_lsp.context.snapshot import Snapshot
+    from dg_lsp.engine.result import FillResult
+
+
+def fill(
+    place: Annotated[
+        str,
+        typer.Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1; without COL the end of the line."),
+    ],
+    model: Model = None,
+    suffix_lines: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Lines after the cursor's that the model may see.")
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=1, max=16, metavar="N", help="How many fills to try for.")] = 1,
+    deadline: Annotated[
+        float | None, typer.Option(min=1, metavar="MS", help="Take what is stable after this time, load not counted.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same fill.")] = 0,
+    visual: Annotated[bool, typer.Option("--visual", help="Show the canvas settling step by step.")] = False,
+    as_json: Json = False,
+    write: Annotated[bool, typer.Option("--write", help="Insert the best fill into the file.")] = False,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Fill one place of a file. Without --write the file is only read."""
+    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.location import Location
+    from dg_lsp.cli.source import SourceFile
+    from dg_lsp.engine.request import FillRequest
+
+    location = Location.parse(place)
+    source = SourceFile.read(location.path)
+    offset = source.offset_at(location.line, location.column)
+    if write:
+        source.check_writable()
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    snapshot = source.snapshot()
+    request = FillRequest(snapshot, offset, num_candidates=candidates, suffix_lines=suffix_lines, seed=seed)
+
+    from dg_lsp.cli import loading
+
+    start = time.perf_counter()
+    engine = loading.open_engine(settings)
+    load_ms = 1e3 * (time.perf_counter() - start)
+    try:
+        # nobody is typing meanwhile, so without --deadline the whole fill is waited for
+        until = math.inf if deadline is None else time.monotonic() + deadline / 1e3
+        result = _show(engine.run(request, deadline=until), snapshot, offset, visual=visual, as_json=as_json)
+    finally:
+        engine.close()
+    if write and result.candidates:
+        source.insert(offset, result.text)
+    _report(result, load_ms, location.path if write and result.candidates else None, as_json=as_json)
+    return 0 if result.candidates else 1
+
+
+def _show(frames: "Frames", snapshot: "Snapshot", offset: int, *, visual: bool, as_json: bool) -> "FillResult":
+    """Drains the frames; with --visual, they go to standard error where --json owns standard output."""
+    from rich.console import Console
+
+    from dg_lsp.cli.visual import drain, show_fill, watch
+
+    console = Console(highlight=False, stderr=as_json)
+    if visual:
+        return watch(frames, snapshot, offset, console)
+    result = drain(frames)
+    if not as_json:
+        show_fill(result, snapshot, offset, console)
+    return result
+
+
+def _report(result: "FillResult", load_ms: float, written: Path | None, *, as_json: bool) -> None:
+    from dg_lsp.cli.report import fill_object, rejected, timing_line
+
+    if as_json:
+        typer.echo(json.dumps(fill_object(result, load_ms)))
+        return
+    if not result.candidates:
+        typer.echo(f"nothing worth showing ({rejected(result) or 'empty'})")
+    if written is not None:
+        typer.echo(f"wrote {written}")
+    typer.echo(timing_line(result, load_ms))

@@ -1,0 +1,79 @@
+"""Where a backend meets an engine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.engine.engine import Engine
+from dg_lsp.models.description import describe
+from dg_lsp.models.registry import known_names, locate
+from dg_lsp.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Weights in memory, and what their file says of them."""
+
+    path: Path
+    weights: LlamaModel
+    spec: ModelSpec
+
+    def facts(self) -> dict[str, Any]:
+        """The model as `doctor` and `models show` print it; plain JSON values."""
+        spec, sampling = self.spec, self.spec.sampling
+        return {
+            "name": spec.name,
+            "path": str(self.path),
+            "size_bytes": self.weights.size_bytes,
+            "description": self.weights.description,
+            "noise": spec.noise,
+            "prompt_format": spec.prompt_format.value,
+            "vocab_size": spec.vocab_size,
+            "canvas_lengths": list(spec.canvas_lengths),
+            "max_prompt_tokens": spec.max_prompt_tokens,
+            "confidence_threshold": sampling.confidence_threshold,
+            "max_denoising_steps": sampling.max_denoising_steps,
+        }
+
+
+def load_model(settings: Settings) -> LoadedModel:
+    """Locates, loads and describes the model of the settings.
+
+    Raises:
+        ModelError: no such model, broken, unsupported, or too large.
+    """
+    path = locate(settings.model)
+    weights = LlamaModel.load(path, settings.runtime)
+    try:
+        name = settings.model if settings.model in known_names() else path.stem
+        spec = describe(weights.metadata, weights.vocab_size, name)
+    except BaseException:
+        weights.close()
+        raise
+    return LoadedModel(path, weights, spec)
+
+
+def open_denoiser(model: LoadedModel, settings: Settings) -> LlamaDenoiser:
+    """The model's KV cache and step; closes the weights when it cannot be made.
+
+    Raises:
+        ModelError: no memory for it.
+    """
+    try:
+        return LlamaDenoiser(model.weights, model.spec, settings.runtime)
+    except BaseException:
+        model.weights.close()
+        raise
+
+
+def open_engine(settings: Settings) -> Engine:
+    """An engine that is ready for its first request.
+
+    Raises:
+        ModelError: no such model, broken, unsupported, or no memory for it.
+    """
+    denoiser = open_denoiser(load_model(settings), settings)
+    return Engine(denoiser, denoiser.tokenizer, settings.fill)

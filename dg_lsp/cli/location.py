@@ -1,0 +1,44 @@
+"""`FILE:LINE[:COL]` as a person types it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dg_lsp.errors import PositionError, UsageError
+
+_NUMBER = "[0-9]{1,12}"
+_BOTH = re.compile(f"(?P<path>.+):(?P<line>{_NUMBER}):(?P<column>{_NUMBER})", re.DOTALL)
+_LINE = re.compile(f"(?P<path>.+):(?P<line>{_NUMBER})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A cursor in a file."""
+
+    path: Path
+    line: int
+    """From 1."""
+    column: int | None = None
+    """From 1, in characters; the cursor stands before that character. None is the end of the line."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Location":
+        """Numbers are read from the right, so colons in the path and drive letters stay in the path.
+
+        Raises:
+            UsageError: there is no line number.
+            PositionError: a line or column of 0.
+        """
+        both, line = _BOTH.fullmatch(text), _LINE.fullmatch(text)
+        if both and line and not Path(both["path"]).exists() and Path(line["path"]).exists():
+            both = None  # a file whose own name ends in a colon and a number
+        match = both or line
+        if match is None:
+            raise UsageError(f"{text}: expected FILE:LINE or FILE:LINE:COL, for example samples/shapes.py:12")
+        column = int(match["column"]) if match is both else None
+        if int(match["line"]) == 0 or column == 0:
+            raise PositionError(f"{text}: lines and columns are counted from 1")
+        return cls(Path(match["path"]), int(match["line"]), column)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" + ("" if self.column is None else f":{self.column}")

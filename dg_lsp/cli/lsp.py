@@ -1,0 +1,73 @@
+"""`dg-lsp lsp`: the language server, as editors start it."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dg_lsp.cli.options import GpuLayers, Model, Threads
+from dg_lsp.errors import SettingsError, UsageError
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.engine import Engine
+    from dg_lsp.settings import Settings
+
+
+def lsp(
+    stdio: Annotated[bool, typer.Option("--stdio", help="Speak over standard input and output; the default.")] = False,
+    tcp: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen there for one client.")] = None,
+    model: Model = None,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Run the language server."""
+    from dg_lsp.cli.configuration import overrides
+    from dg_lsp.server import app as server
+    from dg_lsp.settings import parse_settings
+
+    if stdio and tcp is not None:
+        raise UsageError("--stdio and --tcp exclude each other: give one of them")
+    address = None if tcp is None else parse_address(tcp)
+    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads)
+    settings = _settings(over)
+
+    def open_engine(merged: "Settings") -> "Engine":
+        from dg_lsp.cli import loading
+
+        # the client's initializationOptions came in between: the command line wins
+        return loading.open_engine(parse_settings(over, merged))
+
+    if address is None:
+        server.serve_stdio(open_engine, settings)
+    else:
+        server.serve_tcp(*address, open_engine, settings)
+    return 0
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; an IPv6 host stands in brackets.
+
+    Raises:
+        UsageError: it is no such thing.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise UsageError(f"--tcp {text}: expected HOST:PORT, for example 127.0.0.1:8013")
+    return host, int(port)
+
+
+def _settings(over: dict[str, Any]) -> "Settings":
+    """A bad settings file is told once, and then left alone: an editor without a server is worse than one without it.
+
+    Raises:
+        SettingsError: the command line itself is bad.
+    """
+    from dg_lsp.cli.configuration import configure
+    from dg_lsp.settings import parse_settings
+
+    from_command_line = parse_settings(over)
+    try:
+        return configure(over)
+    except SettingsError as error:
+        typer.echo(f"dg-lsp: {' '.join(str(error).split())} (the file is ignored)", err=True)
+        return from_command_line

@@ -1,0 +1,17 @@
+"""Options that several commands take, each written once."""
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="A model's name, or the path of a GGUF file.")
+]
+GpuLayers = Annotated[
+    int | None,
+    typer.Option("--gpu-layers", metavar="N", help="Layers on the GPU; -1 is all of them, 0 stays on the CPU."),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", help="CPU threads of a step; 0 measures and takes the fastest.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
