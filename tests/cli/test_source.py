@@ -1,0 +1,252 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.cli import replace
+from dg_lsp.cli.source import SourceFile
+from dg_lsp.errors import InputFileError, PositionError
+
+BOM = b"\xef\xbb\xbf"
+
+LINE_ENDS = ["\n", "\r\n", "\r", ""]
+line_text = st.text(st.characters(blacklist_characters="\r\n\0", blacklist_categories=["Cs"]), max_size=12)
+texts = st.lists(st.tuples(line_text, st.sampled_from(LINE_ENDS))).map(lambda ls: "".join(a + b for a, b in ls))
+
+
+def source_of(path: Path, data: bytes) -> SourceFile:
+    path.write_bytes(data)
+    return SourceFile.read(path)
+
+
+@given(text=texts, has_bom=st.booleans(), fill=line_text | texts, at=st.integers(0, 10**6))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_an_insert_keeps_every_other_byte(tmp_path, text, has_bom, fill, at):
+    path = tmp_path / "a.py"
+    before = (BOM if has_bom else b"") + text.encode()
+    source = source_of(path, before)
+    # a text may begin with a byte order mark of its own: only the first one is the file's
+    offset = at % (len(source.text) + 1)
+    source.insert(offset, fill)
+    head = before[: len(before) - len(source.text[offset:].encode())]
+    assert path.read_bytes() == head + fill.encode() + before[len(head) :]
+
+
+@given(text=texts)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_every_offset_outside_a_line_end_has_one_line_and_column(tmp_path, text):
+    source = SourceFile(tmp_path / "a.py", text.encode(), text)
+    line, start, seen = 1, 0, 0
+    while True:
+        at = start
+        while at < len(text) and text[at] not in "\r\n":
+            at += 1
+        for offset in range(start, at + 1):
+            assert source.offset_at(line, offset - start + 1) == offset
+            seen += 1
+        assert source.offset_at(line, None) == at
+        with pytest.raises(PositionError):
+            source.offset_at(line, at - start + 2)
+        if at == len(text):
+            break
+        start = at + (2 if text[at : at + 2] == "\r\n" else 1)
+        line += 1
+    with pytest.raises(PositionError):
+        source.offset_at(line + 1, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "offset"),
+    [
+        ("", 1, None, 0),
+        ("", 1, 1, 0),
+        ("a\n", 2, 1, 2),
+        ("a\r\nb", 1, None, 1),
+        ("a\r\nb", 2, 2, 4),
+        ("a\rb\n", 2, None, 3),
+        ("é😋x\n", 1, 3, 2),
+        ("a\fb\u2028c\x0bd\x85e", 1, None, 9),
+        ("\n\r\n\r", 4, 1, 4),
+    ],
+)
+def test_lines_end_where_lsp_ends_them(text, line, column, offset):
+    assert SourceFile(Path("a.py"), b"", text).offset_at(line, column) == offset
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "message"),
+    [
+        (4, None, "has 3 lines: there is no line 4"),
+        (0, None, "there is no line 0"),
+        (1, 4, "line 1 of a.py has 2 characters: its last column is 3, not 4"),
+        (2, 3, "line 2 of a.py has 1 character: its last column is 2, not 3"),
+    ],
+)
+def test_a_position_that_is_not_there_is_told_with_what_there_is(line, column, message):
+    with pytest.raises(PositionError, match=message):
+        SourceFile(Path("a.py"), b"", "ab\nc\n").offset_at(line, column)
+
+
+def test_a_byte_order_mark_is_no_character(tmp_path):
+    source = source_of(tmp_path / "a.py", BOM + b"x = 1\n")
+    assert source.text == "x = 1\n"
+    assert source.offset_at(1, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"\x7fELF\0\1", "is binary"), (b"x = '\xe9'\n", r"is not UTF-8 \(byte 5\)"), ("x".encode("utf-16"), "is binary")],
+)
+def test_what_is_no_text_is_refused(tmp_path, data, message):
+    with pytest.raises(InputFileError, match=message):
+        source_of(tmp_path / "a.py", data)
+
+
+def test_directories_and_missing_files_are_refused(tmp_path):
+    with pytest.raises(InputFileError, match="is a directory"):
+        SourceFile.read(tmp_path)
+    with pytest.raises(InputFileError, match="no such file"):
+        SourceFile.read(tmp_path / "gone.py")
+    with pytest.raises(InputFileError, match="cannot read"):
+        SourceFile.read(tmp_path / ("x" * 3000))
+    with pytest.raises(InputFileError, match="cannot read"):
+        SourceFile.read(Path("a\0b"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputFileError, match="no regular file"):
+        SourceFile.read(tmp_path / "pipe")
+
+
+def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied")
+
+    path = tmp_path / "a.py"
+    path.write_text("x")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InputFileError, match=r"cannot read .*a\.py: Permission denied"):
+        SourceFile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "language"),
+    [
+        ("a.py", "", "python"),
+        ("a.PYI", "", "python"),
+        ("tool", "#!/usr/bin/env python3\n", "python"),
+        ("tool", "#!/bin/sh\n# python", "plaintext"),
+        ("a.txt", "", "plaintext"),
+    ],
+)
+def test_language_comes_from_the_name_or_the_first_line(name, text, language):
+    assert SourceFile(Path(name), b"", text).language == language
+    assert SourceFile(Path(name), b"", text).snapshot().language == language
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o664, 0o4755])
+def test_the_mode_is_kept(tmp_path, mode):
+    path = tmp_path / "a.py"
+    path.write_bytes(b"x")
+    path.chmod(mode)
+    SourceFile.read(path).insert(1, "y")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert path.read_bytes() == b"xy"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_owner_and_group_are_kept(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_bytes(b"x")
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 54321)
+    before = path.stat()
+    SourceFile.read(path).insert(1, "y")
+    after = path.stat()
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+    assert after.st_ino != before.st_ino
+
+
+def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "target.py").write_bytes(b"x")
+    link = tmp_path / "link.py"
+    link.symlink_to("elsewhere/target.py")
+    SourceFile.read(link).insert(0, "y")
+    assert link.is_symlink()
+    assert (folder / "target.py").read_bytes() == b"yx"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "link.py"]
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path):
+    path = tmp_path / "a.py"
+    source = source_of(path, b"old")
+    path.write_bytes(b"new, by an editor")
+    with pytest.raises(InputFileError, match="changed while"):
+        source.insert(0, "fill")
+    assert path.read_bytes() == b"new, by an editor"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_went_away_is_not_brought_back(tmp_path):
+    source = source_of(tmp_path / "a.py", b"old")
+    (tmp_path / "a.py").unlink()
+    with pytest.raises(InputFileError, match="no such file"):
+        source.insert(0, "fill")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_read_only_file_is_refused_for_root_too(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_bytes(b"x")
+    path.chmod(0o444)
+    source = SourceFile.read(path)
+    for write in (source.check_writable, lambda: source.insert(0, "y")):
+        with pytest.raises(InputFileError, match="read-only"):
+            write()
+    assert path.read_bytes() == b"x"
+
+
+def test_permission_of_the_system_is_asked(tmp_path, monkeypatch):
+    source = source_of(tmp_path / "a.py", b"x")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(InputFileError, match="read-only"):
+        source.check_writable()
+
+
+class Crash(BaseException):
+    """As if the process ended there."""
+
+
+@pytest.mark.parametrize("step", ["mkstemp", "fsync", "replace", "chmod"])
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), Crash()])
+def test_a_failure_before_the_rename_loses_nothing(tmp_path, monkeypatch, step, failure):
+    def fail(*args, **kwargs):
+        raise failure
+
+    path = tmp_path / "a.py"
+    source = source_of(path, b"x")
+    owner = {"mkstemp": replace.tempfile, "fsync": os}.get(step, Path)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, fail)
+        with pytest.raises(InputFileError if isinstance(failure, OSError) else Crash) as caught:
+            source.insert(0, "y")
+    if isinstance(failure, OSError):
+        assert "No space left on device (it is unchanged)" in str(caught.value)
+    assert path.read_bytes() == b"x"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_new_content_is_on_the_disk_before_it_has_the_name(tmp_path, monkeypatch):
+    calls = []
+    fsync, rename = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (calls.append("fsync"), fsync(number))[1])
+    monkeypatch.setattr(Path, "replace", lambda self, to: (calls.append(self.read_bytes()), rename(self, to))[1])
+    source_of(tmp_path / "a.py", b"x").insert(1, "y")
+    assert calls[:2] == ["fsync", b"xy"]
