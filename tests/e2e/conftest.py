@@ -1,0 +1,235 @@
+"""A language client that hides nothing: bytes of a real server process, read as they come."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PATIENCE = 90.0
+"""Seconds; a limit for a machine that is busy with something else, not an expectation."""
+
+
+class Client:
+    """One server process and everything it said."""
+
+    URI = "file:///project/main.py"
+    AUTOMATIC, INVOKED = 2, 1
+    CANCELLED = -32800
+
+    def __init__(self, argv, env, directory):
+        self.stderr_path = directory / f"stderr-{time.monotonic_ns()}.txt"
+        with self.stderr_path.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, cwd=directory
+            )
+        self._connect(self.process.stdin, self.process.stdout)
+
+    def _connect(self, out, source):
+        self.out = out
+        self.messages = []
+        self.requested = []
+        self.news = threading.Condition()
+        self.has_ended = False
+        self.encoding = "utf-16"
+        self.reader = threading.Thread(target=self._read, args=(source,), daemon=True)
+        self.reader.start()
+
+    def _read(self, source):
+        while (message := self._message(source)) is not None:
+            with self.news:
+                self.messages.append(message)
+                self.news.notify_all()
+        with self.news:
+            self.has_ended = True
+            self.news.notify_all()
+
+    @staticmethod
+    def _message(source):
+        length = None
+        while (line := source.readline().strip()):
+            if line.lower().startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        return None if length is None else json.loads(source.read(length))
+
+    # sending
+
+    def send_bytes(self, data):
+        self.out.write(data)
+        self.out.flush()
+
+    @staticmethod
+    def encode(**message):
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        return b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    def notify(self, method, params):
+        self.send_bytes(self.encode(method=method, params=params))
+
+    def request(self, method, params=None, msg_id=None):
+        msg_id = f"r{len(self.requested)}" if msg_id is None else msg_id
+        self.requested.append(msg_id)
+        self.send_bytes(self.encode(id=msg_id, method=method, params=params))
+        return msg_id
+
+    def cancel(self, msg_id):
+        self.notify("$/cancelRequest", {"id": msg_id})
+
+    def units(self, text):
+        """Length of a text as this client counts columns."""
+        codec, width = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}[self.encoding]
+        return len(text.encode(codec)) // width
+
+    # receiving
+
+    def wait_until(self, happened):
+        """The first true value of `happened()`, asked whenever the server has said something or is gone."""
+        deadline = time.monotonic() + PATIENCE
+        with self.news:
+            while not (value := happened()):
+                assert not self.has_ended, f"the server is gone: {self.stderr}"
+                assert time.monotonic() < deadline, f"waited in vain; heard {self.messages[-5:]}"
+                self.news.wait(0.05)
+            return value
+
+    def answers(self, msg_id):
+        return [one for one in self.messages if "method" not in one and one.get("id") == msg_id]
+
+    def answer(self, msg_id):
+        """The answer to a request, waited for."""
+        return self.wait_until(lambda: self.answers(msg_id))[0]
+
+    def result(self, msg_id):
+        answer = self.answer(msg_id)
+        assert "result" in answer, answer
+        return answer["result"]
+
+    def items(self, msg_id):
+        return self.result(msg_id)["items"]
+
+    def told(self, method):
+        """Parameters of all notifications of a method so far."""
+        return [one["params"] for one in self.messages if one.get("method") == method]
+
+    def wait_log(self, part):
+        return self.wait_until(lambda: [one for one in self.told("window/logMessage") if part in one["message"]])[0]
+
+    @property
+    def stderr(self):
+        return self.stderr_path.read_text(errors="replace")
+
+    # the session
+
+    def handshake(self, capabilities=None, options=None):
+        params = {"processId": os.getpid(), "rootUri": None, "capabilities": capabilities or {}}
+        if options is not None:
+            params["initializationOptions"] = options
+        result = self.result(self.request("initialize", params))
+        self.encoding = result["capabilities"]["positionEncoding"]
+        self.notify("initialized", {})
+        return result
+
+    def open(self, text, uri=URI, language="python", version=1):
+        item = {"uri": uri, "languageId": language, "version": version, "text": text}
+        self.notify("textDocument/didOpen", {"textDocument": item})
+
+    def change(self, version, *changes, uri=URI):
+        self.notify(
+            "textDocument/didChange", {"textDocument": {"uri": uri, "version": version}, "contentChanges": [*changes]}
+        )
+
+    def completion(self, line, character, *, uri=URI, kind=AUTOMATIC, selected=None):
+        context = {"triggerKind": kind}
+        if selected is not None:
+            context["selectedCompletionInfo"] = selected
+        return {
+            "textDocument": {"uri": uri},
+            "position": {"line": line, "character": character},
+            "context": context,
+        }
+
+    def complete(self, line, character, **more):
+        """Asks for an inline completion; returns the request's id."""
+        return self.request("textDocument/inlineCompletion", self.completion(line, character, **more))
+
+    def leave(self):
+        """Says goodbye as editors do; returns the exit code."""
+        self.result(self.request("shutdown"))
+        self.notify("exit", None)
+        return self.wait_end()
+
+    def wait_end(self):
+        code = self.process.wait(PATIENCE)
+        self.reader.join(PATIENCE)
+        return code
+
+    def check(self):
+        """Every request was answered exactly once, nothing else was; the process has ended."""
+        self.wait_end()
+        answered = [one.get("id") for one in self.messages if "method" not in one]
+        assert sorted(answered, key=str) == sorted(self.requested, key=str)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.reader.join(PATIENCE)
+        self.process.stdout.close()
+
+
+class Launcher:
+    """Starts servers in a directory of their own."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.steps_path = directory / "steps"
+        self.steps_path.touch()
+        self.clients = []
+
+    def launch(self, argv, **env):
+        inherited = {**os.environ, "PYTHONPATH": str(ROOT), "DG_TEST_STEPS": str(self.steps_path)}
+        self.clients.append(Client(argv, {**inherited, "OMP_WAIT_POLICY": "passive", **env}, self.directory))
+        return self.clients[-1]
+
+    def scripted(self, scenario, *more, **env):
+        """`scripted_server.py` with a scenario."""
+        return self.launch([sys.executable, str(HERE / "scripted_server.py"), scenario, *more], **env)
+
+    def kill_all(self):
+        for client in self.clients:
+            client.kill()
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    """Servers of one test; those still running in the end are killed."""
+    launcher = Launcher(tmp_path)
+    yield launcher
+    launcher.kill_all()
+
+
+@pytest.fixture(scope="module")
+def module_launcher(tmp_path_factory):
+    """Servers that a module's tests share."""
+    launcher = Launcher(tmp_path_factory.mktemp("servers"))
+    yield launcher
+    launcher.kill_all()
+
+
+@pytest.fixture
+def start(launcher):
+    """Starts `scripted_server.py` with a scenario."""
+    return launcher.scripted
+
+
+@pytest.fixture
+def steps(launcher):
+    """The denoising steps so far, a character each."""
+    return launcher.steps_path.read_text

@@ -1,0 +1,109 @@
+"""The language server over an engine that does what a test says: `scripted_server.py SCENARIO [PORT]`.
+
+Environment: DG_TEST_STEPS is a file that gets one character per denoising step, the last one of the prompt's prefix;
+DG_TEST_GATE is a FIFO: the model is open once somebody has opened it for writing.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelNotFoundError
+from dg_lsp.postprocess.candidate import Candidate
+from dg_lsp.server.app import serve_stdio, serve_tcp
+from dg_lsp.settings import Settings
+
+SECRET = "never-in-a-log"
+
+
+class EchoEngine(Engine):
+    """Fills in what the server thinks the buffer is."""
+
+    def run(self, request, *, deadline=None):
+        snapshot = request.snapshot
+        seen = {
+            "text": snapshot.text,
+            "offset": request.offset,
+            "version": snapshot.version,
+            "language": snapshot.language,
+            "settings": self.settings.deadline_ms,
+        }
+        nothing = Timings(0.0, 0.0, 0.0, 0.0, 0.0)
+        return FillResult("echo", (Candidate(json.dumps(seen), 0.0),), (), 0, 0, 0.0, 0, 0, nothing)
+        yield
+
+
+class CountedDenoiser(ScriptedDenoiser):
+    """Leaves a trace of every step."""
+
+    mark = b"?"
+
+    def prefill(self, slot, prompt_ids):
+        prefix = self._parts(prompt_ids)[0]
+        type(self).mark = prefix[-1:].encode() or b"?"
+        return super().prefill(slot, prompt_ids)
+
+    def predict(self, *args):
+        with Path(os.environ["DG_TEST_STEPS"]).open("ab") as steps:
+            steps.write(self.mark)
+        return super().predict(*args)
+
+
+class FailingDenoiser(ScriptedDenoiser):
+    """Fails in the middle of a fill."""
+
+    error: Exception
+
+    def predict(self, *args):
+        raise self.error
+
+
+def slow_fill(prefix, suffix):
+    """Long after `s`, short elsewhere."""
+    return "o_long_to_say_that_it_takes_a_while_(0)" if prefix.endswith("s") else "ast"
+
+
+def failing(error):
+    denoiser = FailingDenoiser("x")
+    denoiser.error = error
+    return denoiser
+
+
+def open_engine(settings: Settings) -> Engine:
+    scenario = sys.argv[1]
+    if gate := os.environ.get("DG_TEST_GATE"):
+        Path(gate).read_bytes()
+    if scenario == "missing":
+        raise ModelNotFoundError("no model named 'nowhere'; try dg-mini")
+    if scenario == "broken":
+        raise ModelBrokenError("half.gguf ends too early; fetch it again")
+    if scenario == "crash":
+        raise RuntimeError(SECRET)
+    if scenario == "echo":
+        denoiser = ScriptedDenoiser("")
+        return EchoEngine(denoiser, denoiser.tokenizer, settings.fill)
+    denoisers = {
+        "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
+        "three": lambda: ScriptedDenoiser(("first", "second", "third")),
+        "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.03, tokens_per_step=1),
+        "backend-error": lambda: failing(BackendError("the graph failed; lower gpu_layers")),
+        "bug": lambda: failing(ValueError(SECRET)),
+    }
+    denoiser = denoisers[scenario]()
+    return Engine(denoiser, denoiser.tokenizer, settings.fill)
+
+
+if __name__ == "__main__":
+    try:
+        if len(sys.argv) > 2:
+            code = serve_tcp("127.0.0.1", int(sys.argv[2]), open_engine, Settings())
+        else:
+            code = serve_stdio(open_engine, Settings())
+    except DgLspError as error:
+        print(error, file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)

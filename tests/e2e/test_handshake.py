@@ -1,0 +1,114 @@
+"""initialize and what follows, as the captured editors do it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+CAPTURED = Path(__file__).parent / "capabilities"
+
+
+@pytest.mark.parametrize(
+    ("editor", "encoding"),
+    [
+        pytest.param("neovim_v0.12.4", "utf-8", id="Neovim 0.12"),
+        pytest.param("neovim_v0.11.4", "utf-8", id="Neovim 0.11, which does not know inline completion"),
+        pytest.param("visual_studio_code_v1.139.1", "utf-16", id="VS Code 1.139"),
+    ],
+)
+def test_editors_are_offered_inline_completion(start, editor, encoding):
+    client = start("fill")
+    result = client.handshake(json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"])
+    capabilities = result["capabilities"]
+    assert capabilities["inlineCompletionProvider"] == {}
+    assert capabilities["positionEncoding"] == encoding
+    assert capabilities["textDocumentSync"]["openClose"] is True
+    assert capabilities["textDocumentSync"]["change"] == 2
+    assert result["serverInfo"]["name"] == "dg-lsp"
+    client.open("total = 1\n\n")
+    assert client.items(client.complete(1, 0)) == [
+        {
+            "insertText": "return total",
+            "range": {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 0}},
+        }
+    ]
+    assert client.leave() == 0
+    client.check()
+    assert client.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("general", "encoding"),
+    [
+        pytest.param({}, "utf-16", id="absent"),
+        pytest.param({"positionEncodings": ["utf-32", "utf-8"]}, "utf-32", id="the client's first"),
+        pytest.param({"positionEncodings": ["utf-7", "utf-8"]}, "utf-8", id="the first that is known"),
+        pytest.param({"positionEncodings": ["utf-7"]}, "utf-16", id="none that is known"),
+    ],
+)
+def test_position_encoding(start, general, encoding):
+    client = start("fill")
+    assert client.handshake({"general": general})["capabilities"]["positionEncoding"] == encoding
+
+
+def test_the_model_never_delays_the_handshake(start, tmp_path):
+    """The gate stays shut: the handshake, a shutdown and the exit work while the model loads."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    client = start("fill", DG_TEST_GATE=str(gate))
+    client.handshake()
+    assert client.leave() == 0
+    client.check()
+    assert client.stderr == ""
+
+
+def test_readiness_is_logged_without_a_popup(start):
+    client = start("fill")
+    client.handshake()
+    ready = client.wait_log("ready")
+    assert ready["type"] == 3
+    assert "scripted" in ready["message"]
+    assert client.told("window/showMessage") == []
+
+
+def test_requests_outside_the_session_are_refused(start):
+    client = start("fill")
+    early = client.answer(client.complete(0, 0))
+    assert early["error"]["code"] == -32002
+    client.handshake()
+    twice = client.answer(client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}}))
+    assert twice["error"]["code"] == -32600
+    client.result(client.request("shutdown"))
+    late = client.answer(client.complete(0, 0))
+    assert late["error"]["code"] == -32600
+    client.notify("exit", None)
+    assert client.wait_end() == 0
+    client.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        pytest.param({"fill": {"deadline_ms": -1}}, "fill.deadline_ms = -1", id="out of range"),
+        pytest.param({"fill": {"deadline": 5}}, "fill.deadline = 5", id="unknown"),
+        pytest.param({"runtime": {"threads": "many"}}, 'runtime.threads = "many"', id="wrong type"),
+        pytest.param([1], "must be an object", id="no object"),
+    ],
+)
+def test_bad_options_cost_one_message(start, options, named):
+    client = start("fill")
+    client.handshake(options=options)
+    client.wait_log("ready")
+    [message] = client.told("window/showMessage")
+    assert named in message["message"]
+    client.open("\n")
+    assert len(client.items(client.complete(0, 0))) == 1
+
+
+def test_good_options_count_beside_bad_ones(start):
+    client = start("echo")
+    client.handshake(options={"fill": {"deadline_ms": 77, "nonsense": 1}})
+    client.open("")
+    [item] = client.items(client.complete(0, 0))
+    assert json.loads(item["insertText"])["settings"] == 77
