@@ -37,10 +37,8 @@ def lsp(
         return loading.open_engine(parse_settings(over, merged))
 
     if address is None:
-        server.serve_stdio(open_engine, settings)
-    else:
-        server.serve_tcp(*address, open_engine, settings)
-    return 0
+        return server.serve_stdio(open_engine, settings)
+    return server.serve_tcp(*address, open_engine, settings)
 
 
 def parse_address(text: str) -> tuple[str, int]:
