@@ -2,9 +2,10 @@
 
 from dg_lsp.context.place import Place
 from dg_lsp.context.style import TAB_WIDTH
+from dg_lsp.postprocess.balance import balance
 
 
-def align(fill: str, place: Place) -> str:
+def align(fill: str, place: Place, comment: str = "") -> str:
     """`fill` so that typed indentation is not doubled and a block it opens is deeper than its first line.
 
     The first line may repeat the indentation before the cursor, or come on top of it: what would be deeper than the
@@ -18,10 +19,15 @@ def align(fill: str, place: Place) -> str:
     depth, deepest = _depth(first), _deepest(place.line_above)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
-    follower = next((line for line in others if line), "")
-    if first.endswith(":") and follower and _depth(follower) <= width + extra:
+    follower = next((line for line in others if line.strip()), "")
+    if _opens_block(first, comment) and follower and _depth(follower) <= width + extra:
         others = [" " * width + line if line else line for line in others]
     return "\n".join([first, *others])
+
+
+def _opens_block(line: str, comment: str) -> bool:
+    is_comment = bool(comment) and line.lstrip().startswith(comment)
+    return line.endswith(":") and not is_comment and balance(line, comment).num_unmatched == 0
 
 
 def _depth(line: str) -> int:

@@ -11,6 +11,9 @@ from dg_lsp.postprocess.balance import balance
 MIN_TELLING = 4
 """Letters and digits from which a line is no coincidence; `)`, `else:` and `0,` may well come twice."""
 
+MIN_COPIED = 16
+"""The same where the lines after it differ: many a method ends with `return False`."""
+
 
 def drop_rest(fill: str, place: Place, comment: str = "") -> str:
     """`fill` without the head of the rest of the line, where it ends with that or has it inside.
@@ -27,7 +30,7 @@ def drop_rest(fill: str, place: Place, comment: str = "") -> str:
     before = num_unmatched(fill)
     for body, size in _overlaps(fill, rest):
         after = num_unmatched(body)
-        if after < before or (after == before and not _splits_word(rest, size)):
+        if after < before or (after == before and _is_repeat(body, rest, size)):
             return body
     inside = (fill[:at] for at in range(1, len(fill)) if fill.startswith(rest, at))
     return next((body for body in inside if num_unmatched(body) < before), fill)
@@ -41,9 +44,19 @@ def _overlaps(fill: str, rest: str) -> Iterator[tuple[str, int]]:
                 yield body[:-size], size
 
 
-def _splits_word(rest: str, size: int) -> bool:
-    """Whether a word of `rest` goes on across `size`: half a word in common is a coincidence."""
-    return all(char.isalnum() or char == "_" for char in rest[size - 1 : size + 1]) and size < len(rest)
+def _is_repeat(body: str, rest: str, size: int) -> bool:
+    """Whether `size` characters that `rest` begins with, said before it too, are more than a coincidence."""
+    head = rest[:size]
+    if not head.strip():
+        # one blank too many between two words; several are an indentation that the fill ended in
+        return size == 1 and body[-1:].strip() != "" and rest[1:2].strip() != ""
+    if _is_word(rest[size - 1 : size]) and _is_word(rest[size : size + 1]):
+        return False
+    return size >= MIN_TELLING or not (_is_word(head[0]) and _is_word(body[-1:]))
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"
 
 
 def drop_below(fill: str, place: Place) -> str:
@@ -85,12 +98,12 @@ def _is_copy(lines: list[str], below: list[str]) -> bool:
             break
         num_same += 1
     is_whole = num_same == min(len(lines), len(below))
-    return num_same > 0 and (is_whole or num_same > 1 or _is_telling(lines[0]))
+    return num_same > 0 and (is_whole or num_same > 1 or _is_telling(lines[0], MIN_COPIED))
 
 
 def _is_same(line: str, other: str, place: Place) -> bool:
     return line == other or (not place.line_prefix.strip() and line.strip() == other.strip())
 
 
-def _is_telling(line: str) -> bool:
-    return sum(char.isalnum() for char in line) >= MIN_TELLING
+def _is_telling(line: str, num_chars: int = MIN_TELLING) -> bool:
+    return sum(char.isalnum() for char in line) >= num_chars

@@ -24,22 +24,23 @@ def judge(
     if text is None:
         return Rejection(Reason.NOT_TEXT)
     place = Place.at(snapshot.text, offset).as_shown()
-    limit = allowed_lines(place) if max_lines is None else max_lines
-    shown = _shaped(text, place, limit)
+    comment = language_of(snapshot.language).comment
+    shown = _shaped(text, place, allowed_lines(place) if max_lines is None else max_lines, comment)
     if not shown.strip():
         return Rejection(Reason.EMPTY, text)
-    joined = _joined(shown, place, language_of(snapshot.language).comment)
+    joined = _joined(shown, place, comment)
     if isinstance(joined, Rejection):
         return joined
     style = TextStyle.of(snapshot.text, offset)
-    valid = _surroundings(snapshot, offset, style).keep_valid(joined) if check_syntax else joined
+    surroundings = _surroundings(snapshot, offset, style) if check_syntax else None
+    valid = surroundings.keep_valid(joined) if surroundings else joined
     if valid is None:
         return Rejection(Reason.SYNTAX_ERROR, joined)
     line_prefix = Place.at(snapshot.text, offset).line_prefix
     return Candidate(style.from_model(valid, line_prefix), score)
 
 
-def _shaped(text: str, place: Place, max_lines: int | None) -> str:
+def _shaped(text: str, place: Place, max_lines: int | None, comment: str) -> str:
     """Not more lines than allowed, indentation in line with the cursor, no loose blanks."""
     if place.line_prefix.strip():
         first, end, others = text.partition("\n")
@@ -47,7 +48,7 @@ def _shaped(text: str, place: Place, max_lines: int | None) -> str:
     else:
         text = expand_indentation(text)
     text = cut_loops(trim_blanks(cut_lines(text, max_lines), is_line_end=place.is_line_end))
-    return align(text, place)
+    return align(text, place, comment)
 
 
 def _joined(shown: str, place: Place, comment: str) -> str | Rejection:
@@ -59,7 +60,7 @@ def _joined(shown: str, place: Place, comment: str) -> str | Rejection:
     return Rejection(Reason.REPEATS_PREFIX, shown) if repeats_above(joined, place) else joined
 
 
-def _surroundings(snapshot: Snapshot, offset: int, style: TextStyle) -> Surroundings:
+def _surroundings(snapshot: Snapshot, offset: int, style: TextStyle) -> Surroundings | None:
     # twice the reach: a landmark is looked for within it, and tabs and line ends change lengths
     before = style.to_model(snapshot.text[max(0, offset - 2 * REACH) : offset])
     after = style.to_model(snapshot.text[offset : offset + 2 * REACH])

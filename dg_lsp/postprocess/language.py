@@ -17,7 +17,7 @@ class Language:
     comment: str = ""
     """What begins a comment that ends with its line."""
     landmark: re.Pattern[str] | None = None
-    """A line from which a parser can start in the middle of a file."""
+    """A line from which a parser can start in the middle of a file, best where its `indentation` is empty."""
     endings: tuple[str, ...] = ("",)
     """Ways to finish a line that is right so far; `{indentation}` is the line's own."""
     continuation: re.Pattern[str] | None = None
@@ -29,7 +29,7 @@ LANGUAGES = {
     "python": Language(
         grammar_module="tree_sitter_python",
         comment="#",
-        landmark=re.compile(r"^(?:async\s+def|def|class)\s+\w+\s*[(:\[]", re.MULTILINE),
+        landmark=re.compile(r"^(?P<indentation> *)(?:async\s+def|def|class)\s+\w+\s*[(:\[]", re.MULTILINE),
         endings=("", ":", ": _", " import _", " else _", "\n{indentation}def _(): pass"),
         continuation=re.compile(r"\s*(?:elif|else|except|finally|case)\b|\s*[)\]}]"),
     ),

@@ -3,9 +3,9 @@
 Not checked: indentation, names, anything that the grammar lets pass (Python's takes `print x` too).
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from textwrap import dedent
 from typing import Self
 
@@ -14,7 +14,7 @@ from tree_sitter import Node, Parser
 from dg_lsp.postprocess.balance import balance
 from dg_lsp.postprocess.language import Language, grammar_of
 
-REACH = 8000
+REACH = 6000
 """Characters parsed on each side of the cursor at most; a landmark (`def`, `class`) nearer by cuts earlier."""
 MAX_SHORTER = 6
 """Ends of a long fill that are tried without their last lines."""
@@ -33,16 +33,23 @@ class Surroundings:
     language: Language
 
     @classmethod
-    def of(cls, before: str, after: str, language: Language) -> Self:
-        """From the last landmark above to the second one below, or `REACH` characters each way."""
-        start = 0 if len(before) <= REACH else before.find("\n", len(before) - REACH) + 1
-        above, _, line_prefix = before[start:].rpartition("\n")
+    def of(cls, before: str, after: str, language: Language) -> Self | None:
+        """From the last landmark above to the second one below, or about `REACH` characters each way.
+
+        None where nothing can be told: no grammar, or so far from a landmark that the text may begin inside a string.
+        """
+        if not language.grammar_module or language.landmark is None:
+            return None
+        is_cut = len(before) > REACH
+        start = before.find("\n", len(before) - REACH) + 1 if is_cut else 0
+        line_start = before.rfind("\n") + 1
+        above, line_prefix = before[min(start, line_start) : line_start], before[line_start:]
         line_rest, line_end, below = after[:REACH].partition("\n")
-        if above or before[start:].startswith("\n"):
-            above += "\n"
-        if language.landmark:
-            above, below = _from_landmark(above, line_prefix, language), _to_landmark(below, language)
-        return cls(above, line_prefix, line_rest, line_end + below, language)
+        landmarks = list(language.landmark.finditer(above + line_prefix))
+        if is_cut and not landmarks:
+            return None
+        below = _to_landmark(below, language.landmark, is_cut=len(after) > REACH)
+        return cls(above[_first_needed(landmarks, is_cut=is_cut) :], line_prefix, line_rest, line_end + below, language)
 
     def keep_valid(self, fill: str) -> str | None:
         """`fill` where it adds no syntax error, or the nearest thing to it that adds none, or None.
@@ -50,9 +57,15 @@ class Surroundings:
         Tried in order: the fill, the fill with the brackets closed that it left open, the fill without its last lines,
         the first line of a docstring that did not end.
         """
-        if not self.language.grammar_module:
+        if self._num_errors(fill) == 0:
             return fill
-        return next((text for text in self._versions(fill) if not self._adds_error(text)), None)
+        num_before = self._num_errors("")
+        # broken by the cursor's line alone, which the fill should make whole or go on with rightly; or elsewhere
+        is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
+        if num_before and self._can_be_finished(fill, alone=not is_own_line):
+            return fill
+        num_allowed = 0 if is_own_line else num_before
+        return next((text for text in self._versions(fill) if self._num_errors(text) <= num_allowed), None)
 
     def _versions(self, fill: str) -> Iterator[str]:
         yield fill
@@ -75,18 +88,6 @@ class Surroundings:
         closers = whole.closers[: max(0, len(whole.closers) - len(typed.closers))]
         return closers, "" if whole.quote == typed.quote else whole.quote
 
-    def _adds_error(self, fill: str) -> bool:
-        num_after = self._count(self.above + self.line_prefix + fill + self.line_rest + self.below)
-        if num_after == 0:
-            return False
-        num_before = self._count(self.above + self.line_prefix + self.line_rest + self.below)
-        if num_before == 0:
-            return True
-        # the buffer is broken already: by the line under the cursor, which the fill should make whole, or elsewhere
-        if self._count(self.above + self.below) == 0:
-            return not self._can_be_finished(fill)
-        return num_after > num_before and not self._can_be_finished(fill, alone=True)
-
     def _can_be_finished(self, fill: str, *, alone: bool = False) -> bool:
         """Whether the cursor's line is right so far: closing what the user had opened and going on makes it valid."""
         if any(self._left_open(fill + self.line_rest)):
@@ -102,6 +103,9 @@ class Surroundings:
         endings = (ending.format(indentation=indentation) for ending in self.language.endings)
         return any(self._count(above + line + ending + below) == 0 for ending in endings)
 
+    def _num_errors(self, fill: str) -> int:
+        return self._count(self.above + self.line_prefix + fill + self.line_rest + self.below)
+
     def _count(self, text: str) -> int:
         """Nodes of `text` that the grammar could not place or had to invent."""
         root = Parser(grammar_of(self.language.grammar_module)).parse(text.encode()).root_node
@@ -113,20 +117,20 @@ class Surroundings:
         return num
 
 
-def _from_landmark(above: str, line_prefix: str, language: Language) -> str:
-    """`above` from its last landmark on; nothing where the cursor's own line is one."""
-    if language.landmark and language.landmark.match(line_prefix):
-        return ""
-    starts = [match.start() for match in language.landmark.finditer(above)] if language.landmark else []
-    return above[starts[-1] :] if starts else above
+def _first_needed(landmarks: list[re.Match[str]], *, is_cut: bool) -> int:
+    """Where to start: at the last landmark without indentation; at the first method of a class that is cut off."""
+    at_margin = [match.start() for match in landmarks if not match["indentation"]]
+    return at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
 
 
-def _to_landmark(below: str, language: Language) -> str:
-    """`below` up to its second landmark: a decorator before the first one needs it."""
-    second = next(islice(language.landmark.finditer(below), 1, None), None) if language.landmark else None
-    if not second:
+def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:
+    """`below` up to its second landmark without indentation (a decorator before the first needs it), or to a method."""
+    found = list(landmark.finditer(below))
+    at_margin = [match.start() for match in found if not match["indentation"]]
+    if len(at_margin) < 2 and not is_cut:
         return below
-    lines = below[: second.start()].split("\n")
-    while len(lines) > 1 and lines[-2].startswith("@"):
+    end = at_margin[1] if len(at_margin) > 1 else found[-1].start() if found else below.rfind("\n") + 1
+    lines = below[:end].split("\n")
+    while len(lines) > 1 and lines[-2].lstrip().startswith("@"):
         lines = [*lines[:-2], ""]
     return "\n".join(lines)
