@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-PIPE_CLOSED = 141
-"""As a shell reports a program that SIGPIPE ended."""
+INTERRUPTED, PIPE_CLOSED = 130, 141
+"""As a shell reports a program that SIGINT or SIGPIPE ended."""
 
 
 def main() -> NoReturn:
@@ -38,7 +38,9 @@ def run(arguments: Sequence[str]) -> int:
     except DgLspError as error:
         return _complain(str(error), error.exit_code)
     except typer.Abort:
-        return 130
+        return INTERRUPTED
+    except SystemExit:  # typer's own answer to a pipe whose reader has left
+        return PIPE_CLOSED
 
 
 def _replace_unprintable() -> None:

@@ -32,6 +32,7 @@ def excerpt(text: str, offset: int, fill: Text, *, language: str, with_carets: b
     code = highlighted(lines_before + fill.plain + "\n".join(printable(line)[:_LONGEST] for line in tail), language)
     start, end = len(lines_before), len(lines_before) + len(fill.plain)
     code.stylize(_FILL, start, end)
+    code.stylize(fill.style, start, end)
     for span in fill.spans:
         code.stylize(span.style, start + span.start, start + span.end)
     return _numbered(code, start, end, len(before) - len(head) + 1, with_carets=with_carets)
@@ -40,10 +41,9 @@ def excerpt(text: str, offset: int, fill: Text, *, language: str, with_carets: b
 def highlighted(code: str, language: str) -> Text:
     """Syntax colours; unknown languages stay plain."""
     text = Syntax("", language, theme="ansi_dark", background_color="default").highlight(code)
-    if text.plain != code:  # a lexer may add a line end, or drop what it takes for blank
-        text = Text(code)
-    text.no_wrap = False
-    return text
+    if text.plain == code + "\n":  # added by the lexer
+        text.right_crop(1)
+    return text if text.plain == code else Text(code)
 
 
 def printable(line: str) -> str:

@@ -1,16 +1,18 @@
-"""Where a backend meets an engine."""
+"""Where a backend meets an engine. The runtime is loaded with the first model, not with this module."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.engine.engine import Engine
 from dg_lsp.models.description import describe
 from dg_lsp.models.registry import known_names, locate
 from dg_lsp.settings import Settings
+
+if TYPE_CHECKING:
+    from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+    from dg_lsp.backends.llamacpp.model import LlamaModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class LoadedModel:
     """Weights in memory, and what their file says of them."""
 
     path: Path
-    weights: LlamaModel
+    weights: "LlamaModel"
     spec: ModelSpec
 
     def facts(self) -> dict[str, Any]:
@@ -46,6 +48,9 @@ def load_model(settings: Settings) -> LoadedModel:
         ModelError: no such model, broken, unsupported, or too large.
     """
     path = locate(settings.model)
+
+    from dg_lsp.backends.llamacpp.model import LlamaModel
+
     weights = LlamaModel.load(path, settings.runtime)
     try:
         name = settings.model if settings.model in known_names() else path.stem
@@ -56,12 +61,14 @@ def load_model(settings: Settings) -> LoadedModel:
     return LoadedModel(path, weights, spec)
 
 
-def open_denoiser(model: LoadedModel, settings: Settings) -> LlamaDenoiser:
+def open_denoiser(model: LoadedModel, settings: Settings) -> "LlamaDenoiser":
     """The model's KV cache and step; closes the weights when it cannot be made.
 
     Raises:
         ModelError: no memory for it.
     """
+    from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+
     try:
         return LlamaDenoiser(model.weights, model.spec, settings.runtime)
     except BaseException:

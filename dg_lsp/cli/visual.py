@@ -111,10 +111,10 @@ class _Screen:
         return Group(place, *self.rows[-max(free, 1) :])
 
     def _draft(self, frame: Frame) -> Text:
-        """Earlier canvases and this one up to its first committed end token, line ends as they will be."""
-        draft = Text(self._earlier, style="bold")
+        """Earlier canvases and this one up to its first end token, line ends as they will be."""
+        draft = Text().append(self._earlier, "bold")
         for cell in frame.cells:
-            if cell.is_end and cell.is_committed:
+            if cell.is_end:
                 break
             is_line_end = cell.is_committed and "\n" in cell.text
             text, style = _cell(cell)

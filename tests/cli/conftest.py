@@ -1,0 +1,65 @@
+"""Runs the command line in this process, with a scripted model unless a test wants the bundled one."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.cli import loading, run
+from dg_lsp.engine.engine import Engine
+from dg_lsp.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@dataclass(slots=True)
+class Script:
+    """What the scripted model will fill, and what it was opened with."""
+
+    fill: str | Callable[[str, str], str] = "fill"
+    settings: Settings | None = None
+    denoiser: ScriptedDenoiser | None = None
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    """No settings file above it, no colours asked for by the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    held = Script()
+
+    def open_engine(settings):
+        held.settings = settings
+        held.denoiser = ScriptedDenoiser(held.fill)
+        return Engine(held.denoiser, held.denoiser.tokenizer, settings.fill)
+
+    monkeypatch.setattr(loading, "open_engine", open_engine)
+    return held
+
+
+@pytest.fixture
+def dg_lsp(capsys):
+    """`dg_lsp("fill", "a.py:1")` -> Outcome."""
+
+    def call(*arguments):
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.cli.configuration import configure, overrides, settings_file
+from dg_lsp.errors import SettingsError
+from dg_lsp.settings import Settings
+
+NOTHING = overrides(model=None, gpu_layers=None, threads=None)
+
+
+def test_without_a_file_the_defaults_hold():
+    assert configure(NOTHING) == Settings()
+
+
+def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    (tmp_path / "dg-lsp.toml").write_text("[fill]\nmax_tokens = 7\n")
+    monkeypatch.chdir(deep)
+    assert settings_file(Path.cwd()) == tmp_path / "dg-lsp.toml"
+    assert configure(NOTHING).fill.max_tokens == 7
+    (tmp_path / "a" / "dg-lsp.toml").write_text("[fill]\nmax_tokens = 8\n")
+    assert configure(NOTHING).fill.max_tokens == 8
+
+
+def test_a_directory_of_that_name_is_no_file(tmp_path):
+    (tmp_path / "dg-lsp.toml").mkdir()
+    assert configure(NOTHING) == Settings()
+
+
+def test_the_command_line_wins(tmp_path):
+    (tmp_path / "dg-lsp.toml").write_text("model = 'a.gguf'\n[runtime]\nthreads = 3\ngpu_layers = 4\n")
+    settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))
+    assert settings.model == "b.gguf"
+    assert settings.runtime.threads == 0
+    assert settings.runtime.gpu_layers == 4
+
+
+def test_a_models_path_counts_from_the_files_directory(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "dg-lsp.toml").write_text("model = 'models/a.gguf'\n")
+    monkeypatch.chdir(tmp_path / "sub")
+    assert configure(NOTHING).model == str(tmp_path / "models/a.gguf")
+    (tmp_path / "dg-lsp.toml").write_text("model = '/models/a.gguf'\n")
+    assert configure(NOTHING).model == "/models/a.gguf"
+    (tmp_path / "dg-lsp.toml").write_text("model = 'dg-mini'\n")
+    assert configure(NOTHING).model == "dg-mini"
+
+
+def test_a_bad_value_of_the_command_line_is_refused():
+    with pytest.raises(SettingsError, match="gpu_layers"):
+        configure(overrides(model=None, gpu_layers=-2, threads=None))

@@ -1,0 +1,118 @@
+"""The command as a process: start-up, pipes, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dg_lsp import __version__
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-W", "error", "-m", "dg_lsp"]
+HEAVY = ("llama_cpp", "pygls", "lsprotocol", "numpy", "tree_sitter", "attrs", "dg_lsp.engine", "dg_lsp.server")
+
+
+def dg_lsp(*arguments, **keywords):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "passive", **keywords.pop("env", {})}
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        env=environment,
+        check=False,
+        **{"cwd": ROOT, **keywords},
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["fill", "--help"], ["lsp", "--help"]])
+def test_help_and_version_load_nothing_heavy(arguments):
+    code = (
+        "import sys; from dg_lsp.cli import run; "
+        f"code = run({arguments!r}); print(*sorted(sys.modules), file=sys.stderr); sys.exit(code)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = set(process.stderr.split())
+    assert "dg_lsp.cli.fill" in loaded
+    assert not {module for module in loaded if module.startswith(HEAVY)}
+
+
+def test_version():
+    assert dg_lsp("--version").stdout == f"dg-lsp {__version__}\n"
+
+
+def test_the_installed_command_is_the_same_function():
+    from importlib.metadata import PackageNotFoundError, entry_points
+
+    from dg_lsp.cli import main
+
+    try:
+        [entry] = entry_points(group="console_scripts", name="dg-lsp")
+    except (ValueError, PackageNotFoundError):  # run from a checkout that is not installed
+        import tomllib
+
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert project["scripts"] == {"dg-lsp": "dg_lsp.cli:main"}
+    else:
+        assert entry.load() is main
+
+
+def test_a_real_fill_of_a_sample_by_the_bundled_model():
+    process = dg_lsp("fill", "samples/shapes.py:24:9", "--json", "--suffix-lines", 20)
+    assert process.returncode in (0, 1), process.stderr
+    assert process.stderr == ""
+    answer = json.loads(process.stdout)
+    assert answer["model"] == "dg-mini"
+    assert answer["prompt_tokens"] > 50
+    assert answer["timings_ms"]["load"] > 0
+    assert bool(answer["candidates"]) == (process.returncode == 0)
+
+
+def test_the_same_seed_is_the_same_fill():
+    first, second = (json.loads(dg_lsp("fill", "samples/words.py:5", "--json", "--seed", 3).stdout) for _ in range(2))
+    assert first["candidates"] == second["candidates"]
+    assert first["steps"] == second["steps"]
+
+
+def test_a_written_real_fill_changes_nothing_but_its_place(tmp_path):
+    before = (ROOT / "samples/windows.py").read_bytes()
+    path = tmp_path / "windows.py"
+    path.write_bytes(before)
+    process = dg_lsp("fill", f"{path}:7:9", "--json", "--write")
+    fill = json.loads(process.stdout)["text"].encode()
+    head = b"".join(before.splitlines(keepends=True)[:6]) + b" " * 8
+    assert path.read_bytes() == head + fill + before.removeprefix(head)
+
+
+def test_visual_frames_come_through_a_pipe_in_any_encoding():
+    process = dg_lsp("fill", "samples/greetings.py:8", "--visual", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    assert process.returncode in (0, 1), process.stderr
+    assert process.stdout.splitlines()[0].startswith("   1  ")
+    assert process.stderr == ""
+
+
+def test_a_reader_that_leaves_early_is_no_traceback():
+    with subprocess.Popen(
+        [*COMMAND, "--help"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_bad_input_is_one_line_and_its_exit_code():
+    process = dg_lsp("fill", "samples/gone.py:1")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == "dg-lsp: no such file: samples/gone.py\n"
+
+
+def test_a_broken_model_is_one_line_and_exit_code_3(tmp_path):
+    (tmp_path / "half.gguf").write_bytes((ROOT / "dg_lsp/models/dg-mini.gguf").read_bytes()[:100_000])
+    process = dg_lsp("fill", "samples/shapes.py:24", "--model", tmp_path / "half.gguf")
+    assert (process.returncode, process.stdout) == (3, "")
+    assert process.stderr.startswith("dg-lsp: ")
+    assert process.stderr.count("\n") == 1

@@ -1,0 +1,121 @@
+import io
+import re
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.cli.visual import coloured_row, drain, plain_row, watch
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import Cell, Frame
+from dg_lsp.settings import FillSettings
+
+SNAPSHOT = Snapshot("a.py", 0, "def f(x):\n    \n\n\ny = f(1)\n")
+OFFSET = 14
+
+
+def frames_of(fill, **settings):
+    denoiser = ScriptedDenoiser(fill)
+    return Engine(denoiser, denoiser.tokenizer, FillSettings(**settings)).run(FillRequest(SNAPSHOT, OFFSET))
+
+
+def watched(fill, *, terminal, width=60, height=30, **settings):
+    out = io.StringIO()
+    colours = "truecolor" if terminal else None
+    console = Console(file=out, force_terminal=terminal, width=width, height=height, color_system=colours)
+    result = watch(frames_of(fill, **settings), SNAPSHOT, OFFSET, console)
+    return result, out.getvalue()
+
+
+FRAME = Frame(
+    block=0,
+    step=12,
+    cells=(
+        Cell("ret", 0.99, True, False),
+        Cell("urn\n", 0.95, True, False),
+        Cell("\t", 0.6, False, False),
+        Cell("x", 0.1, False, False),
+        Cell("", 0.99, True, True),
+    ),
+    settled_text="return\n",
+)
+
+
+def test_a_plain_row_shows_masks_line_ends_and_the_end():
+    assert plain_row(FRAME).plain == "  12  return↵··∎"
+
+
+def test_a_coloured_row_tells_commited_from_draft():
+    row = coloured_row(FRAME, 80)
+    assert row.plain == "  12  return↵    ·∎"
+    assert [str(span.style) for span in row.spans[1:]] == [
+        "bold green",
+        "bold green",
+        "dim dark_orange",
+        "dim red",
+        "bold green",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_coloured_row_fits_the_width(width):
+    wide = Frame(0, 1, tuple(Cell("long_name", 0.5, False, False) for _ in range(64)), "")
+    assert coloured_row(wide, width).cell_len <= width
+
+
+def test_in_a_pipe_every_step_is_one_plain_line_and_the_code_follows():
+    result, out = watched("return x", terminal=False, width=20)
+    assert result.text == "return x"
+    assert "\x1b" not in out
+    rows = [line for line in out.splitlines() if "│" not in line]
+    assert len(rows) == result.steps
+    assert [int(row[:4]) for row in rows] == list(range(1, result.steps + 1))
+    canvases = [row[6:] for row in rows]
+    for earlier, later in pairwise(canvases):
+        assert all(a in ("·", b) for a, b in zip(earlier, later, strict=False))
+    assert "> 2 │     return x" in out
+
+
+def test_on_a_terminal_the_code_stands_above_the_rows_and_nothing_is_too_wide():
+    result, out = watched("return x", terminal=True)
+    last = out.rpartition("\x1b[?25h")[2]  # what stays after the live part
+    assert last.index("def") < last.rindex("∎")
+    assert last.count("∎") >= 1
+    assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1
+    assert result.text == "return x"
+
+
+def test_a_low_terminal_never_scrolls_while_the_canvas_settles():
+    """A live part that is higher than the terminal cannot be erased again."""
+    _, out = watched("return [" + "x, " * 15 + "]", terminal=True, height=12)
+    ups = max(part.count("\x1b[1A") for part in out.split("\x1b[?25h")[0].split("\r"))
+    assert 0 < ups < 12
+
+
+def test_further_canvases_keep_what_earlier_ones_settled():
+    fill = "if x:\n        return 'a long text'\n    return 'another long text'\n"
+    result, out = watched(fill, terminal=True, height=200, canvas_length=8, max_tokens=200)
+    assert result.text.startswith("if x:")
+    frames = []
+    assert drain(frames_of(fill, canvas_length=8, max_tokens=200), frames.append).text == result.text
+    assert frames[-1].block > 0
+    live = re.sub(r"\x1b\[[0-9;]*m", "", out.partition("\x1b[?25h")[0])
+    last = live[live.rindex("def f(x)") :]
+    assert "return 'a long text'\n" in last
+    assert "return 'another long text'\n" in last
+
+
+def test_nothing_to_show_is_shown_as_nothing():
+    result, out = watched("", terminal=False)
+    assert not result.candidates
+    assert "> 2 │     \n" in out
+    assert "^" not in out
+
+
+def test_drain_gives_every_frame_and_the_result():
+    frames = []
+    result = drain(frames_of("return x"), frames.append)
+    assert len(frames) == result.steps
