@@ -1,0 +1,98 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.context.place import REACH, Place, allowed_lines
+
+
+def place_of(marked):
+    return Place.at(marked.replace("|", "", 1), marked.index("|"))
+
+
+@pytest.mark.parametrize(
+    ("marked", "place"),
+    [
+        pytest.param("|", Place("", ""), id="an empty buffer"),
+        pytest.param("|a\nb", Place("", "a", (), ("b",)), id="offset 0"),
+        pytest.param("a\nb|", Place("b", "", ("a",)), id="the end of a file without a last line end"),
+        pytest.param("a\nb\n|", Place("", "", ("a", "b")), id="the end of a file with one"),
+        pytest.param("a\n\nx = | 1\n\nb\n", Place("x = ", " 1", ("a", ""), ("", "b", "")), id="the middle of a line"),
+        pytest.param("a\r\n\tb|c\r\nd", Place("\tb", "c", ("a",), ("d",)), id="CRLF and a tab"),
+        pytest.param("a\rb|c\rd", Place("b", "c", ("a",), ("d",)), id="CR"),
+        pytest.param("a\x0cb|\u2028c", Place("a\x0cb", "\u2028c"), id="form feed and U+2028 end no line"),
+        pytest.param("# é😋|x", Place("# é😋", "x"), id="after an emoji"),
+    ],
+)
+def test_place(marked, place):
+    assert place_of(marked) == place
+
+
+def test_a_line_that_is_cut_is_no_neighbour():
+    place = Place.at("a" * REACH + "\nbb\n" + "c\n" + "d" * REACH, REACH + 1)
+    assert (place.above, place.below) == ((), ("c",))
+
+
+def test_a_giant_line_is_cut():
+    place = Place.at("a" * 10 * REACH, 5 * REACH)
+    assert place == Place("a" * REACH, "a" * REACH)
+
+
+@pytest.mark.parametrize(
+    ("marked", "num_lines"),
+    [
+        pytest.param("x = |1\n", 1, id="text after the cursor"),
+        pytest.param("x = |\n", 1, id="text before it"),
+        pytest.param("    |x\n", 1, id="only indentation before it"),
+        pytest.param("a\n|\nb\n", None, id="an empty line"),
+        pytest.param("a\n    | \t\nb\n", None, id="a line of blanks"),
+        pytest.param("|", None, id="an empty file"),
+    ],
+)
+def test_allowed_lines(marked, num_lines):
+    assert allowed_lines(place_of(marked)) == num_lines
+
+
+@pytest.mark.parametrize(
+    ("marked", "is_inside"),
+    [
+        pytest.param("pri|nt", True, id="between letters"),
+        pytest.param("_|1", True, id="digits and underscores are letters"),
+        pytest.param("é|日", True, id="so are all of Unicode's"),
+        pytest.param("print|(", False, id="after a word"),
+        pytest.param("|print", False, id="before a word"),
+        pytest.param("|", False, id="nothing at all"),
+    ],
+)
+def test_is_inside_word(marked, is_inside):
+    assert place_of(marked).is_inside_word is is_inside
+
+
+@pytest.mark.parametrize(
+    ("marked", "indentation"),
+    [
+        pytest.param("\t  x = |", "\t  ", id="tabs and spaces"),
+        pytest.param("  |  x", "  ", id="not beyond the cursor"),
+        pytest.param("x|", "", id="none"),
+    ],
+)
+def test_indentation(marked, indentation):
+    assert place_of(marked).indentation == indentation
+
+
+def test_line_above_is_the_nearest_one_with_text():
+    assert place_of("a\nb\n  \n\n|").line_above == "b"
+    assert place_of("\n|").line_above == ""
+
+
+def test_as_shown_expands_tabs_in_columns_of_the_whole_line():
+    assert place_of("\ta\n\tx|\ty\n\tb").as_shown() == Place("    x", "   y", ("    a",), ("    b",))
+
+
+@given(st.text("ab \t\r\n\x0c😋", max_size=40), st.data())
+def test_the_pieces_are_the_buffer(text, data):
+    offset = data.draw(st.integers(0, len(text)))
+    place = Place.at(text, offset)
+    assert text[:offset].endswith(place.line_prefix)
+    assert text[offset:].startswith(place.line_rest)
+    assert "".join(place.above) + place.line_prefix == text[:offset].replace("\r", "").replace("\n", "")
+    assert place.line_rest + "".join(place.below) == text[offset:].replace("\r", "").replace("\n", "")

@@ -1,0 +1,154 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.window import prompt_at
+from dg_lsp.errors import PositionError
+
+CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))
+
+
+def shown(marked, prefix_chars=100, suffix_chars=100, suffix_lines=None):
+    snapshot = Snapshot("file:///a.py", 1, marked.replace("|", "", 1))
+    return prompt_at(
+        snapshot, marked.index("|"), prefix_chars=prefix_chars, suffix_chars=suffix_chars, suffix_lines=suffix_lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("marked", "prompt"),
+    [
+        pytest.param("|", Prompt("", ""), id="an empty buffer"),
+        pytest.param("|a\nb", Prompt("", "a\nb"), id="offset 0"),
+        pytest.param("a\nb|", Prompt("a\nb", ""), id="the end of a file without a last line end"),
+        pytest.param("a\r\n\tx = |1  \r\nb\r\n", Prompt("a\n    x = ", "1\nb\n"), id="CRLF, tabs, trailing blanks"),
+        pytest.param("\ufeffimport |os", Prompt("import ", "os"), id="a byte order mark is not shown"),
+        pytest.param("# é😋|x", Prompt("# é😋", "x"), id="an emoji before the cursor"),
+    ],
+)
+def test_a_small_buffer_is_shown_whole(marked, prompt):
+    assert shown(marked) == prompt
+
+
+@pytest.mark.parametrize(
+    ("marked", "suffix_chars", "suffix_lines", "suffix"),
+    [
+        pytest.param("|x)\nb\nc\n", 100, 0, "x)", id="no line after: the rest of the line, without its end"),
+        pytest.param("|x)\nb\nc\n", 100, 1, "x)\nb", id="one line after"),
+        pytest.param("|x)\nb\nc\n", 100, 2, "x)\nb\nc", id="two"),
+        pytest.param("|x)\nb\nc\n", 100, 9, "x)\nb\nc\n", id="more than there are"),
+        pytest.param("|x)\nbbb\nccc\n", 8, None, "x)\nbbb\n", id="whole lines within the budget"),
+        pytest.param("|x)\nbbb\nccc\n", 7, None, "x)\nbbb\n", id="a line that just fits"),
+        pytest.param("|x)\nbbb\nccc\n", 6, None, "x)\n", id="a line that just does not"),
+        pytest.param("|x)\nbbb\nccc\n", 5, 1, "x)\n", id="budget before number of lines"),
+        pytest.param("|\nbbbbbbbbbb\n", 6, None, "\nbbbbb", id="blanks alone would be nothing: the line is cut"),
+        pytest.param("|" + "b" * 50, 6, None, "bbbbbb", id="a giant line is cut"),
+        pytest.param("|bbbbe\u0301e\u0301\n", 5, None, "bbbb", id="not between a letter and its accent"),
+        pytest.param("|bbb\U0001f44d\U0001f3fd\n", 4, None, "bbb", id="not between an emoji and its skin tone"),
+        pytest.param("|x)\n\tb\n", 5, None, "x)\n", id="tabs count as shown"),
+        pytest.param("|x)\nb\n", 0, None, "", id="no budget"),
+    ],
+)
+def test_suffix(marked, suffix_chars, suffix_lines, suffix):
+    assert shown(marked, suffix_chars=suffix_chars, suffix_lines=suffix_lines).suffix == suffix
+
+
+@pytest.mark.parametrize(
+    ("marked", "prefix_chars", "prefix"),
+    [
+        pytest.param("aaaa\nbbbb\ncc|", 12, "aaaa\nbbbb\ncc", id="all that fits"),
+        pytest.param("a" * 100 + "\n" + "b" * 95 + "|", 100, "b" * 95, id="from a line start near a mark"),
+        pytest.param("a" * 100 + "\r\n" + "b" * 95 + "|", 100, "b" * 95, id="behind the whole of a CRLF"),
+        pytest.param("a" * 150 + "|", 100, "a" * 90, id="a giant line is cut at a mark"),
+        pytest.param("a" * 60 + "e\u0301" * 45 + "|", 100, "e\u0301" * 45, id="a mark at a letter"),
+        pytest.param("a" * 59 + "e\u0301" * 46 + "|", 100, "e\u0301" * 45, id="a mark between a letter and its accent"),
+        pytest.param("aaaa|", 0, "", id="no budget"),
+    ],
+)
+def test_prefix(marked, prefix_chars, prefix):
+    assert shown(marked, prefix_chars=prefix_chars).prefix == prefix
+
+
+def test_tabs_count_as_they_are_shown():
+    prefix = shown("\t\t\tx\n" * 100 + "|", prefix_chars=130).prefix
+    assert 0.6 * 130 <= len(prefix) <= 130
+    assert prefix.startswith("            x\n")
+
+
+def test_an_offset_outside_of_the_buffer_is_refused():
+    for offset in (-1, 4):
+        with pytest.raises(PositionError, match="outside of the 3 characters"):
+            prompt_at(Snapshot("u", 1, "abc"), offset, prefix_chars=9, suffix_chars=9)
+
+
+lines = st.lists(st.text("ab (é😋", max_size=30).map(str.rstrip), max_size=60)
+
+
+@given(lines.map("\n".join), st.integers(1, 200), st.integers(1, 200), st.data())
+def test_pieces_are_text_around_the_cursor_within_the_budget(text, prefix_chars, suffix_chars, data):
+    offset = data.draw(st.integers(0, len(text)))
+    prompt = prompt_at(Snapshot("u", 1, text), offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars)
+    assert text[:offset].endswith(prompt.prefix)
+    # blanks right after the cursor may stand at the end of its line
+    assert text[offset:].lstrip().startswith(prompt.suffix.lstrip())
+    assert 0.7 * min(offset, prefix_chars) - 1 <= len(prompt.prefix) <= prefix_chars
+    assert len(prompt.suffix) <= suffix_chars
+
+
+@given(st.text("ab \t\r\n\x0c\u2028e\u0301😋\ud83d\u200d", max_size=300), st.integers(0, 90), st.data())
+def test_any_text_makes_a_prompt_that_can_be_encoded(text, num_chars, data):
+    offset = data.draw(st.integers(0, len(text)))
+    prompt = prompt_at(Snapshot("u", 1, text), offset, prefix_chars=num_chars, suffix_chars=num_chars)
+    assert len(prompt.prefix.encode()) <= 4 * num_chars
+    assert len(prompt.suffix.encode()) <= 4 * num_chars
+    assert "\r" not in prompt.prefix + prompt.suffix
+    assert "\t" not in prompt.prefix + prompt.suffix
+
+
+@given(st.integers(0, len(CODE)), st.integers(200, 2000))
+def test_typing_moves_the_start_of_the_window_a_few_times_only(offset, prefix_chars):
+    typed = "result = [transform(item) for item in items]\n" * 5
+    prefixes = []
+    for num in range(200):
+        text = CODE[:offset] + typed[:num] + CODE[offset:]
+        prompt = prompt_at(Snapshot("u", num, text), offset + num, prefix_chars=prefix_chars, suffix_chars=300)
+        prefixes.append(prompt.prefix)
+    moves = sum(not new.startswith(old) for old, new in pairwise(prefixes))
+    assert moves <= 1 + 200 / (prefix_chars // 5)
+
+
+@given(st.text("ab\t é", max_size=30), st.text("ab\t é", max_size=30))
+def test_the_suffix_does_not_see_what_is_typed_on_the_line(typed, other):
+    rest = "\tfoo)\n\tbar\n"
+    assert shown(f"a\n{typed}|{rest}").suffix == shown(f"a\n{other}|{rest}").suffix
+
+
+class Giant(str):
+    """A line of five million characters that exists only where it is looked at; scanning it whole finds it empty."""
+
+    __slots__ = ("num_read",)
+
+    def __new__(cls):
+        text = super().__new__(cls)
+        text.num_read = 0
+        return text
+
+    def __len__(self):
+        return 5_000_000
+
+    def __getitem__(self, part):
+        assert isinstance(part, slice)
+        length = len(range(*part.indices(len(self))))
+        self.num_read += length
+        return "x" * length
+
+
+def test_a_giant_line_costs_no_more_than_the_budget():
+    text = Giant()
+    prompt = prompt_at(Snapshot("u", 1, text), 2_500_100, prefix_chars=1000, suffix_chars=400)
+    assert prompt == Prompt("x" * 900, "x" * 400)
+    assert text.num_read < 40_000

@@ -1,0 +1,85 @@
+import pytest
+
+from dg_lsp.postprocess.trim import cut_lines, cut_loops, expand_indentation, to_text, trim_blanks
+
+
+@pytest.mark.parametrize(
+    ("fill", "text"),
+    [
+        pytest.param(b"", "", id="nothing"),
+        pytest.param("é😋 日本".encode(), "é😋 日本", id="any script, emoji"),
+        pytest.param("👩\u200d💻".encode(), "👩\u200d💻", id="an emoji of several characters"),
+        pytest.param(b"a\r\nb\rc\n", "a\nb\nc\n", id="all line ends become LF"),
+        pytest.param(b"\tx", "\tx", id="tabs are text"),
+        pytest.param("x😋".encode()[:-1], "x", id="a character cut apart by the end is left out"),
+        pytest.param(b"\xf0\x9f", "", id="also when there is nothing else"),
+        pytest.param("😋x".encode()[1:], None, id="a character cut apart elsewhere"),
+        pytest.param(b"a\xffb", None, id="a byte that UTF-8 does not have"),
+        pytest.param(b"\xc0\xafx", None, id="an overlong form"),
+        pytest.param(b"\xed\xa0\xbdx", None, id="half a surrogate pair"),
+        pytest.param(b"a\0b", None, id="NUL"),
+        pytest.param(b"a\x1b[0m", None, id="escape"),
+        pytest.param(b"a\x0cb", None, id="form feed"),
+        pytest.param(b"a\x7f", None, id="delete"),
+        pytest.param("a\x85b".encode(), None, id="next line, a control character of Unicode"),
+        pytest.param("a\u2028b".encode(), None, id="a line separator"),
+        pytest.param("a\ufffdb".encode(), None, id="the replacement character"),
+        pytest.param("\ufeffa".encode(), None, id="a byte order mark"),
+        pytest.param("a\u202eb".encode(), None, id="text that runs backwards"),
+    ],
+)
+def test_to_text(fill, text):
+    assert to_text(fill) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "max_lines", "cut"),
+    [
+        pytest.param("a\nb\nc", None, "a\nb\nc", id="no limit"),
+        pytest.param("a\nb\nc", 1, "a", id="one line has no line end"),
+        pytest.param("\nb", 1, "", id="an empty first line"),
+        pytest.param("a\nb\nc", 2, "a\nb", id="two lines"),
+        pytest.param("a", 2, "a", id="fewer than allowed"),
+    ],
+)
+def test_cut_lines(text, max_lines, cut):
+    assert cut_lines(text, max_lines) == cut
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        pytest.param("a\nb\nb\nb\nb\nc", "a\nb", id="three equal lines and all after them"),
+        pytest.param("a\na\nb", "a\na\nb", id="two may be meant"),
+        pytest.param("a\n\n\n\nb", "a\n\n\n\nb", id="blank lines are no loop"),
+        pytest.param("]\n]\n]", "]\n]\n]", id="nor are brackets"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_cut_loops(text, cut):
+    assert cut_loops(text) == cut
+
+
+@pytest.mark.parametrize(
+    ("text", "is_line_end", "trimmed"),
+    [
+        pytest.param("a  \nb\t\n\n", True, "a\nb", id="at all line ends, and blank lines at the end"),
+        pytest.param("  \n    b", True, "\n    b", id="a blank first line stays, empty"),
+        pytest.param("a + ", False, "a + ", id="what follows on the line keeps its distance"),
+        pytest.param("a  \nb + ", False, "a\nb + ", id="on the last line only"),
+        pytest.param(" \n ", True, "", id="blanks only"),
+    ],
+)
+def test_trim_blanks(text, is_line_end, trimmed):
+    assert trim_blanks(text, is_line_end=is_line_end) == trimmed
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        pytest.param("\tx\n  \ty", "    x\n    y", id="leading tabs go to columns of four"),
+        pytest.param("x\ty", "x\ty", id="others are left alone"),
+    ],
+)
+def test_expand_indentation(text, expanded):
+    assert expand_indentation(text) == expanded
