@@ -82,5 +82,6 @@ def markdown_table(fills: Iterable[SampleFill]) -> Iterator[str]:
 def _code(text: str) -> str:
     """One table cell; line ends as a sign, bars escaped."""
     shown = "↵".join(text.splitlines()).replace("|", "\\|")
-    fence = "``" if "`" in shown else "`"
-    return f"{fence}{shown}{fence}" if shown.strip() else ""
+    if not shown.strip():
+        return ""
+    return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
