@@ -4,8 +4,8 @@ import re
 from email.parser import HeaderParser
 
 ALLOWED = re.compile(
-    r"(?i)\b(mit(-0|-cmu)?|mit/x11|bsd|bsd[- ][0-9]-clause|0bsd|[0-9]-clause bsd|new bsd|simplified bsd|apache|asl|psf|python software foundation|"
-    r"python-2\.0|isc|iscl|zlib|unlicense|hpnd|historical permission notice|cc0|boost|bsl-1\.0|upl-1\.0|expat)\b"
+    r"(?i)\b(mit(-0|-cmu)?|expat|bsd|0bsd|bsd[- ][0-9]-clause|[0-9]-clause bsd|apache|asl|psf|python-2\.0|"
+    r"python software foundation|isc|iscl|zlib|unlicense|hpnd|historical permission notice|cc0|boost|bsl-1\.0)\b"
 )
 REFUSED = re.compile(
     r"(?i)\b[al]?gpl|general public|\bmpl\b|mozilla|\beupl|\bepl\b|eclipse|\bcddl|\bcecill|\bosl\b|affero|"

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from dg_lsp.training.corpus import SourceFile, capped, clean, deduplicate, is_code_path
 from dg_lsp.training.licences import is_allowed
-from dg_lsp.training.store import write_store
+from dg_lsp.training.store import build_store, write_store
 from dg_lsp.training.tokenizer import load_tokenizer, train_tokenizer
 from dg_lsp.training.wheels import STDLIB, Pins, Wheel, fetch, read_pins, read_wheels, stdlib_sources, wheel_sources
 
@@ -95,7 +97,13 @@ def prepare(root: Path, *, offline: bool = False) -> dict[str, object]:
     manifest["tokenizer_sha256"] = hashlib.sha256(tokenizer_path.read_bytes()).hexdigest()
     manifest["refused_licences"] = {w.package: w.licence for w in pinned if not is_allowed(w.licence)}
     manifest["not_available"] = missing
-    manifest["tokens"] = {s: write_store(root / f"{s}.npz", [f.text for f in files], tokenizer) for s, files in splits.items()}
+    manifest["tokens"] = {s: _store(root / s, files, tokenizer) for s, files in splits.items()}
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     shutil.copyfile(root / "manifest.json", Path(__file__).with_name("manifest.json"))
     return manifest
+
+
+def _store(folder: Path, files: list[SourceFile], tokenizer: Tokenizer) -> int:
+    store = build_store([f.text for f in files], tokenizer)
+    write_store(folder, store)
+    return len(store.tokens)

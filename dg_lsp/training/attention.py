@@ -1,0 +1,104 @@
+"""One mask rule, three ways to compute it. Knows queries, keys and slots; no tokens.
+
+The rule. A clean token sees the clean tokens of its document up to itself. A canvas slot sees the clean tokens of
+its document before the canvas ([low, start)), and every used slot of its own canvas, in both directions.
+
+* `Visible` (a CPU): canvases as a dense product over (clean keys + own slots); no slot is compared with another canvas.
+* `BlockMask` (CUDA): FlexAttention over clean and noisy slots together; no mask is ever materialised.
+* a plain bool tensor: the reference that tests and short sequences use.
+FlexAttention has no backward on a CPU (torch 2.13), hence the first.
+"""
+
+from typing import NamedTuple, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+
+class Visible(NamedTuple):
+    """Which keys are seen: clean (R, 1, T, T); before (R, 1, C, T): clean keys of a canvas; used (R, 1, C, L)."""
+
+    clean: Tensor
+    before: Tensor
+    used: Tensor
+
+
+Mask: TypeAlias = Visible | BlockMask | Tensor
+
+
+def visible(document: Tensor, start: Tensor, low: Tensor, length: Tensor, slots: int) -> Visible:
+    """The rule as dense masks per stream; shapes as in `rows.Batch`."""
+    at = torch.arange(document.shape[1], device=document.device)
+    same = (document[:, :, None] == document[:, None, :]) & (at[:, None] >= at[None, :])
+    before = (at < start[:, :, None]) & (at >= low[:, :, None])
+    used = torch.arange(slots, device=document.device) < length[:, :, None]
+    return Visible(same[:, None], before[:, None], used[:, None])
+
+
+def block_mask(document: Tensor, start: Tensor, low: Tensor, length: Tensor, slots: int) -> BlockMask:
+    """The rule for FlexAttention over T clean and C * L noisy slots, in this order."""
+    rows, clean = document.shape
+    total = clean + start.shape[1] * slots
+
+    def rule(r: Tensor, _: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        q_noisy, k_noisy = q >= clean, k >= clean
+        q_clean, k_clean = q.clamp(max=clean - 1), k.clamp(max=clean - 1)
+        q_canvas, k_canvas = (q - clean).clamp(min=0) // slots, (k - clean).clamp(min=0) // slots
+        causal = (document[r, q_clean] == document[r, k_clean]) & (q >= k)
+        before = (k < start[r, q_canvas]) & (k >= low[r, q_canvas])
+        own = (q_canvas == k_canvas) & ((k - clean) % slots < length[r, k_canvas])
+        return torch.where(q_noisy, torch.where(k_noisy, own, before), ~k_noisy & causal)
+
+    create = _compiled_create_block_mask if document.is_cuda else create_block_mask
+    return cast(BlockMask, create(rule, rows, None, total, total, device=document.device.type))
+
+
+# uncompiled, the rule is first evaluated for every pair of slots
+_compiled_create_block_mask = torch.compile(create_block_mask)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    """Attention of q (R, H, n, d) over k, v (R, G, n, d), H a multiple of G; returns (R, H, n, d)."""
+    if isinstance(mask, BlockMask):
+        return cast(Tensor, flex_attention(q, k, v, block_mask=mask, enable_gqa=True))
+    if isinstance(mask, Tensor):
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    clean = mask.clean.shape[-1]
+    context = _clean(q[:, :, :clean], k[:, :, :clean], v[:, :, :clean], mask.clean)
+    if q.shape[2] == clean:
+        return context
+    return torch.cat([context, _canvases(q, k, v, mask)], 2)
+
+
+def _clean(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """Masked attention as two products; queries of a group share their keys in one matrix product."""
+    rows, heads, n, d = q.shape
+    groups = k.shape[1]
+    scores = q.reshape(rows, groups, -1, d) @ k.transpose(-1, -2) * d**-0.5  # (R, G, H/G * n, n)
+    scores = scores.view(rows, groups, -1, n, n).masked_fill(~seen[:, :, None], float("-inf"))
+    # a padding slot sees the padding before it and itself: no row is empty
+    weights = scores.float().softmax(-1).to(v.dtype).view(rows, groups, -1, n)
+    return (weights @ v).view(rows, heads, n, d)
+
+
+def _canvases(q: Tensor, k: Tensor, v: Tensor, mask: Visible) -> Tensor:
+    rows, heads, _, d = q.shape
+    groups, clean = k.shape[1], mask.clean.shape[-1]
+    canvases, slots = mask.used.shape[2:]
+    share = heads // groups
+    q = q[:, :, clean:].reshape(rows, groups, share * canvases * slots, d)
+    own_q = q.view(rows, groups, share, canvases, slots, d)
+    own_k = k[:, :, clean:].reshape(rows, groups, 1, canvases, slots, d)
+    own_v = v[:, :, clean:].reshape(rows, groups, 1, canvases, slots, d)
+    past = (q @ k[:, :, :clean].transpose(-1, -2)).view(rows, groups, share, canvases, slots, clean)
+    own = own_q @ own_k.transpose(-1, -2)  # (R, G, H/G, C, L, L)
+    past = past.masked_fill(~mask.before[:, :, None, :, None], float("-inf"))
+    own = own.masked_fill(~mask.used[:, :, None, :, None], float("-inf"))
+    # an empty canvas sees nothing: its slots get finite scores and no target
+    own = torch.where(mask.used[:, :, None, :, :1, None], own, 0.0)
+    weights = (torch.cat([past, own], -1).float() * d**-0.5).softmax(-1).to(v.dtype)
+    seen = weights[..., :clean].reshape(rows, groups, -1, clean) @ v[:, :, :clean]
+    mixed = weights[..., clean:] @ own_v.expand(-1, -1, share, -1, -1, -1)
+    return seen.view(rows, heads, -1, d) + mixed.reshape(rows, heads, -1, d)

@@ -1,0 +1,131 @@
+"""The command line of this room: data, train, export, eval."""
+
+import dataclasses
+import json
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from dg_lsp.training.config import CONFIGS
+from dg_lsp.training.documents import NUM_SENTINELS
+from dg_lsp.training.gguf_file import Description, write_gguf
+from dg_lsp.training.pieces import split, whole
+from dg_lsp.training.prepare import prepare, read_texts
+from dg_lsp.training.progress import shown
+from dg_lsp.training.tokenizer import load_tokenizer
+from dg_lsp.training.trainer import Trainer
+from dg_lsp.training.weights import weights_of, write_weights
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+class ConfigName(StrEnum):
+    """What can be trained: `tiny` on CPU cores, `mini` on one GPU."""
+
+    TINY = "tiny"
+    MINI = "mini"
+
+
+class Format(StrEnum):
+    """How the matrices of a GGUF are stored."""
+
+    F32 = "F32"
+    F16 = "F16"
+    Q8_0 = "Q8_0"
+
+
+def default_root() -> Path:
+    """Where downloads and products live: $DG_LSP_TRAINING_ROOT, else the cache folder."""
+    return Path(os.environ.get("DG_LSP_TRAINING_ROOT") or Path.home() / ".cache" / "dg-lsp" / "training")
+
+
+Root = Annotated[Path, typer.Option(default_factory=default_root, help="Work folder; $DG_LSP_TRAINING_ROOT.")]
+Config = Annotated[ConfigName, typer.Option("--config")]
+
+
+@app.command()
+def data(root: Root, offline: Annotated[bool, typer.Option(help="Use the wheels that are there.")] = False) -> None:
+    """Fetch the pinned packages, clean and split their sources, train the tokenizer."""
+    manifest = prepare(root, offline=offline)
+    shown_keys = ("dropped", "refused_licences", "not_available", "tokens")
+    print(json.dumps({key: manifest[key] for key in shown_keys}, indent=1))
+
+
+@app.command()
+def train(
+    root: Root,
+    config: Config = ConfigName.TINY,
+    minutes: Annotated[
+        float | None, typer.Option(help="Planned length of the run; the rate falls to zero by then.")
+    ] = None,
+    part: Annotated[float | None, typer.Option(help="Stop this part after so many minutes; --resume goes on.")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint, without warming up again.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda; by default what there is.")] = "",
+    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0 leaves torch's choice.")] = 0,
+) -> None:
+    """Train until the planned time is over; checkpoints every few minutes."""
+    planned = CONFIGS[config]
+    if minutes:
+        planned = dataclasses.replace(planned, minutes=minutes)
+    if threads:
+        torch.set_num_threads(threads)
+    trainer = Trainer(root, planned, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if resume:
+        trainer.resume()
+    with shown(Console()) as show:
+        trainer.run(show, minutes=part)
+
+
+@app.command()
+def export(
+    root: Root,
+    config: Config = ConfigName.TINY,
+    out: Annotated[Path | None, typer.Option(help="The GGUF to write; by default under the work folder.")] = None,
+    kind: Annotated[Format, typer.Option("--format")] = Format.Q8_0,
+    averaged: Annotated[bool, typer.Option(help="The average of the weights over the last steps.")] = True,
+    pieces: Annotated[bool, typer.Option(help="Also write bf16 weights, and all in pieces of at most 16 MiB.")] = False,
+) -> None:
+    """Write a run's weights as a GGUF that describes itself."""
+    weights = weights_of(root / "runs" / f"{config}.pt", averaged=averaged)
+    rows = weights.config.rows
+    description = Description(str(config), rows.canvas_lengths, rows.max_prompt + NUM_SENTINELS, weights.tokens_seen)
+    path = out or root / "runs" / f"{config}-{kind.lower()}.gguf"
+    partial = path.with_name(path.name + ".partial")
+    write_gguf(partial, weights.network, load_tokenizer(root / "tokenizer.json"), description, kind)
+    partial.replace(path)
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, {weights.tokens_seen / 1e6:.2f} M tokens seen")
+    if pieces:
+        for piece in [*split(path), *write_weights(root / "runs" / f"{config}-weights.pt", weights)]:
+            print(piece)
+
+
+@app.command(name="eval")
+def evaluate_file(
+    root: Root,
+    config: Config = ConfigName.TINY,
+    file: Annotated[Path | None, typer.Option("--gguf", help="By default what `export` writes.")] = None,
+    sites: Annotated[int, typer.Option(help="Lines to fill.")] = 300,
+    threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
+) -> None:
+    """Fill single lines of the held-out packages with llama.cpp, autoregressively and by diffusion."""
+    # llama.cpp is of the base installation, but training itself does without it
+    from dg_lsp.training.evaluation import evaluate, table
+    from dg_lsp.training.questions import held_out_questions
+    from dg_lsp.training.runtime import Runtime
+
+    path = whole(file or root / "runs" / f"{config}-q8_0.gguf")
+    runtime = Runtime(path, threads)
+    questions = held_out_questions(read_texts(root / "val.jsonl.xz"), sites, runtime.encode)
+    results = evaluate(runtime, questions, int(runtime.metadata("dg.max_prompt_tokens") or 0))
+    tokens = int(runtime.metadata("dg.tokens_seen") or 0)
+    print(
+        f"{path.name}, {tokens / 1e6:.2f} M tokens seen, {len(questions)} sites, {threads} threads\n\n{table(results)}"
+    )
+    answers = {way: [dataclasses.asdict(row) for row in rows] for way, rows in results.items()}
+    (root / "runs" / f"{path.stem}.eval.json").write_text(json.dumps(answers, indent=1))
+    runtime.close()

@@ -1,0 +1,69 @@
+"""Which part of a file is asked for, as an editor would ask. Knows characters and lines only."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+BODY = re.compile(r"^([ ]*)(?:async )?(?:def|class|if|elif|else|for|while|with|try|except|finally|match|case)\b.*:$")
+WORD_START = re.compile(r"(?<=[^\w])(?=\w)|(?<=[.(\[{,=:])")
+
+LINE_REST, LINES, SPAN = 0.45, 0.75, 0.90  # cumulative shares; the rest are bodies
+MAX_LINES, MAX_BODY_LINES = 4, 12
+MEAN_SPAN = 40  # characters
+MAX_ROWS = 24  # lines after the chosen one that a middle may need to see
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """[start, end) in characters, relative to the start of the line it was chosen from."""
+
+    start: int
+    end: int
+
+
+def pick_middle(lines: list[str], rng: np.random.Generator) -> Middle:
+    """A middle that begins in `lines[0]`, which is not blank; `lines` are what follows, without their newlines."""
+    kind, line = rng.random(), lines[0]
+    indent = len(line) - len(line.lstrip())
+    if kind < LINE_REST:
+        return Middle(indent + _cut(line[indent:], rng), len(line))
+    if kind < LINES:
+        start = indent if rng.random() < 0.5 else 0
+        return Middle(start, _end_of(lines, int(rng.integers(min(MAX_LINES, len(lines))))))
+    if kind >= SPAN and (last := _body_end(lines)):
+        return Middle(len(line) + 1, _end_of(lines, last))
+    start = int(rng.integers(len(line)))
+    end = start + 1 + int(rng.exponential(MEAN_SPAN))
+    return Middle(start, min(end, _end_of(lines, len(lines) - 1)))
+
+
+def _cut(body: str, rng: np.random.Generator) -> int:
+    """Where the rest of a line begins: half at the start of a word, half anywhere, words included."""
+    if rng.random() < 0.5:
+        cuts = [match.start() for match in WORD_START.finditer(body) if match.start() < len(body)]
+        return cuts[int(rng.integers(len(cuts)))] if cuts else 0
+    return int(rng.integers(len(body)))
+
+
+def _end_of(lines: list[str], last: int) -> int:
+    """Offset of the end of line `last`; blank lines at the end of a middle are left out."""
+    while last and not lines[last]:
+        last -= 1
+    return sum(map(len, lines[: last + 1])) + last
+
+
+def _body_end(lines: list[str]) -> int:
+    """The last line of the block that `lines[0]` opens, or 0 where it opens none or a long one."""
+    opening = BODY.match(lines[0])
+    if not opening:
+        return 0
+    outer, last = len(opening[1]), 0
+    for i, line in enumerate(lines[1:], 1):
+        if line and len(line) - len(line.lstrip()) <= outer:
+            return last
+        if line:
+            last = i
+        if last > MAX_BODY_LINES:
+            return 0
+    return 0

@@ -1,0 +1,175 @@
+"""The training loop: batches in, checkpoints and a log out.
+
+Stops at a planned time and resumes without warming up again: optimizers, data and noise go on where they were.
+"""
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo.config as dynamo
+from torch import Tensor
+
+from dg_lsp.training import checkpoint
+from dg_lsp.training.checkpoint import Progress
+from dg_lsp.training.config import TrainConfig
+from dg_lsp.training.feed import Feed, open_rows
+from dg_lsp.training.network import Network
+from dg_lsp.training.objective import Objective, tensors, validate
+from dg_lsp.training.optimizers import build_optimizers, rate_scale, set_rate
+
+VALIDATION_SEED, NUM_VALIDATION = 7, 10
+REPORT_STEPS = 20
+MAX_GRAPHS = 64  # blocks are compiled for every canvas length, with and without gradients
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """The last steps in numbers; losses in nats."""
+
+    step: int
+    tokens: int
+    tokens_per_second: float
+    following: float
+    content: float
+    fill: float
+    rate: float
+    seconds: float
+    seconds_left: float
+
+
+Show = Callable[[Report | dict[str, Any]], None]
+
+
+class Trainer:
+    """Owns a network and everything that changes while it learns."""
+
+    def __init__(self, root: Path, config: TrainConfig, *, device: str = "cpu", compiled: bool = True) -> None:
+        torch.manual_seed(config.seed)
+        torch.set_float32_matmul_precision("high")
+        self.root, self.config, self.device = root, config, torch.device(device)
+        self.network = Network(config.network).to(self.device)
+        self.average = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimizers = build_optimizers(self.network, config.optimizer)
+        self.generator = torch.Generator(self.device).manual_seed(config.seed)
+        self.progress = Progress()
+        self.feed_state: Any = None
+        if compiled:
+            dynamo.recompile_limit = max(MAX_GRAPHS, dynamo.recompile_limit)
+            for block in self.network.blocks:
+                block.compile(dynamic=False)
+        self.objective = Objective(self.network, config, compiled=compiled)
+        self.held_out = self._held_out()
+        self.recent: list[Tensor] = []
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint of this configuration."""
+        return self.root / "runs" / f"{self.config.name}.pt"
+
+    def resume(self) -> None:
+        """Continues from the checkpoint."""
+        saved = checkpoint.load(self.path)
+        self.network.load_state_dict(saved["network"])
+        self.average.load_state_dict(saved["average"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.generator.set_state(saved["generator"])
+        self.progress = Progress(**saved["progress"])
+        self.feed_state = saved["feed"]
+
+    def save(self) -> None:
+        """Writes everything `resume` needs."""
+        content = {
+            "config": dataclasses.asdict(self.config),
+            "network": self.network.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "generator": self.generator.get_state(),
+            "progress": dataclasses.asdict(self.progress),
+            "feed": self.feed_state,
+        }
+        checkpoint.save(self.path, content)
+
+    def run(self, show: Show, *, minutes: float | None = None, max_steps: int | None = None) -> Progress:
+        """Trains until the planned time, `minutes` of this part, or `max_steps` of it are over."""
+        progress, planned = self.progress, self.config.minutes * 60
+        before, started = progress.seconds, time.monotonic()
+        until = min(planned, before + minutes * 60) if minutes else planned
+        last_step = progress.step + max_steps if max_steps else None
+        next_save = before + self.config.checkpoint_minutes * 60
+        reported = before
+        with closing(Feed(self.root, self.config, self.feed_state)) as feed:
+            for batch in feed:
+                progress.seconds = before + time.monotonic() - started
+                if progress.seconds >= until or progress.step == last_step:
+                    break
+                scale = rate_scale(self.config.optimizer, progress.step, progress.seconds / planned)
+                self.step(tensors(batch, self.device), self.config.optimizer.learning_rate * scale)
+                self.feed_state = feed.state
+                progress.step += 1
+                progress.tokens += batch.tokens.size
+                if progress.step % REPORT_STEPS == 0:
+                    speed = REPORT_STEPS * batch.tokens.size / (progress.seconds - reported)
+                    reported = progress.seconds
+                    show(self._report(speed, scale))
+                if progress.seconds >= next_save:
+                    show(self.validate())
+                    self.save()
+                    next_save = progress.seconds + self.config.checkpoint_minutes * 60
+        show(self.validate())
+        self.save()
+        return progress
+
+    def step(self, batch: dict[str, Tensor], rate: float) -> None:
+        """One update; keeps the next-token, content and fill losses for the next report."""
+        with torch.autocast(self.device.type, torch.bfloat16):
+            losses = self.objective.losses(batch, self.generator)
+        losses.total(self.config.fill_weight).backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip)
+        set_rate(self.optimizers, rate)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        # a young average follows faster
+        decay = min(self.config.optimizer.ema_decay, (1 + self.progress.step) / (10 + self.progress.step))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.network.parameters()), 1 - decay)
+        self.recent.append(losses.summary())
+
+    def _report(self, speed: float, scale: float) -> Report:
+        following, content, fill = torch.stack(self.recent).nanmean(0).tolist()
+        self.recent.clear()
+        p, rate = self.progress, self.config.optimizer.learning_rate * scale
+        left = self.config.minutes * 60 - p.seconds
+        return Report(p.step, p.tokens, speed, following, content, fill, rate, p.seconds, left)
+
+    def _held_out(self) -> list[dict[str, Tensor]]:
+        """The same held-out batches in every part of a run."""
+        rows = open_rows(self.root, "val", self.config, VALIDATION_SEED)
+        return [tensors(rows.batch(), self.device) for _ in range(NUM_VALIDATION)]
+
+    def validate(self) -> dict[str, Any]:
+        """Held-out losses of the weights and of their average, added to the log."""
+        found: dict[str, Any] = dict(validate(self.objective, self.held_out))
+        with self._averaged():
+            found["average"] = validate(self.objective, self.held_out)
+        p = self.progress
+        entry = {"step": p.step, "tokens": p.tokens, "seconds": round(p.seconds), **found}
+        p.log.append(entry)
+        return entry
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The network with the average's values: one set of compiled graphs serves both."""
+        weights, averages = list(self.network.parameters()), list(self.average.parameters())
+        kept = [weight.detach().clone() for weight in weights]
+        with torch.no_grad():
+            torch._foreach_copy_(weights, averages)
+            yield
+            torch._foreach_copy_(weights, kept)
