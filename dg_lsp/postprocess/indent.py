@@ -25,6 +25,20 @@ def align(fill: str, place: Place, comment: str = "") -> str:
     return "\n".join([first, *others])
 
 
+def cut_at_margin(fill: str, place: Place) -> str:
+    """`fill` up to the blank lines before something new at the margin, where it began indented.
+
+    Who asks inside of a function does not ask for the next one.
+    """
+    lines = fill.split("\n")
+    if not _depth(place.line_prefix + lines[0]):
+        return fill
+    for i in range(2, len(lines)):
+        if lines[i].strip() and not _depth(lines[i]) and not lines[i - 1].strip():
+            return "\n".join(lines[:i]).rstrip()
+    return fill
+
+
 def _opens_block(line: str, comment: str) -> bool:
     is_comment = bool(comment) and line.lstrip().startswith(comment)
     return line.endswith(":") and not is_comment and balance(line, comment).num_unmatched == 0

@@ -32,8 +32,12 @@ def drop_rest(fill: str, place: Place, comment: str = "") -> str:
         after = num_unmatched(body)
         if after < before or (after == before and _is_repeat(body, rest, size)):
             return body
-    inside = (fill[:at] for at in range(1, len(fill)) if fill.startswith(rest, at))
-    return next((body for body in inside if num_unmatched(body) < before), fill)
+    for at in range(1, len(fill)):
+        if fill.startswith(rest, at):
+            is_remark = bool(comment) and fill[at + len(rest) :].lstrip().startswith(comment)
+            if num_unmatched(fill[:at]) < before or is_remark:
+                return fill[:at]
+    return fill
 
 
 def _overlaps(fill: str, rest: str) -> Iterator[tuple[str, int]]:

@@ -13,11 +13,14 @@ class Language:
     """One row of the table below; the grammar is a wheel of its own, loaded when it is first needed."""
 
     grammar_module: str = ""
-    """Importable module of the grammar; empty means that syntax is not checked."""
+    """Importable module of the grammar."""
     comment: str = ""
     """What begins a comment that ends with its line."""
     landmark: re.Pattern[str] | None = None
-    """A line from which a parser can start in the middle of a file, best where its `indentation` is empty."""
+    """A line from which a parser can start in the middle of a file, best where its `indentation` is empty.
+
+    None means that syntax is not checked.
+    """
     endings: tuple[str, ...] = ("",)
     """Ways to finish a line that is right so far; `{indentation}` is the line's own."""
     continuation: re.Pattern[str] | None = None

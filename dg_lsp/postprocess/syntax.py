@@ -36,9 +36,9 @@ class Surroundings:
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """From the last landmark above to the second one below, or about `REACH` characters each way.
 
-        None where nothing can be told: no grammar, or so far from a landmark that the text may begin inside a string.
+        None where nothing can be told: no landmarks known, or so far from one that the text may begin inside a string.
         """
-        if not language.grammar_module or language.landmark is None:
+        if language.landmark is None:
             return None
         is_cut = len(before) > REACH
         start = before.find("\n", len(before) - REACH) + 1 if is_cut else 0

@@ -56,6 +56,7 @@ def test_allowed_lines(marked, num_lines):
     ("marked", "is_inside"),
     [
         pytest.param("pri|nt", True, id="between letters"),
+        pytest.param("f(a|b)", True, id="one letter on each side"),
         pytest.param("_|1", True, id="digits and underscores are letters"),
         pytest.param("é|日", True, id="so are all of Unicode's"),
         pytest.param("print|(", False, id="after a word"),

@@ -90,6 +90,7 @@ def test_to_model(text, shown):
         pytest.param(
             TextStyle("\n", True), "\t  ", "a(\n      b\n    c", "a(\n\t  b\n\tc", id="a mixed indentation comes again"
         ),
+        pytest.param(TextStyle("\n", True), "  \t", "a(\n    b", "a(\n  \tb", id="however odd it is"),
         pytest.param(TextStyle("\n", True), "\t", "a\n\nb", "a\n\nb", id="an empty line stays empty"),
         pytest.param(TextStyle("\n", True), "", "x = 1    # y", "x = 1    # y", id="blanks before a comment stay"),
     ],

@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.context.prompt import Prompt
@@ -109,6 +109,7 @@ def test_any_text_makes_a_prompt_that_can_be_encoded(text, num_chars, data):
     assert "\t" not in prompt.prefix + prompt.suffix
 
 
+@settings(max_examples=30)
 @given(st.integers(0, len(CODE)), st.integers(200, 2000))
 def test_typing_moves_the_start_of_the_window_a_few_times_only(offset, prefix_chars):
     typed = "result = [transform(item) for item in items]\n" * 5

@@ -1,7 +1,7 @@
 import pytest
 
 from dg_lsp.context.place import Place
-from dg_lsp.postprocess.indent import align
+from dg_lsp.postprocess.indent import align, cut_at_margin
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,20 @@ from dg_lsp.postprocess.indent import align
 )
 def test_align(above, prefix, fill, aligned):
     assert align(fill, Place(prefix, "", (above,)), "#") == (fill if aligned is None else aligned)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "fill", "cut"),
+    [
+        pytest.param("    ", "return 1\n\n\ndef g():\n    pass", "return 1", id="the next function"),
+        pytest.param("", "    return 1\n\nx = 1", "    return 1", id="the fill brings the indentation"),
+        pytest.param("    ", "\n\n    x = 1\n\ny = 2", "\n\n    x = 1", id="a blank first line"),
+        pytest.param("    ", "a,\n)", None, id="without a blank line it belongs together"),
+        pytest.param("    ", "x = 1\n\n    y = 2", None, id="the same function goes on"),
+        pytest.param("", "def f():\n    x\n\n\ndef g():\n    y", None, id="at the margin anything goes"),
+        pytest.param("x = ", "f()\n\ny = 1", None, id="also after text at the margin"),
+        pytest.param("    ", "x", None, id="one line"),
+    ],
+)
+def test_cut_at_margin(prefix, fill, cut):
+    assert cut_at_margin(fill, Place(prefix, "")) == (fill if cut is None else cut)

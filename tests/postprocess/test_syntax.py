@@ -143,6 +143,12 @@ def test_a_long_class_is_parsed_from_method_to_method():
     assert around.keep_valid("1 1") is None
 
 
+def test_a_giant_line_has_nothing_below():
+    around = surroundings_of("def f():\n    x = [|" + "1, " * REACH + "]\n\ny = 1\n")
+    assert (around.above, around.below) == ("def f():\n", "")
+    assert around.keep_valid("0, ") == "0, "
+
+
 def test_nothing_is_said_far_from_any_landmark():
     assert surroundings_of('"""\n' + "prose, it's (\n" * 1000 + "|\n" + "more prose\n" * 1000 + '"""\n') is None
 

@@ -50,6 +50,7 @@ def test_cut_lines(text, max_lines, cut):
     ("text", "cut"),
     [
         pytest.param("a\nb\nb\nb\nb\nc", "a\nb", id="three equal lines and all after them"),
+        pytest.param("a\nb\nb\nb", "a\nb", id="three at the end"),
         pytest.param("a\na\nb", "a\na\nb", id="two may be meant"),
         pytest.param("a\n\n\n\nb", "a\n\n\n\nb", id="blank lines are no loop"),
         pytest.param("]\n]\n]", "]\n]\n]", id="nor are brackets"),
