@@ -1,0 +1,94 @@
+"""The step's best tokens picked on the device, so that a large vocabulary's logits need not leave it.
+
+The probabilities are those of the best `NUM_CANDIDATES` tokens alone: what the others hold is unknown, so confidence
+comes out a little high and entropy a little low.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dg_lsp.backends.llamacpp.budget import ContextBudget
+from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
+from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.errors import BackendError
+
+NUM_CANDIDATES = 64
+_GPU_VOCABULARY = 100_000
+"""On a GPU, from so many tokens on."""
+_MAX_BANNED = 192
+
+
+class Candidates:
+    """Samplers of a context, or none."""
+
+    def __init__(
+        self, context: LlamaContext, budget: ContextBudget, banned_ids: tuple[int, ...], *, is_used: bool
+    ) -> None:
+        self.is_used = is_used
+        self._api = library().api
+        self._context = context
+        self._banned = np.array(banned_ids, dtype=np.int32)
+        self._reducer = Reducer(())
+        self._samplers: list[Any] = []
+        if is_used:
+            # Banned tokens are dropped here, so as many more are asked for.
+            self._attach(budget.num_sequences, NUM_CANDIDATES + len(banned_ids))
+
+    @classmethod
+    def choose(
+        cls, context: LlamaContext, model: LlamaModel, budget: ContextBudget, spec: ModelSpec, *, wanted: bool | None
+    ) -> "Candidates":
+        """Used for a large vocabulary on a GPU; on a CPU numpy over all logits is faster and exact."""
+        if wanted is None:
+            wanted = model.on_gpu and model.vocab_size >= _GPU_VOCABULARY
+        is_possible = len(spec.banned_ids) <= _MAX_BANNED < model.vocab_size - NUM_CANDIDATES
+        return cls(context, budget, spec.banned_ids, is_used=wanted and is_possible)
+
+    def reduce(
+        self, where: np.ndarray[Any, np.dtype[np.intp]], temperature: float, rng: np.random.Generator
+    ) -> Reduced:
+        """`where`, shape (N,): the batch's positions whose logits were asked for."""
+        ids, logits = zip(*(self._row(int(index)) for index in where), strict=True)
+        shortest = min(map(len, ids))
+        table: TokenIds = np.stack([row[:shortest] for row in ids])
+        reduced = self._reducer.reduce(np.stack([row[:shortest] for row in logits]), temperature, rng)
+        rows = np.arange(len(table))
+        return Reduced(
+            argmax_ids=table[rows, reduced.argmax_ids],
+            sampled_ids=table[rows, reduced.sampled_ids],
+            confidence=reduced.confidence,
+            entropy=reduced.entropy,
+        )
+
+    def close(self) -> None:
+        """To be called before the context is closed. Harmless when repeated."""
+        for sequence, sampler in enumerate(self._samplers):
+            self._api.llama_set_sampler(self._context.native, sequence, None)
+            self._api.llama_sampler_free(sampler)
+        self._samplers.clear()
+
+    def _attach(self, num_sequences: int, count: int) -> None:
+        api = self._api
+        for sequence in range(num_sequences):
+            chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+            api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_k(count))
+            self._samplers.append(chain)
+            if not api.llama_set_sampler(self._context.native, sequence, chain):
+                raise BackendError("llama.cpp: this device cannot pick candidates; please report this")
+
+    def _row(self, index: int) -> tuple[TokenIds, np.ndarray[Any, np.dtype[np.float32]]]:
+        api, native = self._api, self._context.native
+        count = api.llama_get_sampled_candidates_count_ith(native, index)
+        if not count or count != api.llama_get_sampled_logits_count_ith(native, index):
+            raise BackendError("llama.cpp: the device returned no candidates; please report this")
+        ids = np.ctypeslib.as_array(api.llama_get_sampled_candidates_ith(native, index), shape=(count,))
+        logits = np.ctypeslib.as_array(api.llama_get_sampled_logits_ith(native, index), shape=(count,))
+        allowed = ~np.isin(ids, self._banned)
+        # Best first: a tie is broken towards the smaller id, as over the whole vocabulary.
+        order = np.lexsort((ids[allowed], -logits[allowed]))[:NUM_CANDIDATES]
+        return ids[allowed][order].astype(np.int32), logits[allowed][order].copy()

@@ -1,0 +1,292 @@
+"""The denoiser on llama.cpp: a causally encoded prompt in the KV cache, canvases decoded bidirectionally after it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dg_lsp.backends.checks import (
+    check_prompt_length,
+    check_slot,
+    check_temperature,
+    checked_canvases,
+    checked_ids,
+    common_prefix_length,
+)
+from dg_lsp.backends.llamacpp.budget import MAX_CANVASES, context_budget
+from dg_lsp.backends.llamacpp.cache import PromptCache
+from dg_lsp.backends.llamacpp.candidates import Candidates
+from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
+from dg_lsp.backends.llamacpp.failures import decode_error
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
+from dg_lsp.backends.llamacpp.threads import ThreadChoice, choose_threads, physical_cores, thread_candidates
+from dg_lsp.canvas.plan import Flags, TokenIds, token_ids
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
+from dg_lsp.settings import RuntimeSettings
+
+_FLASH_FROM = 64
+"""llama.cpp's flash attention on a CPU gains only from so many queries on; shorter canvases lose 15 to 35 %."""
+
+
+class LlamaDenoiser:
+    """See `Denoiser`. One thread only, the one that loaded the model. Takes the model over and closes it too.
+
+    What would make ggml abort the process (a canvas over the physical batch, an id outside the vocabulary, a position
+    beyond the context) is refused before the call.
+    """
+
+    def __init__(
+        self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings, *, device_candidates: bool | None = None
+    ) -> None:
+        """Makes the context and measures the threads.
+
+        `device_candidates` overrides the choice of reducing logits on the device (see `Candidates`).
+
+        Raises:
+            ModelUnsupportedError: spec and model do not belong together, or the model cannot do this.
+            ModelMemoryError: the KV cache does not fit.
+        """
+        _check_spec(spec, model)
+        self.spec = spec
+        self.num_slots = settings.num_slots
+        self.tokenizer = model.tokenizer
+        self._model = model
+        self._mask_id = spec.sampling.mask_id if isinstance(spec.sampling, MaskSampling) else None
+        self._budget = context_budget(
+            spec,
+            settings,
+            vocab_size=model.vocab_size,
+            trained_length=model.trained_context_length,
+            kv_bytes_per_token=model.kv_bytes_per_token,
+        )
+        flash = model.on_gpu or min(spec.canvas_lengths) >= _FLASH_FROM
+        self._context = LlamaContext(model, self._budget, flash_attention=flash)
+        self._cache = PromptCache(settings.num_slots, self._context.num_cells)
+        self._reducer = Reducer(spec.banned_ids)
+        self.thread_choice = self._choose_threads(settings.threads)
+        self._context.set_threads(self.thread_choice.threads)
+        self._candidates = Candidates.choose(self._context, model, self._budget, spec, wanted=device_candidates)
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a step."""
+        return self.thread_choice.threads
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of the KV cache, shared by all slots."""
+        return self._context.num_cells
+
+    @property
+    def prompt_limit(self) -> int:
+        """Longest prompt in tokens."""
+        return self._budget.prompt_limit
+
+    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+        """See `Denoiser.prefill`."""
+        check_slot(slot, self.num_slots)
+        wanted = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
+        check_prompt_length(len(wanted), self._budget.prompt_limit)
+        held = self._cache.held(slot)
+        kept = common_prefix_length(held, wanted)
+        if kept < len(held):
+            self._context.crop(slot, kept)
+        self._cache.hold(slot, wanted[:kept])
+        if kept == len(wanted):
+            return 0
+        try:
+            self._make_room(slot, len(wanted) - kept)
+            for start in range(kept, len(wanted), self._context.batch.capacity):
+                stop = min(start + self._context.batch.capacity, len(wanted))
+                positions = np.arange(start, stop, dtype=np.int32)
+                sequences = np.full(stop - start, slot, dtype=np.int32)
+                self._context.batch.put_tokens(wanted[start:stop], positions, sequences, 0)
+                self._decode(slot, causal=True)
+        except BackendError:
+            self._forget(slot)
+            raise
+        self._cache.hold(slot, wanted)
+        return len(wanted) - kept
+
+    def predict(
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+    ) -> list[Prediction]:
+        """See `Denoiser.predict`."""
+        check_temperature(temperature)
+        checked = checked_canvases(
+            canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._budget.canvas_tokens
+        )
+        self._check_place(slot, [len(canvas) for canvas in checked])
+        open_flags = [self._is_open(canvas) for canvas in checked]
+        # A canvas without a mask predicts itself, and costs nothing.
+        asked = [number for number, flags in enumerate(open_flags) if flags.any()]
+        predictions = [_settled(canvas) for canvas in checked]
+        if not asked:
+            return predictions
+        ids = np.concatenate([checked[number] for number in asked])
+        outputs = np.concatenate([open_flags[number] for number in asked])
+        lengths = [len(checked[number]) for number in asked]
+
+        def put(positions: TokenIds, sequences: TokenIds) -> None:
+            self._context.batch.put_tokens(ids, positions, sequences, outputs)
+
+        reduced = self._step(slot, lengths, outputs, put, (temperature, rng))
+        first = 0
+        for number in asked:
+            last = first + int(open_flags[number].sum())
+            _fill_in(predictions[number], open_flags[number], reduced, slice(first, last))
+            first = last
+        return predictions
+
+    def predict_rows(
+        self, slot: int, canvases: Sequence[Floats], temperature: float, rng: np.random.Generator
+    ) -> list[Prediction]:
+        """`predict` from embeddings of shape (L, embedding length): what self-conditioning feeds. Every position
+        is predicted.
+
+        Raises:
+            RequestError: as `predict`, or rows of another width or not finite, or a model that cannot be fed them.
+        """
+        check_temperature(temperature)
+        if not self._model.has_plain_positions:
+            raise RequestError("this model takes no embeddings as input")
+        rows = [np.asarray(canvas, dtype=np.float32) for canvas in canvases]
+        for array in rows:
+            if array.ndim != 2 or array.shape[1] != self._model.embedding_length or not np.isfinite(array).all():
+                raise RequestError(f"embeddings need finite rows of {self._model.embedding_length} numbers")
+        checked_canvases(
+            [np.zeros(len(array), dtype=np.int32) for array in rows],
+            self.spec.vocab_size,
+            max_canvases=MAX_CANVASES,
+            max_canvas_tokens=self._budget.canvas_tokens,
+        )
+        lengths = [len(array) for array in rows]
+        self._check_place(slot, lengths)
+        content = np.concatenate(rows)
+
+        def put(positions: TokenIds, sequences: TokenIds) -> None:
+            self._context.batch.put_rows(content, positions, sequences)
+
+        reduced = self._step(slot, lengths, np.ones(len(content), dtype=np.bool_), put, (temperature, rng))
+        stops = np.cumsum(lengths)
+        return [_whole(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops.tolist(), strict=True)]
+
+    def close(self) -> None:
+        """Frees context and model. Harmless when repeated."""
+        self._candidates.close()
+        self._context.close()
+        self._model.close()
+
+    def _is_open(self, canvas: TokenIds) -> Flags:
+        """Which positions need the model: masks, or all of them for uniform noise."""
+        if self._mask_id is None:
+            return np.ones(len(canvas), dtype=np.bool_)
+        return canvas == self._mask_id
+
+    def _check_place(self, slot: int, lengths: Sequence[int]) -> None:
+        check_slot(slot, self.num_slots)
+        held = len(self._cache.held(slot))
+        if held + max(lengths) > self._budget.slot_limit or held + sum(lengths) > self._context.num_cells:
+            raise RequestError(
+                f"a prompt of {held} tokens and canvases of {sum(lengths)} do not fit: a slot takes "
+                f"{self._budget.slot_limit}, all of them {self._context.num_cells}; raise context_length"
+            )
+
+    def _step(
+        self,
+        slot: int,
+        lengths: Sequence[int],
+        outputs: Flags,
+        put: Callable[[TokenIds, TokenIds], None],
+        sampling: tuple[float, np.random.Generator],
+    ) -> Reduced:
+        """One non-causal decode of all canvases, each in a sequence of its own that shares the prompt's cells.
+
+        `put(positions, sequences)` fills the batch; `outputs` says which of its tokens are reduced.
+        """
+        self._make_room(slot, len(outputs))
+        context, prompt_length = self._context, len(self._cache.held(slot))
+        branches = range(self.num_slots, self.num_slots + len(lengths) - 1)
+        offsets = np.concatenate([np.arange(size, dtype=np.int32) for size in lengths])
+        sequences = np.repeat(np.array([slot, *branches], dtype=np.int32), lengths)
+        put(offsets + np.int32(prompt_length), sequences)
+        try:
+            for branch in branches:
+                context.share(slot, branch)
+            self._decode(slot, causal=False)
+            if self._candidates.is_used:
+                return self._candidates.reduce(np.flatnonzero(outputs), *sampling)
+            return self._reducer.reduce(context.logits(int(np.count_nonzero(outputs))), *sampling)
+        finally:
+            for branch in branches:
+                context.crop(branch, 0)
+            context.crop(slot, prompt_length)
+            self._cache.touch(slot)
+
+    def _decode(self, slot: int, *, causal: bool) -> None:
+        """Runs the batch; when the cache turns out to be full, all other slots are given up for it."""
+        if self._context.decode(causal=causal) != NO_CELLS:
+            return
+        for other in self._cache.others(slot):
+            self._forget(other)
+        if self._context.decode(causal=causal) == NO_CELLS:
+            raise decode_error(NO_CELLS)
+
+    def _make_room(self, slot: int, num_tokens: int) -> None:
+        for victim in self._cache.victims(slot, num_tokens):
+            self._forget(victim)
+
+    def _forget(self, slot: int) -> None:
+        self._context.crop(slot, 0)
+        self._cache.hold(slot, token_ids([]))
+
+    def _choose_threads(self, wanted: int) -> ThreadChoice:
+        cores = physical_cores()
+        if wanted:
+            # Beyond the machine's own threads nothing gains, and ggml aborts beyond a few hundred.
+            return ThreadChoice(min(wanted, 2 * cores), ())
+        if self._model.on_gpu:
+            return ThreadChoice(min(cores, 4), ())
+        length = min(16, self._budget.canvas_tokens)
+        ids = np.zeros(length, dtype=np.int32)
+        positions, sequences = np.arange(length, dtype=np.int32), np.zeros(length, dtype=np.int32)
+
+        def step(threads: int) -> None:
+            self._context.set_threads(threads)
+            self._context.batch.put_tokens(ids, positions, sequences, 1)
+            self._context.decode(causal=False)
+            self._context.crop(0, 0)
+
+        return choose_threads(step, thread_candidates(cores))
+
+
+def _check_spec(spec: ModelSpec, model: LlamaModel) -> None:
+    named = [*spec.banned_ids, *spec.end_ids]
+    named += [spec.sampling.mask_id] if isinstance(spec.sampling, MaskSampling) else []
+    named += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []
+    if spec.vocab_size != model.vocab_size or not all(0 <= token < model.vocab_size for token in named):
+        raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
+    if len(set(spec.banned_ids)) >= model.vocab_size or not spec.canvas_lengths or min(spec.canvas_lengths) < 1:
+        raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")
+
+
+def _settled(canvas: TokenIds) -> Prediction:
+    """Every position predicts the token it holds."""
+    return Prediction(
+        canvas.copy(), canvas.copy(), np.ones(len(canvas), dtype=np.float32), np.zeros(len(canvas), dtype=np.float32)
+    )
+
+
+def _fill_in(prediction: Prediction, flags: Flags, reduced: Reduced, rows: slice) -> None:
+    prediction.argmax_ids[flags] = reduced.argmax_ids[rows]
+    prediction.sampled_ids[flags] = reduced.sampled_ids[rows]
+    prediction.confidence[flags] = reduced.confidence[rows]
+    prediction.entropy[flags] = reduced.entropy[rows]
+
+
+def _whole(reduced: Reduced, rows: slice) -> Prediction:
+    return Prediction(
+        reduced.argmax_ids[rows], reduced.sampled_ids[rows], reduced.confidence[rows], reduced.entropy[rows]
+    )

@@ -1,0 +1,93 @@
+"""Every way llama.cpp says no, and which of our errors it becomes. The only place that maps foreign failures."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dg_lsp.errors import (
+    BackendError,
+    DgLspError,
+    ModelBrokenError,
+    ModelError,
+    ModelMemoryError,
+    ModelUnsupportedError,
+)
+
+DECODE_STATUS: dict[int, str] = {
+    1: "the KV cache is full; use fewer slots or raise context_length",
+    2: "the computation was aborted; try again",
+    -1: "the batch was refused; please report this with the output of `dg-lsp doctor`",
+    -2: "there was no memory for the computation; use a smaller model or a smaller context_length",
+    -3: "the computation failed; try gpu_layers = 0, and see `dg-lsp doctor`",
+}
+"""`llama_decode`'s return values other than 0."""
+
+LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
+    ("unknown model architecture", ModelUnsupportedError, "has an architecture that this llama.cpp does not know"),
+    ("unknown pre-tokenizer type", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not know"),
+    ("unknown tokenizer", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not know"),
+    ("CLIP cannot be used", ModelUnsupportedError, "is a vision encoder, not a language model"),
+    ("only supports up to version", ModelUnsupportedError, "is a GGUF of a newer version"),
+    ("GGUFv1 is no longer supported", ModelUnsupportedError, "is a GGUF of a version that is too old"),
+    ("different endianness", ModelUnsupportedError, "was written for a machine of the other endianness"),
+    ("mismatch between the host and model endian", ModelUnsupportedError, "was written for the other endianness"),
+    ("unable to allocate", ModelMemoryError, "does not fit into memory"),
+    ("failed to allocate", ModelMemoryError, "does not fit into memory"),
+    ("out of memory", ModelMemoryError, "does not fit into memory"),
+    ("bad_alloc", ModelMemoryError, "does not fit into memory"),
+    ("data is not within the file bounds", ModelBrokenError, "is cut short"),
+    ("failed to read", ModelBrokenError, "is cut short"),
+    ("exceeds remaining file size", ModelBrokenError, "is cut short"),
+    ("unexpectedly reached end of file", ModelBrokenError, "is cut short"),
+    ("invalid magic characters", ModelBrokenError, "is not a GGUF file"),
+    ("key not found in model", ModelBrokenError, "lacks metadata that its architecture needs"),
+    ("missing tensor", ModelBrokenError, "lacks tensors that its architecture needs"),
+    ("wrong number of tensors", ModelBrokenError, "has tensors that do not belong to its architecture"),
+    ("has wrong shape", ModelBrokenError, "has tensors of the wrong shape"),
+    ("corrupted or incomplete", ModelBrokenError, "is damaged"),
+    ("invalid", ModelBrokenError, "is damaged"),
+)
+"""What llama.cpp logs when it cannot load a file; the first text found decides."""
+
+_ADVICE: dict[type[ModelError], str] = {
+    ModelUnsupportedError: "update llama-cpp-python or use another model",
+    ModelMemoryError: "use a smaller model or set gpu_layers lower",
+    ModelBrokenError: "download or export it again",
+}
+
+
+def library_error(error: Exception) -> BackendError:
+    """llama-cpp-python cannot be imported."""
+    return BackendError(f"llama-cpp-python cannot be loaded ({_one_line(str(error))}); reinstall llama-cpp-python")
+
+
+def load_error(path: Path, log: Iterable[str]) -> ModelError:
+    """`llama_model_load_from_file` returned null after logging these lines."""
+    lines = tuple(log)
+    for text, kind, what in LOAD_FAILURES:
+        if any(text in line for line in lines):
+            return kind(f"{path} {what}; {_ADVICE[kind]}")
+    said = f": {_one_line(lines[0])}" if lines else ""
+    return ModelBrokenError(f"{path} cannot be loaded{said}; {_ADVICE[ModelBrokenError]}")
+
+
+def context_error(log: Iterable[str]) -> ModelError:
+    """`llama_init_from_model` returned null after logging these lines."""
+    lines = tuple(log)
+    if not lines or any("alloc" in line or "memory" in line for line in lines):
+        return ModelMemoryError("the KV cache does not fit into memory; set context_length or num_slots lower")
+    return ModelUnsupportedError(f"the model cannot be run: {_one_line(lines[-1])}; use another model")
+
+
+def decode_error(status: int) -> BackendError:
+    """`llama_decode` returned something other than 0."""
+    return BackendError(f"llama.cpp: {DECODE_STATUS.get(status, f'decode returned {status}; see `dg-lsp doctor`')}")
+
+
+def file_error(path: Path, error: OSError) -> DgLspError:
+    """The model file is there but cannot be read."""
+    reason = error.strerror or type(error).__name__
+    return ModelError(f"{path} cannot be read: {reason}; check the file and its permissions")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]

@@ -1,0 +1,56 @@
+"""The native library: loaded once, silenced, told how its threads should wait."""
+
+import functools
+import os
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from dg_lsp.backends.llamacpp.failures import library_error
+from dg_lsp.backends.llamacpp.log import NativeLog
+
+# Iterations that GNU OpenMP spins at a barrier before it sleeps. Its default (300 000, about a millisecond) lets a
+# spinning thread keep the core that the other one waits for; sleeping at once makes every one of a graph's hundreds
+# of barriers a system call.
+_SPIN_COUNT = "20000"
+_WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """llama.cpp's C functions and what it logged."""
+
+    api: Any
+    """The module `llama_cpp.llama_cpp`: untyped ctypes functions."""
+    log: NativeLog
+    callback: Any
+    """The C callback; collected together with the library, never before."""
+
+
+def choose_waiting(environment: MutableMapping[str, str]) -> None:
+    """Sets how OpenMP threads wait, unless the user did; OpenMP reads it when it is loaded."""
+    if not any(name in environment for name in _WAIT_VARIABLES):
+        environment["GOMP_SPINCOUNT"] = _SPIN_COUNT
+
+
+@functools.cache
+def library() -> Library:
+    """The library; the first call loads it.
+
+    Raises:
+        BackendError: llama-cpp-python is not installed, or its native part cannot be loaded here.
+    """
+    choose_waiting(os.environ)
+    try:
+        from llama_cpp import llama_cpp as api
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise library_error(error) from error
+    log = NativeLog()
+
+    @api.llama_log_callback
+    def write(level: int, text: bytes, _user_data: object) -> None:
+        log.write(level, text)
+
+    api.llama_log_set(write, None)
+    api.llama_backend_init()
+    return Library(api, log, write)

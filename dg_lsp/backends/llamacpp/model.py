@@ -1,0 +1,141 @@
+"""Weights and vocabulary of one GGUF file."""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dg_lsp.backends.llamacpp.devices import has_gpu
+from dg_lsp.backends.llamacpp.failures import load_error
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.modelfile import checked_size
+from dg_lsp.backends.llamacpp.tokenizer import LlamaTokenizer
+from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.settings import RuntimeSettings
+
+_MAPPED_BYTES = 256 << 20
+"""A smaller file is read, not mapped: then nobody who cuts it short later can end this process."""
+
+
+class LlamaModel:
+    """A loaded model. Only for one thread, the one that also runs its contexts."""
+
+    def __init__(self, handle: Any, path: Path, size_bytes: int, *, on_gpu: bool) -> None:
+        api = library().api
+        self._api = api
+        self._handle = handle
+        self._num_users = 0
+        self._is_closed = False
+        self.path = path
+        self.size_bytes = size_bytes
+        self.on_gpu = on_gpu
+        """Whether any layer is on a GPU."""
+        self.metadata: Mapping[str, str] = MappingProxyType(_metadata(api, handle))
+        """All keys of the file but its arrays, values as strings."""
+        self.description = _text(lambda buffer, size: api.llama_model_desc(handle, buffer, size))
+        vocabulary = api.llama_model_get_vocab(handle)
+        self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
+        self.embedding_length = int(api.llama_model_n_embd(handle))
+        self.trained_context_length = int(api.llama_model_n_ctx_train(handle))
+        self.has_plain_positions = api.llama_model_rope_type(handle) not in _MULTI_AXIS_ROPE
+        """One position a token; embeddings as input need that."""
+        self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
+        self._refuse_unsupported(api.llama_vocab_type(vocabulary))
+
+    @classmethod
+    def load(cls, path: Path, settings: RuntimeSettings) -> "LlamaModel":
+        """Reads a GGUF file.
+
+        Raises:
+            ModelNotFoundError, ModelBrokenError, ModelUnsupportedError, ModelMemoryError, ModelError: see `errors`.
+            BackendError: llama-cpp-python cannot be loaded.
+        """
+        size_bytes = checked_size(path)
+        native = library()
+        on_gpu = settings.gpu_layers != 0 and has_gpu()
+        params = native.api.llama_model_default_params()
+        params.n_gpu_layers = settings.gpu_layers if on_gpu else 0
+        if size_bytes < _MAPPED_BYTES:
+            params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
+        native.log.forget_trouble()
+        handle = native.api.llama_model_load_from_file(str(path).encode(), params)
+        if not handle:
+            raise load_error(path, native.log.trouble)
+        try:
+            return cls(handle, path, size_bytes, on_gpu=on_gpu)
+        except ModelUnsupportedError:
+            native.api.llama_model_free(handle)
+            raise
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of an F16 KV cache for one token."""
+        heads = self._api.llama_model_n_head_kv(self._handle)
+        width = self.embedding_length // max(1, self._api.llama_model_n_head(self._handle))
+        architecture = self.metadata.get("general.architecture", "")
+        lengths = [
+            int(self.metadata.get(f"{architecture}.attention.{name}_length", width)) for name in ("key", "value")
+        ]
+        return int(2 * self._api.llama_model_n_layer(self._handle) * heads * sum(lengths))
+
+    def borrow(self) -> Any:
+        """The native model, kept alive until `give_back`."""
+        self._num_users += 1
+        return self._handle
+
+    def give_back(self) -> None:
+        """Ends a `borrow`; frees the model when it was closed meanwhile."""
+        self._num_users -= 1
+        self._free_when_unused()
+
+    def close(self) -> None:
+        """Frees the weights, once no context uses them any more. Harmless when repeated."""
+        self._is_closed = True
+        self._free_when_unused()
+
+    def _free_when_unused(self) -> None:
+        if self._is_closed and not self._num_users and self._handle is not None:
+            self._api.llama_model_free(self._handle)
+            self._handle = None
+
+    def _refuse_unsupported(self, vocab_type: int) -> None:
+        """What llama.cpp loads but cannot denoise a canvas with over a cached prompt."""
+        api, handle = self._api, self._handle
+        if vocab_type == 0 or not self.vocab_size:
+            raise ModelUnsupportedError(f"{self.path} has no vocabulary; use a model with its tokenizer inside")
+        if api.llama_model_is_diffusion(handle):
+            raise ModelUnsupportedError(
+                f"{self.path} has a diffusion architecture without a KV cache, which a later version will run; "
+                "use a model of a causal architecture such as qwen3"
+            )
+        if api.llama_model_has_encoder(handle) or not api.llama_model_has_decoder(handle):
+            raise ModelUnsupportedError(f"{self.path} is an encoder, not a language model; use another model")
+        if api.llama_model_is_recurrent(handle) or api.llama_model_is_hybrid(handle):
+            raise ModelUnsupportedError(
+                f"{self.path} has recurrent memory, which cannot be cropped after a step; use another model"
+            )
+
+
+_MULTI_AXIS_ROPE = (8, 40)  # LLAMA_ROPE_TYPE_MROPE, LLAMA_ROPE_TYPE_IMROPE
+
+
+def _metadata(api: Any, handle: Any) -> dict[str, str]:
+    def key(index: int) -> str:
+        return _text(lambda buffer, size: api.llama_model_meta_key_by_index(handle, index, buffer, size))
+
+    def value(index: int) -> str:
+        return _text(lambda buffer, size: api.llama_model_meta_val_str_by_index(handle, index, buffer, size))
+
+    return {key(index): value(index) for index in range(api.llama_model_meta_count(handle))}
+
+
+def _text(read: Callable[[Any, int], int]) -> str:
+    """A string of any length from a function that fills a buffer and returns the length it wanted."""
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        wanted = read(buffer, size)
+        if wanted < size:
+            return buffer.value.decode("utf-8", "replace")
+        size = wanted + 1

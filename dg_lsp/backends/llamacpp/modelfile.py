@@ -1,0 +1,37 @@
+"""What can be said of a model file before llama.cpp sees it."""
+
+import struct
+from pathlib import Path
+
+from dg_lsp.backends.llamacpp.failures import file_error
+from dg_lsp.errors import ModelBrokenError, ModelNotFoundError
+
+_HEADER = struct.Struct("<4sIqq")  # magic, version, number of tensors, number of key-value pairs
+
+
+def checked_size(path: Path) -> int:
+    """The size in bytes of a file that begins like a GGUF.
+
+    Raises:
+        ModelNotFoundError: no such file, or a directory.
+        ModelBrokenError: not a GGUF, or it ends inside its first bytes.
+        ModelError: it cannot be read.
+    """
+    try:
+        if path.is_dir():
+            raise ModelNotFoundError(f"{path} is a directory; name the GGUF file in it")
+        with path.open("rb") as file:
+            start = file.read(_HEADER.size)
+            size = file.seek(0, 2)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(f"{path} does not exist; check the path of the model") from error
+    except OSError as error:
+        raise file_error(path, error) from error
+    if start[:4] != b"GGUF":
+        raise ModelBrokenError(f"{path} is not a GGUF file; name a model in GGUF format")
+    if len(start) < _HEADER.size:
+        raise ModelBrokenError(f"{path} is cut short; download or export it again")
+    _, _, num_tensors, _ = _HEADER.unpack(start)
+    if num_tensors == 0:
+        raise ModelBrokenError(f"{path} holds a vocabulary but no weights; name a whole model")
+    return size

@@ -1,0 +1,79 @@
+"""Logits to what a sampler needs: argmax, draw, confidence, entropy. numpy, float32, in place."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.diffusion.denoiser import Floats
+from dg_lsp.errors import BackendError
+
+_NEVER = np.float32(-1e9)
+"""Below any logit, and still finite when divided by the lowest temperature: 0 * -inf would be no number."""
+_LOWEST_TEMPERATURE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduced:
+    """N positions, every array of shape (N,)."""
+
+    argmax_ids: TokenIds
+    sampled_ids: TokenIds
+    confidence: Floats
+    entropy: Floats
+
+
+class Reducer:
+    """Holds the memory that a step's probabilities are computed in."""
+
+    def __init__(self, banned_ids: tuple[int, ...]) -> None:
+        self._banned = np.array(banned_ids, dtype=np.intp)
+        self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
+
+    def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Reduced:
+        """Reduces logits of shape (N, V), which are overwritten.
+
+        Raises:
+            BackendError: the model computed something that is not a number.
+        """
+        rows = np.arange(len(logits))
+        if len(self._banned):
+            logits[:, self._banned] = _NEVER
+        argmax = logits.argmax(axis=1)
+        best = logits[rows, argmax]
+        if not np.isfinite(best).all():
+            raise BackendError("the model computed no numbers; its file may be damaged, try another one")
+        np.subtract(logits, best[:, None], out=logits)
+        if temperature not in (0.0, 1.0):
+            np.multiply(logits, np.float32(1 / max(temperature, _LOWEST_TEMPERATURE)), out=logits)
+        weights = np.exp(logits, out=self._memory(logits.shape))
+        total = weights.sum(axis=1)
+        # -sum p log p with p = w / total and log p = logit - log total
+        entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
+        ids = argmax.astype(np.int32)
+        return Reduced(
+            argmax_ids=ids,
+            sampled_ids=ids if temperature == 0 else draw(weights, argmax, rng),
+            confidence=np.reciprocal(total),
+            entropy=np.maximum(entropy, 0.0, dtype=np.float32),
+        )
+
+    def _memory(self, shape: tuple[int, ...]) -> Floats:
+        if self._scratch.shape[0] < shape[0] or self._scratch.shape[1] != shape[1]:
+            self._scratch = np.empty(shape, dtype=np.float32)
+        return self._scratch[: shape[0]]
+
+
+def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:
+    """One token a row, in proportion to weights of shape (N, V); shape (N,).
+
+    Inverts the cumulative sum: one random number a row, where adding Gumbel noise would need V of them.
+    """
+    drawn = argmax.astype(np.int32)
+    for row, chance in enumerate(rng.random(len(weights))):
+        cumulative = weights[row].cumsum(dtype=np.float64)
+        found = int(cumulative.searchsorted(chance * cumulative[-1], side="right"))
+        if found < len(cumulative):
+            drawn[row] = found
+    return drawn

@@ -1,0 +1,61 @@
+"""llama.cpp's vocabulary as a `Tokenizer`."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from dg_lsp.backends.checks import checked_ids
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.errors import BackendError
+
+_PIECE_BYTES = 256
+
+
+class LlamaTokenizer:
+    """Encodes text as text: no token is added, and a special token's spelling is not that token.
+
+    Belongs to its model: not to be used after the model is closed. Only for the model's thread.
+    """
+
+    def __init__(self, vocabulary: Any, vocab_size: int) -> None:
+        self._api = library().api
+        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
+        self._pieces: dict[int, bytes] = {}
+        """Filled as ids are seen: all of a large vocabulary would take a third of a second at load."""
+
+    def encode(self, text: str) -> TokenIds:
+        """Shape (N,). A lone surrogate, which UTF-8 cannot hold, becomes `?`."""
+        # llama.cpp throws through C on bytes that are no UTF-8, which ends the process.
+        raw = text.encode("utf-8", "replace")
+        capacity = len(raw) + 8
+        for _ in range(2):
+            ids = np.empty(capacity, dtype=np.int32)
+            pointer = ids.ctypes.data_as(ctypes.POINTER(self._api.llama_token))
+            count = self._api.llama_tokenize(self._vocabulary, raw, len(raw), pointer, capacity, False, False)
+            if count >= 0:
+                return token_ids(ids[:count])
+            capacity = -count
+        raise BackendError("llama.cpp: the text cannot be tokenized; see `dg-lsp doctor`")
+
+    def decode(self, ids: TokenIds) -> bytes:
+        """Special tokens decode to nothing."""
+        return b"".join(map(self._piece, checked_ids("decode", ids, self._vocab_size).tolist()))
+
+    def _piece(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._native_piece(token)
+        return piece
+
+    def _native_piece(self, token: int) -> bytes:
+        size = _PIECE_BYTES
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(size)
+            count = self._api.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, False)
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+        return b""
