@@ -13,7 +13,6 @@ SAMPLE_CHARS = 32_000
 """Looked at to tell a buffer's style, however long the buffer is."""
 
 LINE_END = re.compile(r"\r\n|\r|\n")
-_TRAILING_BLANKS = re.compile(r"[ \t]+(?=\n)")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -41,8 +40,9 @@ class TextStyle:
 
         Tabs inside a line become spaces up to the next multiple of four columns too: the training text has no tabs.
         """
-        lines = LINE_END.sub("\n", text).expandtabs(TAB_WIDTH)
-        return _LONE_SURROGATE.sub("\ufffd", _TRAILING_BLANKS.sub("", lines))
+        *whole, last = text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(TAB_WIDTH).split("\n")
+        shown = "\n".join([*(line.rstrip(" ") for line in whole), last])
+        return shown if shown.isascii() else _LONE_SURROGATE.sub("\ufffd", shown)
 
     def from_model(self, text: str, line_prefix: str) -> str:
         """A fill in the buffer's own line ends and indentation.
@@ -80,5 +80,5 @@ def _commonest_line_end(sample: str) -> str:
 
 def _uses_tabs(sample: str) -> bool:
     # one leading space is a continued comment more often than an indentation
-    num_tabs = len(re.findall(r"(?:^|[\r\n])\t", sample))
-    return num_tabs > len(re.findall(r"(?:^|[\r\n])  ", sample))
+    num_tabs, num_spaces = (sum(sample.count(end + blanks) for end in "\r\n") for blanks in ("\t", "  "))
+    return num_tabs + sample.startswith("\t") > num_spaces + sample.startswith("  ")

@@ -48,7 +48,8 @@ def _shaped(text: str, place: Place, max_lines: int | None, comment: str) -> str
     else:
         text = expand_indentation(text)
     text = cut_loops(trim_blanks(cut_lines(text, max_lines), is_line_end=place.is_line_end))
-    return cut_at_margin(align(text, place, comment), place)
+    aligned = align(text, place, comment)
+    return cut_at_margin(aligned, place) if max_lines is None else aligned
 
 
 def _joined(shown: str, place: Place, comment: str) -> str | Rejection:

@@ -18,6 +18,8 @@ from dg_lsp.context.style import SAMPLE_CHARS, TextStyle
         pytest.param("a\x0cb\u2028c\r\nd", "\r\n", False, id="form feed and U+2028 end no line"),
         pytest.param("if x:\n\ty\n", "\n", True, id="tabs"),
         pytest.param("if x:\n\ty\n  z\n    z\n", "\n", False, id="more lines with spaces than with tabs"),
+        pytest.param("\tx\n", "\n", True, id="a tab at the very beginning"),
+        pytest.param("  x\n\ty\n", "\n", False, id="spaces win a tie"),
         pytest.param("/*\n * a\n * b\n */\nf() {\n\tx\n}\n", "\n", True, id="one leading space is no indentation"),
     ],
 )

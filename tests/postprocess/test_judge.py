@@ -82,6 +82,12 @@ def test_max_lines(marked, max_lines, text):
     assert judged(marked, "f(1)\ny = 2\nz = 3", max_lines=max_lines) == Candidate(text, -0.5)
 
 
+def test_a_block_ends_before_the_next_function_unless_more_lines_are_asked_for():
+    marked, fill = "def f():\n    |\n", "return 1\n\n\ndef g():\n    return 2"
+    assert judged(marked, fill) == Candidate("return 1", -0.5)
+    assert judged(marked, fill, max_lines=9) == Candidate(fill, -0.5)
+
+
 def test_an_invoked_block_may_start_below_a_header():
     assert judged("def f():|\n", "\n    return 1", max_lines=5) == Candidate("\n    return 1", -0.5)
 
