@@ -4,7 +4,11 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.cli import bench, doctor, fill, lsp, models
+from dg_lsp.cli.bench import app as bench
+from dg_lsp.cli.doctor import doctor
+from dg_lsp.cli.fill import fill
+from dg_lsp.cli.lsp import lsp
+from dg_lsp.cli.models import app as models
 
 app = typer.Typer(
     name="dg-lsp",
@@ -14,11 +18,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fill")(fill.fill)
-app.command("lsp")(lsp.lsp)
-app.command("doctor")(doctor.doctor)
-app.add_typer(models.app, name="models")
-app.add_typer(bench.app, name="bench")
+app.command("fill")(fill)
+app.command("lsp")(lsp)
+app.command("doctor")(doctor)
+app.add_typer(models, name="models")
+app.add_typer(bench, name="bench")
 
 
 def _print_version(value: bool | None) -> None:

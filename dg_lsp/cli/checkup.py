@@ -66,8 +66,6 @@ def examine(over: Mapping[str, Any]) -> Checkup:
         _try_model(checkup, configure(over))
     except DgLspError as error:
         checkup.problems.append(str(error))
-    except (ImportError, OSError) as error:  # a runtime that was built for another machine, or half installed
-        checkup.problems.append(f"the runtime does not load ({error}): install llama-cpp-python again")
     checkup.memory_bytes = _peak_memory()
     return checkup
 
@@ -84,7 +82,7 @@ def _software() -> dict[str, str | None]:
 
 
 def _try_model(checkup: Checkup, settings: Settings) -> None:
-    from dg_lsp.backends.llamacpp.devices import devices
+    from dg_lsp.backends.llamacpp import devices
     from dg_lsp.cli.loading import load_model, open_denoiser
 
     checkup.devices = [dataclasses.asdict(device) for device in devices()]

@@ -58,8 +58,10 @@ def _megabytes(size: float) -> str:
 
 
 def _device(device: dict[str, Any]) -> str:
-    free, total = _megabytes(device["memory_free"]), _megabytes(device["memory_total"])
-    return f"{device['name']} ({device['kind']}), {free} of {total} free"
+    described = f"{device['name']} ({device['kind']})"
+    if not device["memory_total"]:  # some drivers do not say
+        return described
+    return f"{described}, {_megabytes(device['memory_free'])} of {_megabytes(device['memory_total'])} free"
 
 
 def _model(model: dict[str, Any]) -> Iterator[str]:

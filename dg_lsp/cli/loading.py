@@ -11,8 +11,7 @@ from dg_lsp.models.registry import known_names, locate
 from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-    from dg_lsp.backends.llamacpp.model import LlamaModel
+    from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,11 @@ def load_model(settings: Settings) -> LoadedModel:
 
     Raises:
         ModelError: no such model, broken, unsupported, or too large.
+        BackendError: the runtime cannot be loaded.
     """
     path = locate(settings.model)
 
-    from dg_lsp.backends.llamacpp.model import LlamaModel
+    from dg_lsp.backends.llamacpp import LlamaModel
 
     weights = LlamaModel.load(path, settings.runtime)
     try:
@@ -67,7 +67,7 @@ def open_denoiser(model: LoadedModel, settings: Settings) -> "LlamaDenoiser":
     Raises:
         ModelError: no memory for it.
     """
-    from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+    from dg_lsp.backends.llamacpp import LlamaDenoiser
 
     try:
         return LlamaDenoiser(model.weights, model.spec, settings.runtime)
@@ -81,6 +81,7 @@ def open_engine(settings: Settings) -> Engine:
 
     Raises:
         ModelError: no such model, broken, unsupported, or no memory for it.
+        BackendError: the runtime cannot be loaded.
     """
     denoiser = open_denoiser(load_model(settings), settings)
     return Engine(denoiser, denoiser.tokenizer, settings.fill)

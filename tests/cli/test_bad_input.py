@@ -103,13 +103,15 @@ def test_a_model_cut_in_half_is_exit_code_3(dg_lsp, folder):
 
 def test_a_model_of_an_unknown_architecture_is_exit_code_3(dg_lsp, folder):
     import gguf
+    import numpy
 
     writer = gguf.GGUFWriter("alien.gguf", "alien")
+    writer.add_tensor("token_embd.weight", numpy.zeros((4, 32), numpy.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert "alien" in complaint(dg_lsp("fill", "good.py:1", "--model", "alien.gguf"), 3)
+    assert "architecture" in complaint(dg_lsp("fill", "good.py:1", "--model", "alien.gguf"), 3)
 
 
 def test_a_stock_gguf_without_a_description_is_exit_code_3(dg_lsp, folder):

@@ -11,7 +11,7 @@ import pytest
 from dg_lsp import __version__
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-W", "error", "-m", "dg_lsp"]
+COMMAND = [sys.executable, "-m", "dg_lsp"]
 HEAVY = ("llama_cpp", "pygls", "lsprotocol", "numpy", "tree_sitter", "attrs", "dg_lsp.engine", "dg_lsp.server")
 
 

@@ -61,8 +61,9 @@ def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, ho
 
 def test_nothing_worth_showing_is_exit_code_1_with_the_reason(dg_lsp, script, hole, tree):
     script.fill = ""
-    before = tree()
+    before, status = tree(), hole.stat()
     outcome = dg_lsp("fill", f"{hole}:4", "--json", "--write")
+    assert hole.stat().st_ino == status.st_ino
     assert outcome.code == 1
     assert outcome.json["text"] == ""
     assert outcome.json["candidates"] == []

@@ -1,0 +1,92 @@
+import pytest
+
+from dg_lsp.cli.checkup import Checkup
+from dg_lsp.cli.doctor import report
+from dg_lsp.models.registry import BUNDLED
+
+KEYS = ["software", "settings_file", "devices", "model", "threads", "fill", "memory_bytes", "problems"]
+
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
+
+def test_a_sound_installation_is_told_with_a_timed_fill(dg_lsp):
+    outcome = dg_lsp("doctor")
+    assert outcome.code == 0, outcome.out
+    for word in ("python", "dg-lsp", "llama-cpp-python", "pygls", "device", "threads", "test fill", "prefill", "steps"):
+        assert word in outcome.out
+    assert str(BUNDLED[0].path) in outcome.out
+    assert outcome.out.endswith("all is well\n")
+    assert outcome.err == ""
+
+
+def test_json_is_one_object_with_the_documented_keys(dg_lsp):
+    outcome = dg_lsp("doctor", "--json", "--gpu-layers", 0, "--threads", 1)
+    assert outcome.code == 0
+    found = outcome.json
+    assert list(found) == KEYS
+    assert found["problems"] == []
+    assert found["threads"] == 1
+    assert found["model"]["name"] == "dg-mini"
+    assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
+    assert found["devices"]
+    assert found["fill"]["steps"] >= 1
+    assert found["fill"]["load_ms"] > 0
+    assert found["memory_bytes"] > 1e6
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_wrong_is_told_with_what_to_do_and_exit_code_3(dg_lsp, as_json):
+    outcome = dg_lsp("doctor", "--model", "gone.gguf", *(["--json"] if as_json else []))
+    assert outcome.code == 3
+    assert outcome.err == ""
+    if as_json:
+        [problem] = outcome.json["problems"]
+        assert outcome.json["model"] is None
+        assert outcome.json["fill"] is None
+        assert outcome.json["software"]["pygls"]
+    else:
+        problem = outcome.out.splitlines()[-1].removeprefix("problem: ")
+        assert "pygls" in outcome.out
+    assert "gone.gguf" in problem
+    assert "dg-mini" in problem
+
+
+def test_a_bad_settings_file_is_a_problem_not_the_end(dg_lsp, tmp_path):
+    (tmp_path / "dg-lsp.toml").write_text("nonsense = 1\n")
+    outcome = dg_lsp("doctor", "--json")
+    assert outcome.code == 3
+    assert "nonsense" in outcome.json["problems"][0]
+    assert outcome.json["settings_file"] == str(tmp_path / "dg-lsp.toml")
+
+
+def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp, monkeypatch):
+    import importlib.metadata
+
+    from dg_lsp.cli import loading
+    from dg_lsp.errors import BackendError
+
+    version = importlib.metadata.version
+
+    def gone(name):
+        if name == "pygls":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    def broken(settings):
+        raise BackendError("llama-cpp-python cannot be loaded; reinstall llama-cpp-python")
+
+    monkeypatch.setattr(importlib.metadata, "version", gone)
+    monkeypatch.setattr(loading, "load_model", broken)
+    outcome = dg_lsp("doctor", "--json")
+    assert outcome.code == 3
+    package, runtime = outcome.json["problems"]
+    assert "pygls is not installed" in package
+    assert "reinstall llama-cpp-python" in runtime
+
+
+def test_a_test_fill_that_shows_nothing_is_told_but_is_no_problem():
+    fill = {"text": "", "rejected": "empty", "load_ms": 1.0, "prefill_ms": 2.0, "step_ms": 3.0, "steps": 4}
+    checkup = Checkup({"python": "3.11"}, fill={**fill, "total_ms": 5.0, "prompt_tokens": 6, "canvas_length": 16})
+    lines = list(report(checkup))
+    assert any(line.startswith("test fill") and "nothing (empty)" in line for line in lines)
+    assert lines[-1] == "all is well"
