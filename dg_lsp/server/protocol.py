@@ -15,12 +15,14 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol
 
 _REPLACED = (
+    types.INITIALIZED,
     types.TEXT_DOCUMENT_DID_OPEN,
     types.TEXT_DOCUMENT_DID_CHANGE,
     types.TEXT_DOCUMENT_DID_CLOSE,
     types.EXIT,
 )
-"""Our own handlers stand alone for these: documents are `documents`' matter, and leaving is the transport's."""
+"""Our own handlers stand alone for these: documents are `documents`' matter, leaving is the transport's, and pygls
+cannot run an asynchronous `initialized` of ours inside its own without a traceback when that is cancelled."""
 
 
 class Protocol(LanguageServerProtocol):

@@ -23,15 +23,15 @@ class Client:
     AUTOMATIC, INVOKED = 2, 1
     CANCELLED = -32800
 
-    def __init__(self, argv, env, directory):
+    def __init__(self, argv, env, directory, *, deaf=False):
         self.stderr_path = directory / f"stderr-{time.monotonic_ns()}.txt"
         with self.stderr_path.open("wb") as stderr:
             self.process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, cwd=directory
             )
-        self._connect(self.process.stdin, self.process.stdout)
+        self.connect(self.process.stdin, self.process.stdout, deaf=deaf)
 
-    def _connect(self, out, source):
+    def connect(self, out, source, *, deaf=False):
         self.out = out
         self.messages = []
         self.requested = []
@@ -39,7 +39,8 @@ class Client:
         self.has_ended = False
         self.encoding = "utf-16"
         self.reader = threading.Thread(target=self._read, args=(source,), daemon=True)
-        self.reader.start()
+        if not deaf:
+            self.reader.start()
 
     def _read(self, source):
         while (message := self._message(source)) is not None:
@@ -53,7 +54,7 @@ class Client:
     @staticmethod
     def _message(source):
         length = None
-        while (line := source.readline().strip()):
+        while line := source.readline().strip():
             if line.lower().startswith(b"content-length:"):
                 length = int(line.split(b":")[1])
         return None if length is None else json.loads(source.read(length))
@@ -180,7 +181,8 @@ class Client:
             self.process.kill()
         self.process.wait()
         self.process.stdin.close()
-        self.reader.join(PATIENCE)
+        if self.reader.ident:
+            self.reader.join(PATIENCE)
         self.process.stdout.close()
 
 
@@ -193,14 +195,16 @@ class Launcher:
         self.steps_path.touch()
         self.clients = []
 
-    def launch(self, argv, **env):
+    def launch(self, argv, *, deaf=False, **env):
+        """A client of a new process; a deaf one never reads what it says."""
         inherited = {**os.environ, "PYTHONPATH": str(ROOT), "DG_TEST_STEPS": str(self.steps_path)}
-        self.clients.append(Client(argv, {**inherited, "OMP_WAIT_POLICY": "passive", **env}, self.directory))
+        whole = {**inherited, "OMP_WAIT_POLICY": "passive", **env}
+        self.clients.append(Client(argv, whole, self.directory, deaf=deaf))
         return self.clients[-1]
 
-    def scripted(self, scenario, *more, **env):
+    def scripted(self, scenario, *more, **options):
         """`scripted_server.py` with a scenario."""
-        return self.launch([sys.executable, str(HERE / "scripted_server.py"), scenario, *more], **env)
+        return self.launch([sys.executable, str(HERE / "scripted_server.py"), scenario, *more], **options)
 
     def kill_all(self):
         for client in self.clients:

@@ -23,7 +23,7 @@ SECRET = "never-in-a-log"
 class EchoEngine(Engine):
     """Fills in what the server thinks the buffer is."""
 
-    def run(self, request, *, deadline=None):
+    def run(self, request, *, deadline=None):  # noqa: ARG002
         snapshot = request.snapshot
         seen = {
             "text": snapshot.text,
@@ -58,7 +58,7 @@ class FailingDenoiser(ScriptedDenoiser):
 
     error: Exception
 
-    def predict(self, *args):
+    def predict(self, *args):  # noqa: ARG002
         raise self.error
 
 

@@ -81,7 +81,9 @@ def test_each_request_sees_the_buffer_as_it_was_when_it_was_asked(start):
         whole = {"textDocument": {"uri": uri, "version": 2}, "contentChanges": [{"text": f"before {number}"}]}
         sent += client.encode(method="textDocument/didChange", params=whole)
         ids.append(f"piece{number}")
-        sent += client.encode(id=ids[-1], method="textDocument/inlineCompletion", params=client.completion(0, 3, uri=uri))
+        sent += client.encode(
+            id=ids[-1], method="textDocument/inlineCompletion", params=client.completion(0, 3, uri=uri)
+        )
         whole = {"textDocument": {"uri": uri, "version": 3}, "contentChanges": [{"text": "after"}]}
         sent += client.encode(method="textDocument/didChange", params=whole)
     client.requested += ids

@@ -76,7 +76,9 @@ def test_the_buffer_after_many_edits(client, seed):
         for _ in range(rng.randint(1, 3)):
             start, end = sorted(_outside_crlf(text, rng.randint(0, len(text))) for _ in range(2))
             new = "".join(rng.choices(pieces, k=rng.randint(0, 3)))
-            changes.append({"range": {"start": place(client, text, start), "end": place(client, text, end)}, "text": new})
+            changes.append(
+                {"range": {"start": place(client, text, start), "end": place(client, text, end)}, "text": new}
+            )
             text = text[:start] + new + text[end:]
         client.change(version, *changes)
     offset = _outside_crlf(text, len(text) // 2)
@@ -129,7 +131,7 @@ def test_open_close_and_open_again(client):
 
 
 def test_the_popups_selected_item_is_taken_over(client):
-    """`x = pri`, the popup has `print` selected: the fill goes on from there, and the item replaces what it stands for."""
+    """`é = pri`, the popup has `print` selected: the fill goes on after it, and the item replaces what it would."""
     client.open("é = pri\n")
     start, end = place(client, "é = ", 4), place(client, "é = pri", 7)
     selected = {"range": {"start": start, "end": end}, "text": "print"}

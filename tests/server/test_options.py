@@ -1,0 +1,48 @@
+"""initializationOptions over settings."""
+
+import pytest
+
+from dg_lsp.server.options import parse_options
+from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
+
+BASE = Settings(model="other", fill=FillSettings(max_tokens=8))
+
+
+@pytest.mark.parametrize("options", [None, {}, {"fill": {}}])
+def test_nothing_said_changes_nothing(options):
+    assert parse_options(options, BASE) == (BASE, ())
+
+
+def test_options_stand_over_the_settings():
+    settings, complaints = parse_options({"fill": {"deadline_ms": 50}, "runtime": {"threads": 3}}, BASE)
+    assert complaints == ()
+    assert settings == Settings("other", FillSettings(deadline_ms=50.0, max_tokens=8), RuntimeSettings(threads=3))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        pytest.param({"fill": {"deadline_ms": -1}}, "fill.deadline_ms = -1", id="out of range"),
+        pytest.param({"fill": {"deadline": 1}}, "fill.deadline = 1", id="unknown"),
+        pytest.param({"fyll": {"deadline_ms": 1}}, "fyll.deadline_ms = 1", id="unknown group"),
+        pytest.param({"fill": 3}, "fill = 3", id="no group"),
+        pytest.param({"fill": None}, "fill = null", id="null for a group"),
+        pytest.param({"model": {"name": "x"}}, 'model.name = "x"', id="a group for a value"),
+        pytest.param({"model": {}}, "model = {}", id="an empty group for a value"),
+        pytest.param({"runtime": {"threads": "4"}}, 'runtime.threads = "4"', id="wrong type"),
+        pytest.param({"fill": {"check_syntax": 1}}, "fill.check_syntax = 1", id="a number for a switch"),
+        pytest.param([], "must be an object", id="a list"),
+        pytest.param("dg-mini", "must be an object", id="a string"),
+    ],
+)
+def test_a_bad_option_is_named_and_not_used(options, named):
+    settings, [complaint] = parse_options(options, BASE)
+    assert settings == BASE
+    assert named in complaint
+    assert "\n" not in complaint
+
+
+def test_a_bad_option_costs_no_other_one():
+    settings, complaints = parse_options({"fill": {"order": "random", "max_tokens": 4}, "x": 1, "model": "m"}, BASE)
+    assert (settings.fill.max_tokens, settings.fill.order, settings.model) == (4, "", "m")
+    assert len(complaints) == 2
