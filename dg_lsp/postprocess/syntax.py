@@ -6,7 +6,6 @@ Not checked: indentation, names, anything that the grammar lets pass (Python's t
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from textwrap import dedent
 from typing import Self
 
 from tree_sitter import Node, Parser
@@ -96,7 +95,6 @@ class Surroundings:
         above, below = ("", "") if alone else (self.above, self.below)
         if alone and self.language.continuation and self.language.continuation.match(line):
             return True
-        line = dedent(line) if alone else line
         left = balance(line, self.language.comment)
         line += left.quote + left.closers
         indentation = line[: len(line) - len(line.lstrip())]

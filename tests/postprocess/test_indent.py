@@ -21,6 +21,13 @@ from dg_lsp.postprocess.indent import align, cut_at_margin
         pytest.param(
             "def f():", "    ", "for x in y:\n    x\nz", "for x in y:\n        x\n    z", id="a fill from the margin"
         ),
+        pytest.param(
+            "    if x:",
+            "    ",
+            "    for y in z:\n        y",
+            "    for y in z:\n            y",
+            id="on top of what was typed",
+        ),
         pytest.param("def f():", "    ", "if x:\n\n    y", "if x:\n\n        y", id="blank lines stay blank"),
         pytest.param("class A(", "        ", "B):\n    x = 1", None, id="the end of a header opened above"),
         pytest.param("def f():", "    ", "# as in:\n    x = 1", None, id="a comment opens no block"),
