@@ -20,6 +20,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush complains
         code = PIPE_CLOSED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     sys.exit(code)
 
 

@@ -14,7 +14,7 @@ FILE_NAME = "dg-lsp.toml"
 
 def settings_file(start: Path) -> Path | None:
     """The nearest `dg-lsp.toml` in this directory or above it."""
-    return next((path for path in (folder / FILE_NAME for folder in (start, *start.parents)) if path.is_file()), None)
+    return next((path for path in (folder / FILE_NAME for folder in (start, *start.parents)) if _is_file(path)), None)
 
 
 def overrides(*, model: str | None, gpu_layers: int | None, threads: int | None) -> dict[str, Any]:
@@ -44,3 +44,10 @@ def file_settings(path: Path) -> Settings:
     if settings.model in known_names():
         return settings
     return attrs.evolve(settings, model=str(path.parent / Path(settings.model).expanduser()))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a directory above that may not be looked into
+        return False

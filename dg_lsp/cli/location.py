@@ -30,7 +30,7 @@ class Location:
             PositionError: a line or column of 0.
         """
         both, line = _BOTH.fullmatch(text), _LINE.fullmatch(text)
-        if both and line and not Path(both["path"]).exists() and Path(line["path"]).exists():
+        if both and line and not _is_there(both["path"]) and _is_there(line["path"]):
             both = None  # a file whose own name ends in a colon and a number
         match = both or line
         if match is None:
@@ -42,3 +42,10 @@ class Location:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}" + ("" if self.column is None else f":{self.column}")
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name that is too long, a directory that may not be looked into
+        return False

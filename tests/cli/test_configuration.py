@@ -29,6 +29,14 @@ def test_a_directory_of_that_name_is_no_file(tmp_path):
     assert configure(NOTHING) == Settings()
 
 
+def test_a_directory_that_may_not_be_looked_into_holds_no_file(monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert settings_file(Path("/a/b")) is None
+
+
 def test_the_command_line_wins(tmp_path):
     (tmp_path / "dg-lsp.toml").write_text("model = 'a.gguf'\n[runtime]\nthreads = 3\ngpu_layers = 4\n")
     settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,16 @@ def dg_lsp(*arguments, **keywords):
         check=False,
         **{"cwd": ROOT, **keywords},
     )
+
+
+@contextmanager
+def killed_when_it_hangs(process):
+    timer = threading.Timer(120, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["fill", "--help"], ["lsp", "--help"]])
@@ -102,6 +114,91 @@ def test_a_reader_that_leaves_early_is_no_traceback():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_an_interrupt_is_no_traceback():
+    code = (
+        "import dg_lsp.cli, sys\n"
+        "def interrupted(arguments): raise KeyboardInterrupt\n"
+        "dg_lsp.cli.run = interrupted\n"
+        "dg_lsp.cli.main()"
+    )
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert (process.returncode, process.stderr) == (130, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
+def test_on_a_terminal_the_canvas_settles_live():
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    arguments = ["fill", "samples/inventory.py:13", "--visual"]
+    with (
+        subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, stdout=theirs, env=environment) as process,
+        killed_when_it_hangs(process),
+    ):
+        os.close(theirs)
+        out = b""
+        while chunk := _read(ours):
+            out += chunk
+    os.close(ours)
+    assert process.returncode in (0, 1)
+    assert out.count(b"\x1b[?25l") == out.count(b"\x1b[?25h") == 1  # the cursor is hidden, and comes back
+    assert b"\x1b[2K" in out
+    assert b"prefill" in out
+
+
+def _read(number):
+    try:
+        return os.read(number, 65536)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
+
+
+def test_the_server_starts_by_the_command_line_and_fills_with_the_bundled_model():
+    text = (ROOT / "samples/inventory.py").read_text(encoding="utf-8")
+    document = {"uri": "file:///inventory.py", "languageId": "python", "version": 1, "text": text}
+    at = {"textDocument": {"uri": document["uri"]}, "position": {"line": 12, "character": 15}}
+    messages = [
+        {"id": 1, "method": "initialize", "params": {"processId": None, "rootUri": None, "capabilities": {}}},
+        {"method": "initialized", "params": {}},
+        {"method": "textDocument/didOpen", "params": {"textDocument": document}},
+        {"id": 2, "method": "textDocument/inlineCompletion", "params": {**at, "context": {"triggerKind": 1}}},
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        subprocess.Popen([*COMMAND, "lsp", "--stdio"], cwd=ROOT, env=environment, **pipes) as process,
+        killed_when_it_hangs(process),
+    ):
+        for message in messages:
+            _send(process.stdin, message)
+        assert "capabilities" in _answer(process.stdout, 1)["result"]
+        assert isinstance(_answer(process.stdout, 2)["result"]["items"], list)
+        _send(process.stdin, {"id": 3, "method": "shutdown"})
+        assert _answer(process.stdout, 3)["result"] is None
+        _send(process.stdin, {"method": "exit"})
+    assert process.returncode == 0
+
+
+def _send(stream, message):
+    body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+    stream.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    stream.flush()
+
+
+def _answer(stream, number):
+    """The answer to this request; notifications before it are passed over."""
+    while True:
+        length = 0
+        while line := stream.readline().strip():
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        assert length, "the server closed its output"
+        message = json.loads(stream.read(length))
+        if message.get("id") == number and "method" not in message:
+            return message
 
 
 def test_bad_input_is_one_line_and_its_exit_code():

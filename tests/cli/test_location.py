@@ -49,6 +49,10 @@ def test_a_file_whose_name_ends_in_a_number_is_found(tmp_path):
     assert Location.parse(f"{tmp_path}/notes:7:3") == Location(tmp_path / "notes", 7, 3)
 
 
+def test_a_name_that_no_system_takes_is_still_parsed():
+    assert Location.parse("x" * 3000 + ":1:2") == Location(Path("x" * 3000), 1, 2)
+
+
 @given(st.text(min_size=1).filter(lambda path: "\0" not in path), st.integers(1, 10**9), st.integers(1, 10**9))
 def test_what_is_printed_is_parsed_again(path, line, column):
     location = Location(Path(path), line, column)
