@@ -37,6 +37,10 @@ def killed_when_it_hangs(process):
     timer.start()
     try:
         yield
+        process.wait()
+    except BaseException:
+        process.kill()
+        raise
     finally:
         timer.cancel()
 
