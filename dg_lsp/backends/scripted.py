@@ -7,6 +7,7 @@ take time. Knows nothing of language: what it "predicts" is what the script says
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -55,8 +56,8 @@ class ByteTokenizer:
     """Token id = byte value + `NUM_SPECIALS`."""
 
     def encode(self, text: str) -> TokenIds:
-        """Shape (number of UTF-8 bytes,)."""
-        return token_ids(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32) + NUM_SPECIALS)
+        """Shape (number of UTF-8 bytes,); a lone surrogate becomes `?`."""
+        return token_ids(np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8).astype(np.int32) + NUM_SPECIALS)
 
     def decode(self, ids: TokenIds) -> bytes:
         """Specials decode to nothing."""
@@ -153,7 +154,7 @@ class ScriptedDenoiser:
         parts = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}
         marks = [int(at) for at in np.flatnonzero(np.isin(prompt, tuple(parts)))]
         parts[PREFIX_ID] = self.tokenizer.decode(prompt[: marks[0] if marks else None])
-        for start, stop in zip(marks, [*marks[1:], len(prompt)], strict=True):
+        for start, stop in pairwise([*marks, len(prompt)]):
             parts[int(prompt[start])] += self.tokenizer.decode(prompt[start + 1 : stop])
         return parts[PREFIX_ID].decode(errors="replace"), parts[SUFFIX_ID].decode(errors="replace"), parts[MIDDLE_ID]
 

@@ -45,6 +45,7 @@ class LlamaContext:
         self._vocab_size = model.vocab_size
         self._handle: Any = api.llama_init_from_model(model.borrow(), params)
         if not self._handle:
+            self._handle = None
             model.give_back()
             raise context_error(native.log.trouble)
         self._memory = api.llama_get_memory(self._handle)
@@ -63,8 +64,7 @@ class LlamaContext:
         Raises:
             BackendError: the runtime failed. What the batch's sequences hold is unknown then.
         """
-        if self._handle is None:
-            raise BackendError("the model is closed; open it again")
+        self._check_open()
         # Logs a line for each call, through Python.
         if causal != self._is_causal:
             self._api.llama_set_causal_attn(self._handle, causal)
@@ -81,18 +81,23 @@ class LlamaContext:
 
     def crop(self, sequence: int, length: int) -> None:
         """The sequence keeps its first `length` positions."""
-        if self._handle is None:
-            return
+        self._check_open()
         if not self._api.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise BackendError("llama.cpp: the KV cache cannot be cropped; use another model")
 
     def share(self, source: int, target: int) -> None:
         """The target sequence, empty until now, holds the source's cells too."""
+        self._check_open()
         self._api.llama_memory_seq_cp(self._memory, source, target, 0, -1)
 
     def set_threads(self, threads: int) -> None:
         """CPU threads of the following decodes."""
+        self._check_open()
         self._api.llama_set_n_threads(self._handle, threads, threads)
+
+    def _check_open(self) -> None:
+        if self._handle is None:
+            raise BackendError("the model is closed; open it again")
 
     @property
     def native(self) -> Any:
@@ -103,5 +108,5 @@ class LlamaContext:
         """Frees the context. Harmless when repeated."""
         if self._handle:
             self._api.llama_free(self._handle)
+            self._handle = None
             self._model.give_back()
-        self._handle = None

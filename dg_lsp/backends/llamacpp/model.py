@@ -11,7 +11,7 @@ from dg_lsp.backends.llamacpp.failures import load_error
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.modelfile import checked_size
 from dg_lsp.backends.llamacpp.tokenizer import LlamaTokenizer
-from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelUnsupportedError
 from dg_lsp.settings import RuntimeSettings
 
 _MAPPED_BYTES = 256 << 20
@@ -74,13 +74,18 @@ class LlamaModel:
         heads = self._api.llama_model_n_head_kv(self._handle)
         width = self.embedding_length // max(1, self._api.llama_model_n_head(self._handle))
         architecture = self.metadata.get("general.architecture", "")
-        lengths = [
-            int(self.metadata.get(f"{architecture}.attention.{name}_length", width)) for name in ("key", "value")
-        ]
+        keys = (f"{architecture}.attention.{name}_length" for name in ("key", "value"))
+        lengths = [int(self.metadata.get(key, width)) for key in keys]
         return int(2 * self._api.llama_model_n_layer(self._handle) * heads * sum(lengths))
 
     def borrow(self) -> Any:
-        """The native model, kept alive until `give_back`."""
+        """The native model, kept alive until `give_back`.
+
+        Raises:
+            BackendError: it is closed.
+        """
+        if self._handle is None:
+            raise BackendError("the model is closed; open it again")
         self._num_users += 1
         return self._handle
 
@@ -96,6 +101,7 @@ class LlamaModel:
 
     def _free_when_unused(self) -> None:
         if self._is_closed and not self._num_users and self._handle is not None:
+            self.tokenizer.close()
             self._api.llama_model_free(self._handle)
             self._handle = None
 

@@ -16,7 +16,7 @@ _PIECE_BYTES = 256
 class LlamaTokenizer:
     """Encodes text as text: no token is added, and a special token's spelling is not that token.
 
-    Belongs to its model: not to be used after the model is closed. Only for the model's thread.
+    Belongs to its model: closed with it. Only for the model's thread.
     """
 
     def __init__(self, vocabulary: Any, vocab_size: int) -> None:
@@ -28,6 +28,7 @@ class LlamaTokenizer:
 
     def encode(self, text: str) -> TokenIds:
         """Shape (N,). A lone surrogate, which UTF-8 cannot hold, becomes `?`."""
+        self._check_open()
         # llama.cpp throws through C on bytes that are no UTF-8, which ends the process.
         raw = text.encode("utf-8", "replace")
         capacity = len(raw) + 8
@@ -50,7 +51,16 @@ class LlamaTokenizer:
             piece = self._pieces[token] = self._native_piece(token)
         return piece
 
+    def close(self) -> None:
+        """The model is about to be freed."""
+        self._vocabulary = None
+
+    def _check_open(self) -> None:
+        if self._vocabulary is None:
+            raise BackendError("the model is closed; open it again")
+
     def _native_piece(self, token: int) -> bytes:
+        self._check_open()
         size = _PIECE_BYTES
         for _ in range(2):
             buffer = ctypes.create_string_buffer(size)

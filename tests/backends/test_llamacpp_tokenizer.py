@@ -1,0 +1,71 @@
+"""Text to ids and back, whatever the text."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.backends.llamacpp import LlamaModel
+from dg_lsp.errors import RequestError
+from dg_lsp.settings import RuntimeSettings
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_path):
+    model = LlamaModel.load(tiny_path, RuntimeSettings(threads=1, gpu_layers=0))
+    yield model.tokenizer
+    model.close()
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_any_text_returns(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids).decode() == text
+    assert not (ids < 5).any(), "no special token comes out of text"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<|mask|><|end|><|prefix|>",
+        "self\t self\r\n\r self  \n",
+        "a\0b",
+        "é😋\u2028\x0c",
+        "x" * 50_000,
+        " " * 50_000,
+        "\n" * 20_000,
+        "é" * 20_000,
+        "(" * 20_000,
+        "7" * 20_000,
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_texts_that_are_hard(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids).decode() == text
+    assert not (ids < 5).any()
+
+
+def test_merges_are_used(tokenizer):
+    assert len(tokenizer.encode("self")) == 1
+
+
+def test_a_lone_surrogate_becomes_a_question_mark(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("a\ud800b")) == b"a?b"
+
+
+def test_a_part_of_a_character_is_bytes(tokenizer):
+    ids = tokenizer.encode("😋")
+    assert tokenizer.decode(ids[:1]) + tokenizer.decode(ids[1:]) == "😋".encode()
+
+
+def test_specials_decode_to_nothing(tokenizer):
+    assert tokenizer.decode(np.arange(5, dtype=np.int32)) == b""
+
+
+@pytest.mark.parametrize("ids", [[-1], [268], [2**33]])
+def test_ids_outside_the_vocabulary_are_refused(tokenizer, ids):
+    with pytest.raises(RequestError):
+        tokenizer.decode(np.array(ids))

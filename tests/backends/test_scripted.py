@@ -1,0 +1,113 @@
+"""The fake: what scripts may say, and what tests can see of it."""
+
+import time
+
+import numpy as np
+import pytest
+
+from dg_lsp.backends.scripted import (
+    END_ID,
+    MASK_ID,
+    MIDDLE_ID,
+    PREFIX_ID,
+    SUFFIX_ID,
+    UNIFORM_SPEC,
+    VOCAB_SIZE,
+    ByteTokenizer,
+    ScriptedDenoiser,
+)
+
+TOKENIZER = ByteTokenizer()
+
+
+def fim(prefix, suffix, middle=""):
+    parts = [[SUFFIX_ID], TOKENIZER.encode(suffix), [PREFIX_ID], TOKENIZER.encode(prefix), [MIDDLE_ID]]
+    return np.concatenate([*parts, TOKENIZER.encode(middle)]).astype(np.int32)
+
+
+def masks(length):
+    return np.full(length, MASK_ID, dtype=np.int32)
+
+
+def text(prediction):
+    return TOKENIZER.decode(prediction.argmax_ids).decode()
+
+
+def predict(denoiser, *canvases, temperature=0.0):
+    return denoiser.predict(0, list(canvases), temperature, np.random.default_rng(0))
+
+
+def test_a_text_is_replayed_and_ended():
+    denoiser = ScriptedDenoiser("x = 1")
+    denoiser.prefill(0, fim("", ""))
+    (prediction,) = predict(denoiser, masks(8))
+    assert text(prediction) == "x = 1"
+    assert (prediction.argmax_ids[5:] == END_ID).all()
+
+
+def test_a_function_sees_prefix_and_suffix():
+    seen = []
+    denoiser = ScriptedDenoiser(lambda prefix, suffix: seen.append((prefix, suffix)) or prefix[-1] + suffix[0])
+    denoiser.prefill(0, fim("ä1", "😋2"))
+    assert text(predict(denoiser, masks(8))[0]) == "1😋"
+    assert seen == [("ä1", "😋2")]
+
+
+def test_each_canvas_may_have_its_own_text():
+    denoiser = ScriptedDenoiser(["one", "two"])
+    denoiser.prefill(0, fim("", ""))
+    assert [text(one) for one in predict(denoiser, masks(8), masks(8), masks(8))] == ["one", "two", "two"]
+
+
+def test_a_continued_prompt_gets_the_rest():
+    denoiser = ScriptedDenoiser("hello world")
+    denoiser.prefill(0, fim("p", "s", "hello "))
+    assert text(predict(denoiser, masks(8))[0]) == "world"
+    denoiser.prefill(0, fim("p", "s", "other"))
+    assert text(predict(denoiser, masks(8))[0]) == ""
+
+
+def test_so_many_tokens_a_step_are_confident():
+    denoiser = ScriptedDenoiser("abcdefgh", tokens_per_step=3)
+    denoiser.prefill(0, fim("", ""))
+    canvas = masks(8)
+    for step in range(3):
+        (prediction,) = predict(denoiser, canvas)
+        sure = (canvas == MASK_ID) & (prediction.confidence > 0.9)
+        assert np.flatnonzero(sure).tolist() == [3 * step, 3 * step + 1, 3 * step + 2][: 8 - 3 * step]
+        canvas = np.where(sure, prediction.argmax_ids, canvas)
+    assert TOKENIZER.decode(canvas) == b"abcdefgh"
+
+
+def test_uniform_noise_settles():
+    denoiser = ScriptedDenoiser("abcd", spec=UNIFORM_SPEC, tokens_per_step=2)
+    denoiser.prefill(0, fim("", ""))
+    canvas = np.full(4, 200, dtype=np.int32)
+    canvas[3] = TOKENIZER.encode("d")[0]
+    (prediction,) = predict(denoiser, canvas)
+    assert (prediction.entropy < 0.2).tolist() == [True, True, False, True]
+
+
+def test_steps_and_prefilled_tokens_are_counted():
+    denoiser = ScriptedDenoiser("x")
+    denoiser.prefill(0, fim("abc", ""))
+    denoiser.prefill(0, fim("abc", "", "d"))
+    assert denoiser.num_prefilled == 7
+    predict(denoiser, masks(4))
+    predict(denoiser, masks(4))
+    assert denoiser.num_steps == 2
+
+
+def test_a_step_can_take_its_time():
+    denoiser = ScriptedDenoiser("x", step_seconds=0.02)
+    start = time.monotonic()
+    predict(denoiser, masks(4))
+    assert time.monotonic() - start >= 0.02
+
+
+@pytest.mark.parametrize("written", ["", "def f():\n\treturn 'é😋'\r\n", "\0\x7f", "<|mask|>"])
+def test_the_tokenizer_returns_what_it_was_given(written):
+    ids = TOKENIZER.encode(written)
+    assert TOKENIZER.decode(ids).decode() == written
+    assert ids.max(initial=5) < VOCAB_SIZE
+    assert TOKENIZER.decode(np.array([MASK_ID, *ids, END_ID])).decode() == written

@@ -1,0 +1,71 @@
+"""The choice of threads, with steps and a clock made up."""
+
+import pytest
+
+from dg_lsp.backends.llamacpp.threads import choose_threads, physical_cores, thread_candidates
+
+
+class Machine:
+    """Steps take what the table says; `stalls` names runs (counted from 0) of a thread count that take 0.7 s."""
+
+    def __init__(self, seconds, stalls=()):
+        self.now = 0.0
+        self.seconds = seconds
+        self.stalls = set(stalls)
+        self.runs = dict.fromkeys(seconds, 0)
+
+    def step(self, threads):
+        stalled = (threads, self.runs[threads]) in self.stalls
+        self.runs[threads] += 1
+        self.now += 0.7 if stalled else self.seconds[threads]
+
+    def choice(self):
+        return choose_threads(self.step, sorted(self.seconds), clock=lambda: self.now)
+
+
+def test_the_fastest_wins():
+    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0015}).choice().threads == 4
+    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0035}).choice().threads == 2
+
+
+def test_a_tie_goes_to_fewer_threads():
+    assert Machine({1: 0.0040, 2: 0.0021, 4: 0.0020}).choice().threads == 2
+
+
+def test_one_stall_is_an_accident():
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 1)]).choice().threads == 2
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 0)]).choice().threads == 2
+
+
+def test_several_stalls_are_the_machine():
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(24)]).choice().threads == 1
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 1), (2, 3)]).choice().threads == 1
+
+
+def test_the_time_is_limited():
+    machine = Machine({1: 0.01, 2: 0.008})
+    machine.choice()
+    assert machine.now < 0.4
+    slow = Machine({1: 3.0, 2: 2.0})
+    assert slow.choice().threads == 2
+    assert max(slow.runs.values()) <= 4
+
+
+def test_one_core_is_not_measured():
+    machine = Machine({1: 0.01})
+    assert machine.choice().threads == 1
+    assert machine.runs == {1: 0}
+
+
+@pytest.mark.parametrize(("cores", "candidates"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
+def test_candidates(cores, candidates):
+    assert thread_candidates(cores) == candidates
+
+
+def test_two_threads_of_one_core_count_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings)
+    assert physical_cores(tmp_path) == 2
+    assert physical_cores(tmp_path / "nothing here") == 4
