@@ -5,6 +5,16 @@ from dg_lsp.context.style import TAB_WIDTH
 from dg_lsp.postprocess.balance import balance
 
 
+def skip_blank_lines(fill: str, place: Place) -> str:
+    """`fill` without blank lines at its start, where indentation was typed and what follows is no less indented."""
+    width = len(place.line_prefix)
+    if not width or place.line_prefix.strip():
+        return fill
+    lines = fill.split("\n")
+    first = next((i for i, line in enumerate(lines) if line.strip()), 0)
+    return "\n".join(lines[first:]) if _depth(lines[first]) >= width else fill
+
+
 def align(fill: str, place: Place, comment: str = "") -> str:
     """`fill` so that typed indentation is not doubled and a block it opens is deeper than its first line.
 

@@ -4,7 +4,7 @@ from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.context.style import TextStyle
 from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
-from dg_lsp.postprocess.indent import align, cut_at_margin
+from dg_lsp.postprocess.indent import align, cut_at_margin, skip_blank_lines
 from dg_lsp.postprocess.join import drop_below, drop_rest, repeats_above
 from dg_lsp.postprocess.language import language_of
 from dg_lsp.postprocess.syntax import REACH, Surroundings
@@ -47,7 +47,8 @@ def _shaped(text: str, place: Place, max_lines: int | None, comment: str) -> str
         text = first + end + expand_indentation(others)
     else:
         text = expand_indentation(text)
-    text = cut_loops(trim_blanks(cut_lines(text, max_lines), is_line_end=place.is_line_end))
+    text = cut_lines(skip_blank_lines(text, place), max_lines)
+    text = cut_loops(trim_blanks(text, is_line_end=place.is_line_end))
     aligned = align(text, place, comment)
     return cut_at_margin(aligned, place) if max_lines is None else aligned
 

@@ -33,6 +33,7 @@ def place_of(marked):
         pytest.param("pri|nt(x)", "nt", "", id="what the word goes on with"),
         pytest.param("f(|x)", "max", "max", id="a letter in common is a coincidence"),
         pytest.param("|name = 1", "first_n", "first_n", id="so is half a word"),
+        pytest.param("f(|name)", "x, n", "x, n", id="and the beginning of one"),
         pytest.param("|name = 1", "first_name", "first_", id="but not four letters to the end of a word"),
         pytest.param("a | + b", "* c ", "* c", id="one blank too many"),
         pytest.param("|    b", "if a:\n    ", "if a:\n    ", id="an indentation split by the cursor"),
@@ -62,6 +63,7 @@ def test_drop_rest(marked, fill, joined):
             "|\nvalue = compute_all(x)\nc\n", "a\nvalue = compute_all(x)\nd", "a", id="a long line, then other ones"
         ),
         pytest.param("|\n    return False\nc\n", "a\n    return False\nd", None, id="a common line, then other ones"),
+        pytest.param("|\nb\n", "value = compute_all(x)\nc", None, id="a long line that is not the next one"),
         pytest.param("|\n    b\n", "a\nb", None, id="another indentation is another line"),
         pytest.param("f(|)\nb = 1\n", "a,\nb = 1", None, id="text after the cursor: not our line"),
         pytest.param("|", "a\nb", None, id="the end of the file"),

@@ -33,6 +33,9 @@ def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"
         ),
         pytest.param("def f():\r\n    |\r\n", "x = 1\n    return x\n", "x = 1\r\n    return x", id="CRLF"),
         pytest.param("def f():\r    |\r", "x = 1\n    return x\n", "x = 1\r    return x", id="CR"),
+        pytest.param(
+            "a\r\nb\r\ndef f():\n    |\n", "x\n    return x", "x\n    return x", id="line ends as right above"
+        ),
         pytest.param("def f():\n\t|\n", "if x:\n        return x", "if x:\n\t\treturn x", id="tabs"),
         pytest.param("def f():\n\t|\n", "\tif x:\n\t\treturn x", "if x:\n\t\treturn x", id="tabs from the model"),
         pytest.param("def f():\n\tx = 1\n|\n", "    return x", "\treturn x", id="the margin of a file of tabs"),
@@ -42,6 +45,7 @@ def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"
         pytest.param("x = |\n", "f(1", "f(1)", id="a bracket left open"),
         pytest.param("x = |\n", "1 😋".encode()[:-2], "1", id="a character cut apart by the end of the fill"),
         pytest.param("x = |\n", "1   ", "1", id="trailing blanks"),
+        pytest.param("def f():\n    |\n", "\n    return 1", "return 1", id="a line end before the line asked for"),
     ],
 )
 def test_candidates(marked, fill, text):

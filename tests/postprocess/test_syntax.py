@@ -69,6 +69,15 @@ def test_an_unfinished_buffer_is_the_normal_state(marked, fill, kept):
         pytest.param("x = [1, 2\n\ndef g():\n    return |\n", "1 + h(2)", SAME, id="a bracket left open far above"),
         pytest.param("x = [1, 2\n\ndef g():\n    return |\n", "1 1", None, id="and nonsense"),
         pytest.param("def g():\n    return |\n\ndef h(:\n    pass\n", "f(1)", SAME, id="a function broken below"),
+        pytest.param(
+            "def g():\n    y = [1, 2\n    return |\n", "f(a) + h(b)", SAME, id="a bracket left open right above"
+        ),
+        pytest.param(
+            "def g():\n    h(a, b\n    x = 1\n    |\n    return x\n",
+            "for i in x:\n        y",
+            SAME,
+            id="a block below it",
+        ),
         pytest.param("def g():\n    y = = 1\n    return |\n", "f(1)", SAME, id="a line broken above"),
         pytest.param("def g():\n    y = = 1\n    return |\n", "f(1))", None, id="and one bracket too many"),
         pytest.param("def g():\n    y = = 1\n    if x:\n        z\n    |\n", "else:", SAME, id="a clause beside it"),
