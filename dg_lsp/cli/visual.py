@@ -107,7 +107,7 @@ class _Screen:
         self._settled = frame.settled_text
         self.rows.append(coloured_row(frame, self._console.width))
         place = _place(self._snapshot, self._offset, self._draft(frame), self._console)
-        free = self._console.height - place.plain.count("\n") - 2
+        free = self._console.height - place.plain.count("\n") - 3  # and a line where the cursor rests
         return Group(place, *self.rows[-max(free, 1) :])
 
     def _draft(self, frame: Frame) -> Text:

@@ -249,4 +249,4 @@ def test_the_new_content_is_on_the_disk_before_it_has_the_name(tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", lambda number: (calls.append("fsync"), fsync(number))[1])
     monkeypatch.setattr(Path, "replace", lambda self, to: (calls.append(self.read_bytes()), rename(self, to))[1])
     source_of(tmp_path / "a.py", b"x").insert(1, "y")
-    assert calls[:2] == ["fsync", b"xy"]
+    assert calls == ["fsync", b"xy", "fsync"]  # the file, its name, the directory
