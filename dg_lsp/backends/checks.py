@@ -17,10 +17,10 @@ def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
         RequestError: not a flat array of integers, or an id outside `[0, vocab_size)`.
     """
     array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise RequestError(f"{what}: expected a flat list of token ids, got {array.dtype} of shape {array.shape}")
     # An id beyond the embedding table makes ggml abort the process, so the range is checked before any cast.
-    if array.size and (int(array.min()) < 0 or int(array.max()) >= vocab_size):
+    if array.size and not (array.min() >= 0 and array.max() < vocab_size):
         bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
         raise RequestError(f"{what}: token id {bad} is outside the vocabulary of {vocab_size}")
     return np.ascontiguousarray(array, dtype=np.int32)

@@ -43,7 +43,7 @@ BROKEN = {
     "three bytes": lambda _: b"GGU",
     "only the magic": lambda _: b"GGUF",
     "text": lambda _: b"import os\n" * 100,
-    "a zip": lambda _: b"PK\x03\x04" + whole[4:],
+    "a zip": lambda whole: b"PK\x03\x04" + whole[4:],
     "cut in the header": lambda whole: whole[:20],
     "cut in the keys": lambda whole: whole[:200],
     "cut in the vocabulary": lambda whole: whole[:3000],

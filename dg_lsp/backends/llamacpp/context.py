@@ -1,5 +1,6 @@
 """One llama.cpp context: decode, read logits, copy and crop sequences. Knows nothing of slots or canvases."""
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,8 @@ class LlamaContext:
             raise context_error(native.log.trouble)
         self._memory = api.llama_get_memory(self._handle)
         self._is_causal = True
+        self._logits: Floats = np.empty((0, 0), dtype=np.float32)
+        self._logits_address = 0
         if not self._memory or api.llama_pooling_type(self._handle) != api.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelUnsupportedError(
@@ -76,8 +79,14 @@ class LlamaContext:
 
     def logits(self, num_rows: int) -> Floats:
         """Shape (num_rows, V): llama.cpp's own memory, to be used up before the next decode; may be written to."""
-        pointer = self._api.llama_get_logits(self._handle)
-        return np.ctypeslib.as_array(pointer, shape=(num_rows, self._vocab_size))
+        address = ctypes.addressof(self._api.llama_get_logits(self._handle).contents)
+        # Making an array of foreign memory costs as much as reducing a row; the memory rarely moves.
+        if address != self._logits_address or num_rows > len(self._logits):
+            size = num_rows * self._vocab_size
+            memory = (ctypes.c_float * size).from_address(address)
+            self._logits = np.ctypeslib.as_array(memory).reshape(num_rows, self._vocab_size)
+            self._logits_address = address
+        return self._logits[:num_rows]
 
     def crop(self, sequence: int, length: int) -> None:
         """The sequence keeps its first `length` positions."""

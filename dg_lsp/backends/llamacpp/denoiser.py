@@ -1,6 +1,7 @@
 """The denoiser on llama.cpp: a causally encoded prompt in the KV cache, canvases decoded bidirectionally after it."""
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -122,9 +123,8 @@ class LlamaDenoiser:
         open_flags = [self._is_open(canvas) for canvas in checked]
         # A canvas without a mask predicts itself, and costs nothing.
         asked = [number for number, flags in enumerate(open_flags) if flags.any()]
-        predictions = [_settled(canvas) for canvas in checked]
         if not asked:
-            return predictions
+            return [_settled(canvas) for canvas in checked]
         ids = np.concatenate([checked[number] for number in asked])
         outputs = np.concatenate([open_flags[number] for number in asked])
         lengths = [len(checked[number]) for number in asked]
@@ -133,12 +133,9 @@ class LlamaDenoiser:
             self._context.batch.put_tokens(ids, positions, sequences, outputs)
 
         reduced = self._step(slot, lengths, outputs, put, (temperature, rng))
-        first = 0
-        for number in asked:
-            last = first + int(open_flags[number].sum())
-            _fill_in(predictions[number], open_flags[number], reduced, slice(first, last))
-            first = last
-        return predictions
+        stops = np.cumsum([np.count_nonzero(flags) for flags in open_flags]).tolist()
+        rows = (slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
+        return [_merged(*parts) for parts in zip(checked, open_flags, repeat(reduced), rows, strict=False)]
 
     def predict_rows(
         self, slot: int, canvases: Sequence[Floats], temperature: float, rng: np.random.Generator
@@ -170,8 +167,8 @@ class LlamaDenoiser:
             self._context.batch.put_rows(content, positions, sequences)
 
         reduced = self._step(slot, lengths, np.ones(len(content), dtype=np.bool_), put, (temperature, rng))
-        stops = np.cumsum(lengths)
-        return [_whole(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops.tolist(), strict=True)]
+        stops = np.cumsum(lengths).tolist()
+        return [_whole(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops, strict=True)]
 
     def close(self) -> None:
         """Frees context and model. Harmless when repeated."""
@@ -279,11 +276,16 @@ def _settled(canvas: TokenIds) -> Prediction:
     )
 
 
-def _fill_in(prediction: Prediction, flags: Flags, reduced: Reduced, rows: slice) -> None:
-    prediction.argmax_ids[flags] = reduced.argmax_ids[rows]
-    prediction.sampled_ids[flags] = reduced.sampled_ids[rows]
-    prediction.confidence[flags] = reduced.confidence[rows]
-    prediction.entropy[flags] = reduced.entropy[rows]
+def _merged(canvas: TokenIds, flags: Flags, reduced: Reduced, rows: slice) -> Prediction:
+    """What the canvas holds, and at its open positions what the model says."""
+    if rows.stop - rows.start == len(canvas):
+        return _whole(reduced, rows)
+    merged = _settled(canvas)
+    merged.argmax_ids[flags] = reduced.argmax_ids[rows]
+    merged.sampled_ids[flags] = reduced.sampled_ids[rows]
+    merged.confidence[flags] = reduced.confidence[rows]
+    merged.entropy[flags] = reduced.entropy[rows]
+    return merged
 
 
 def _whole(reduced: Reduced, rows: slice) -> Prediction:

@@ -12,6 +12,7 @@ from dg_lsp.errors import BackendError
 _NEVER = np.float32(-1e9)
 """Below any logit, and still finite when divided by the lowest temperature: 0 * -inf would be no number."""
 _LOWEST_TEMPERATURE = 1e-6
+_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,13 +38,13 @@ class Reducer:
         Raises:
             BackendError: the model computed something that is not a number.
         """
-        rows = np.arange(len(logits))
         if len(self._banned):
             logits[:, self._banned] = _NEVER
         argmax = logits.argmax(axis=1)
-        best = logits[rows, argmax]
+        best = logits[np.arange(len(logits)), argmax]
         if not np.isfinite(best).all():
             raise BackendError("the model computed no numbers; its file may be damaged, try another one")
+        # Every pass over (N, V) counts here: they are most of what a step costs beside the decode.
         np.subtract(logits, best[:, None], out=logits)
         if temperature not in (0.0, 1.0):
             np.multiply(logits, np.float32(1 / max(temperature, _LOWEST_TEMPERATURE)), out=logits)
@@ -68,12 +69,21 @@ class Reducer:
 def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:
     """One token a row, in proportion to weights of shape (N, V); shape (N,).
 
-    Inverts the cumulative sum: one random number a row, where adding Gumbel noise would need V of them.
+    Inverts the cumulative sum, first over blocks of tokens, then inside one: a single random number a row, where
+    adding Gumbel noise would need V of them.
     """
+    num_rows, vocab_size = weights.shape
+    starts = np.arange(0, vocab_size, _BLOCK)
+    blocks = np.add.reduceat(weights, starts, axis=1).cumsum(axis=1, dtype=np.float64)
+    wanted = rng.random(num_rows) * blocks[:, -1]
     drawn = argmax.astype(np.int32)
-    for row, chance in enumerate(rng.random(len(weights))):
-        cumulative = weights[row].cumsum(dtype=np.float64)
-        found = int(cumulative.searchsorted(chance * cumulative[-1], side="right"))
-        if found < len(cumulative):
-            drawn[row] = found
+    for row in range(num_rows):
+        block = int(blocks[row].searchsorted(wanted[row], side="right"))
+        first = block * _BLOCK
+        inside = weights[row, first : first + _BLOCK].cumsum(dtype=np.float64)
+        rest = wanted[row] - (blocks[row, block - 1] if block else 0.0)
+        found = int(inside.searchsorted(rest, side="right"))
+        # Rounding can leave the number just beyond the last token; the argmax stays then.
+        if found < len(inside) and weights[row, first + found] > 0:
+            drawn[row] = first + found
     return drawn
