@@ -9,6 +9,8 @@ its document before the canvas ([low, start)), and every used slot of its own ca
 FlexAttention has no backward on a CPU (torch 2.13), hence the first.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple, TypeAlias, cast
 
 import torch
@@ -51,12 +53,14 @@ def block_mask(document: Tensor, start: Tensor, low: Tensor, length: Tensor, slo
         own = (q_canvas == k_canvas) & ((k - clean) % slots < length[r, k_canvas])
         return torch.where(q_noisy, torch.where(k_noisy, own, before), ~k_noisy & causal)
 
-    create = _compiled_create_block_mask if document.is_cuda else create_block_mask
-    return cast(BlockMask, create(rule, rows, None, total, total, device=document.device.type))
+    create = _compiled() if document.is_cuda else create_block_mask
+    return create(rule, rows, None, total, total, device=document.device.type)
 
 
-# uncompiled, the rule is first evaluated for every pair of slots
-_compiled_create_block_mask = torch.compile(create_block_mask)
+@cache
+def _compiled() -> Callable[..., BlockMask]:
+    """Uncompiled, the rule would first be evaluated for every pair of slots."""
+    return torch.compile(create_block_mask)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:

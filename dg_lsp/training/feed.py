@@ -47,14 +47,14 @@ def _work(
 class Feed:
     """An iterator of training batches; `state` belongs to what was consumed, not to what was made ahead."""
 
-    def __init__(self, root: Path, config: TrainConfig, state: FeedState | None = None) -> None:
+    def __init__(self, root: Path, config: TrainConfig, state: FeedState | None = None, rank: int = 0) -> None:
         self.num = max(1, config.workers)
         self.states = list(state.workers if state else [None] * self.num)
         self.turn = state.turn if state else 0
         self.queues: list[mp.Queue[tuple[Batch, RowsState]]] = []
         self.processes: list[Any] = []
         self.inline: list[Rows] = []
-        seeds = [config.seed * 1000 + i for i in range(self.num)]
+        seeds = [config.seed * 1000 + rank * 100 + i for i in range(self.num)]
         if config.workers == 0:
             self.inline = [open_rows(root, "train", config, seeds[0])]
             if self.states[0]:

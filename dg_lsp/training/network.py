@@ -35,11 +35,16 @@ class Block(nn.Module):
         rows, n, _ = h.shape
         c, x = self.config, self.attn_norm(h)
         v = self.v(x).view(rows, n, c.kv_heads, c.head_width).transpose(1, 2)
-        q = rotate(self.q_norm(self.q(x).view(rows, n, c.heads, c.head_width)).transpose(1, 2), cos, sin).to(v.dtype)
-        k = rotate(self.k_norm(self.k(x).view(rows, n, c.kv_heads, c.head_width)).transpose(1, 2), cos, sin).to(v.dtype)
+        q = self._rotated(self.q_norm, self.q(x).view(rows, n, c.heads, c.head_width), cos, sin).to(v.dtype)
+        k = self._rotated(self.k_norm, self.k(x).view(rows, n, c.kv_heads, c.head_width), cos, sin).to(v.dtype)
         h = h + self.output(attend(q, k, v, mask).transpose(1, 2).reshape(rows, n, -1))
         x = self.ffn_norm(h)
         return h + self.down(F.silu(self.gate(x)) * self.up(x))
+
+    @staticmethod
+    def _rotated(norm: nn.RMSNorm, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x (R, n, H, d) -> (R, H, n, d) in float32, as the norm's weight is: mixed types leave torch's fused path."""
+        return rotate(norm(x.float()).transpose(1, 2), cos, sin)
 
 
 class Network(nn.Module):

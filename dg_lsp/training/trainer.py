@@ -22,6 +22,7 @@ from dg_lsp.training.feed import Feed, open_rows
 from dg_lsp.training.network import Network
 from dg_lsp.training.objective import Objective, tensors, validate
 from dg_lsp.training.optimizers import build_optimizers, rate_scale, set_rate
+from dg_lsp.training.replicas import Replicas
 
 VALIDATION_SEED, NUM_VALIDATION = 7, 10
 REPORT_STEPS = 20
@@ -49,14 +50,23 @@ Show = Callable[[Report | dict[str, Any]], None]
 class Trainer:
     """Owns a network and everything that changes while it learns."""
 
-    def __init__(self, root: Path, config: TrainConfig, *, device: str = "cpu", compiled: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: TrainConfig,
+        *,
+        device: str = "cpu",
+        compiled: bool = True,
+        replicas: Replicas = Replicas(),  # noqa: B008 - frozen
+    ) -> None:
         torch.manual_seed(config.seed)
+        self.replicas = replicas
         torch.set_float32_matmul_precision("high")
         self.root, self.config, self.device = root, config, torch.device(device)
         self.network = Network(config.network).to(self.device)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizers = build_optimizers(self.network, config.optimizer)
-        self.generator = torch.Generator(self.device).manual_seed(config.seed)
+        self.generator = torch.Generator(self.device).manual_seed(config.seed + replicas.rank)
         self.progress = Progress()
         self.feed_state: Any = None
         if compiled:
@@ -79,20 +89,24 @@ class Trainer:
         self.average.load_state_dict(saved["average"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
-        self.generator.set_state(saved["generator"])
         self.progress = Progress(**saved["progress"])
-        self.feed_state = saved["feed"]
+        streams = saved["streams"]
+        if self.replicas.rank < len(streams):
+            generator, self.feed_state = streams[self.replicas.rank]
+            self.generator.set_state(generator)
 
     def save(self) -> None:
-        """Writes everything `resume` needs."""
+        """Writes everything `resume` needs; every replica must call it."""
+        streams = self.replicas.gathered((self.generator.get_state(), self.feed_state))
+        if not self.replicas.is_first:
+            return
         content = {
             "config": dataclasses.asdict(self.config),
             "network": self.network.state_dict(),
             "average": self.average.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "generator": self.generator.get_state(),
             "progress": dataclasses.asdict(self.progress),
-            "feed": self.feed_state,
+            "streams": streams,
         }
         checkpoint.save(self.path, content)
 
@@ -104,33 +118,42 @@ class Trainer:
         last_step = progress.step + max_steps if max_steps else None
         next_save = before + self.config.checkpoint_minutes * 60
         reported = before
-        with closing(Feed(self.root, self.config, self.feed_state)) as feed:
+        with closing(Feed(self.root, self.config, self.feed_state, self.replicas.rank)) as feed:
             for batch in feed:
-                progress.seconds = before + time.monotonic() - started
+                progress.seconds = self.replicas.agreed(before + time.monotonic() - started)
                 if progress.seconds >= until or progress.step == last_step:
                     break
                 scale = rate_scale(self.config.optimizer, progress.step, progress.seconds / planned)
                 self.step(tensors(batch, self.device), self.config.optimizer.learning_rate * scale)
                 self.feed_state = feed.state
                 progress.step += 1
-                progress.tokens += batch.tokens.size
+                progress.tokens += batch.tokens.size * self.replicas.num
                 if progress.step % REPORT_STEPS == 0:
-                    speed = REPORT_STEPS * batch.tokens.size / (progress.seconds - reported)
+                    speed = REPORT_STEPS * batch.tokens.size * self.replicas.num / (progress.seconds - reported)
                     reported = progress.seconds
-                    show(self._report(speed, scale))
+                    self._tell(show, self._report(speed, scale))
                 if progress.seconds >= next_save:
-                    show(self.validate())
-                    self.save()
+                    self._keep(show)
                     next_save = progress.seconds + self.config.checkpoint_minutes * 60
-        show(self.validate())
-        self.save()
+        self._keep(show)
         return progress
+
+    def _tell(self, show: Show, news: Report | dict[str, Any]) -> None:
+        if self.replicas.is_first:
+            show(news)
+
+    def _keep(self, show: Show) -> None:
+        """Validates and saves; the other replicas wait at their next step."""
+        if self.replicas.is_first:
+            show(self.validate())
+        self.save()
 
     def step(self, batch: dict[str, Tensor], rate: float) -> None:
         """One update; keeps the next-token, content and fill losses for the next report."""
         with torch.autocast(self.device.type, torch.bfloat16):
             losses = self.objective.losses(batch, self.generator)
         losses.total(self.config.fill_weight).backward()
+        self.replicas.average_gradients(list(self.network.parameters()))
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip)
         set_rate(self.optimizers, rate)
         for optimizer in self.optimizers:

@@ -1,0 +1,28 @@
+import numpy as np
+import pytest
+
+from dg_lsp.training.middles import pick_middle
+
+BLOCK = ["    if ready(first, second):", "        first += 1", "", "        return first", "    return None"]
+
+
+@pytest.fixture(scope="module")
+def picked():
+    rng = np.random.default_rng(0)
+    return [pick_middle(BLOCK, rng) for _ in range(4000)]
+
+
+def test_middles_lie_in_the_text_and_are_not_empty(picked):
+    text = "\n".join(BLOCK)
+    assert all(0 <= m.start < m.end <= len(text) for m in picked)
+
+
+def test_what_an_editor_asks_is_asked_for(picked):
+    text = "\n".join(BLOCK)
+    asked = [text[m.start : m.end] for m in picked]
+    starts = [m.start for m in picked]
+    assert any(start not in (0, 4) and text[start - 1].isalnum() and text[start].isalnum() for start in starts)
+    for middle in ("ready(first, second):", BLOCK[0], BLOCK[0][4:], "\n".join(BLOCK[:2]), "\n".join(BLOCK[1:4])):
+        assert middle in asked
+    rest_of_line = np.mean([m.end == len(BLOCK[0]) for m in picked])
+    assert rest_of_line > 0.45
