@@ -34,7 +34,7 @@ def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"
         pytest.param("def f():\r\n    |\r\n", "x = 1\n    return x\n", "x = 1\r\n    return x", id="CRLF"),
         pytest.param("def f():\r    |\r", "x = 1\n    return x\n", "x = 1\r    return x", id="CR"),
         pytest.param(
-            "a\r\nb\r\ndef f():\n    |\n", "x\n    return x", "x\n    return x", id="line ends as right above"
+            "a\r\nb\r\nc\r\nd\r\ndef f():\n    |\n", "x\n    return x", "x\n    return x", id="line ends as right above"
         ),
         pytest.param("def f():\n\t|\n", "if x:\n        return x", "if x:\n\t\treturn x", id="tabs"),
         pytest.param("def f():\n\t|\n", "\tif x:\n\t\treturn x", "if x:\n\t\treturn x", id="tabs from the model"),
