@@ -101,26 +101,10 @@ def test_special_tokens_in_a_file_are_text(toy, runtime):
 
 
 def test_the_file_describes_itself(runtime):
-    keys = [
-        "dg.version",
-        "dg.noise",
-        "dg.prompt_format",
-        "dg.causal",
-        "dg.mask_token_id",
-        "dg.end_token_id",
-        "dg.prefix_token_id",
-        "dg.suffix_token_id",
-        "dg.middle_token_id",
-        "dg.banned_token_ids",
-        "dg.canvas_lengths",
-        "dg.max_prompt_tokens",
-        "dg.confidence_threshold",
-        "dg.max_denoising_steps",
-        "dg.config",
-        "dg.tokens_seen",
-        "general.name",
-        "general.license",
-    ]
+    keys = ["dg.version", "dg.noise", "dg.prompt_format", "dg.causal", "dg.config", "dg.tokens_seen", "general.name"]
+    keys += [f"dg.{role}_token_id" for role in ("mask", "end", "prefix", "suffix", "middle")]
+    keys += ["dg.banned_token_ids", "dg.canvas_lengths", "dg.max_prompt_tokens", "dg.max_denoising_steps"]
+    keys += ["dg.confidence_threshold", "general.license"]
     found = {key: runtime.metadata(key) for key in keys}
     assert None not in found.values()
     spec = describe({k: str(value) for k, value in found.items()}, runtime.num_tokens, "dg-mini")
