@@ -10,6 +10,10 @@ _TIE = 1.05
 """More threads must win by more than this; those not used are somebody else's."""
 _MAX_ROUNDS = 12
 _MIN_ROUNDS = 2
+_RUNS = 3
+"""Runs in a row, the first of which also starts or stops threads."""
+_HOPELESS = 3
+"""Whose best run takes so many times the best of all is not tried again: where threads stall, trying is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,7 @@ class ThreadChoice:
 
     threads: int
     step_seconds: tuple[tuple[int, float], ...]
-    """Mean seconds of a step by number of threads, the worst one left out; empty when nothing was measured."""
+    """Mean seconds of a step by number of threads, the worst runs left out; empty when nothing was measured."""
 
 
 def choose_threads(
@@ -30,30 +34,33 @@ def choose_threads(
 ) -> ThreadChoice:
     """The candidate with the fastest steps; `step(n)` runs one with n threads.
 
-    Candidates take turns, so that a load that comes and goes meets all of them. The worst run of each is left out: one
-    stall is an accident, several are the machine as it is now.
+    Candidates take turns, so that a load that comes and goes meets all of them. The worst runs of each are left out:
+    one stall is an accident, many are the machine as it is now.
     """
     if len(candidates) == 1:
         return ThreadChoice(candidates[0], ())
     runs: dict[int, list[float]] = {threads: [] for threads in candidates}
-    start = clock()
+    hopeful, start = list(candidates), clock()
     for number in range(_MAX_ROUNDS):
-        if number >= _MIN_ROUNDS and clock() - start > budget_seconds:
+        if len(hopeful) == 1 or (number >= _MIN_ROUNDS and clock() - start > budget_seconds):
             break
-        for threads in candidates:
-            step(threads)  # starts and stops threads; not what later steps cost
-            before = clock()
-            step(threads)
-            runs[threads].append(clock() - before)
-    means = {threads: _mean_without_worst(times) for threads, times in runs.items()}
+        for threads in hopeful:
+            for _ in range(_RUNS):
+                before = clock()
+                step(threads)
+                runs[threads].append(clock() - before)
+        limit = _HOPELESS * min(map(min, runs.values()))
+        hopeful = [threads for threads in hopeful if min(runs[threads]) <= limit]
+    means = {threads: _mean_of_better(times) for threads, times in runs.items()}
     fastest = min(means.values())
     return ThreadChoice(
         min(threads for threads, mean in means.items() if mean <= _TIE * fastest), tuple(sorted(means.items()))
     )
 
 
-def _mean_without_worst(times: Sequence[float]) -> float:
-    kept = sorted(times)[:-1]
+def _mean_of_better(times: Sequence[float]) -> float:
+    # A third of them start or stop threads; leaving those out leaves one accident out too.
+    kept = sorted(times)[: len(times) - max(1, len(times) // _RUNS)]
     return sum(kept) / len(kept)
 
 
