@@ -144,7 +144,7 @@ def open_denoiser(tiny_path):
     """Opens denoisers over the tiny model, or over `path`; closes them after the test."""
     opened = []
 
-    def open_one(spec=SPEC, *, path=tiny_path, device_candidates=None, **settings):
+    def open_one(spec=SPEC, *, path=tiny_path, device_candidates=False, **settings):
         chosen = RuntimeSettings(**{"threads": 1, "gpu_layers": 0, **settings})
         denoiser = LlamaDenoiser(LlamaModel.load(path, chosen), spec, chosen, device_candidates=device_candidates)
         opened.append(denoiser)

@@ -39,11 +39,11 @@ class LlamaDenoiser:
     """
 
     def __init__(
-        self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings, *, device_candidates: bool | None = None
+        self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings, *, device_candidates: bool = False
     ) -> None:
         """Makes the context and measures the threads.
 
-        `device_candidates` overrides the choice of reducing logits on the device (see `Candidates`).
+        `device_candidates` reduces logits on the device (see `Candidates`: rarely worth it).
 
         Raises:
             ModelUnsupportedError: spec and model do not belong together, or the model cannot do this.
@@ -68,7 +68,7 @@ class LlamaDenoiser:
         self._reducer = Reducer(spec.banned_ids)
         self.thread_choice = self._choose_threads(settings.threads)
         self._context.set_threads(self.thread_choice.threads)
-        self._candidates = Candidates.choose(self._context, model, self._budget, spec, wanted=device_candidates)
+        self._candidates = Candidates(self._context, self._budget, spec, wanted=device_candidates)
 
     @property
     def threads(self) -> int:
