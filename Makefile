@@ -35,7 +35,7 @@ fix: $(DEV)  ## repair what ruff can repair
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(BASE)  ## measure prefill, steps and the engine's overhead on this machine
+bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machine
 	$(BIN)/dg-lsp bench steps
 
 e2e: $(DEV)  ## only the tests that talk to a running server
@@ -53,7 +53,10 @@ $(CREATED):
 	  { echo 'No $(PYTHON) here: install Python 3.11 or later, or run make PYTHON=/path/to/python.' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is $$($(PYTHON) -V): Python 3.11 or later is needed; run make PYTHON=/path/to/python." >&2; exit 1; }
+	@# Debian keeps venv in a package of its own; root, in a container or on CI, gets it without being asked
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo 'Installing python3-venv.' && \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null; } || \
 	  { echo '$(PYTHON) cannot make virtual environments: on Debian and Ubuntu, run: sudo apt-get install python3-venv' >&2; exit 1; }
 	@rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
