@@ -4,19 +4,17 @@ The rule. A clean token sees the clean tokens of its document up to itself. A ca
 its document before the canvas ([low, start)), and every used slot of its own canvas, in both directions.
 
 * `Visible` (a CPU): canvases as a dense product over (clean keys + own slots); no slot is compared with another canvas.
-* `BlockMask` (CUDA): FlexAttention over clean and noisy slots together; no mask is ever materialised.
+* `BlockMask` (CUDA, see blocks.py): FlexAttention over clean and noisy slots together, without any dense mask.
 * a plain bool tensor: the reference that tests and short sequences use.
 FlexAttention has no backward on a CPU (torch 2.13), hence the first.
 """
 
-from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 
 class Visible(NamedTuple):
@@ -37,30 +35,6 @@ def visible(document: Tensor, start: Tensor, low: Tensor, length: Tensor, slots:
     before = (at < start[:, :, None]) & (at >= low[:, :, None])
     used = torch.arange(slots, device=document.device) < length[:, :, None]
     return Visible(same[:, None], before[:, None], used[:, None])
-
-
-def block_mask(document: Tensor, start: Tensor, low: Tensor, length: Tensor, slots: int) -> BlockMask:
-    """The rule for FlexAttention over T clean and C * L noisy slots, in this order."""
-    rows, clean = document.shape
-    total = clean + start.shape[1] * slots
-
-    def rule(r: Tensor, _: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        q_noisy, k_noisy = q >= clean, k >= clean
-        q_clean, k_clean = q.clamp(max=clean - 1), k.clamp(max=clean - 1)
-        q_canvas, k_canvas = (q - clean).clamp(min=0) // slots, (k - clean).clamp(min=0) // slots
-        causal = (document[r, q_clean] == document[r, k_clean]) & (q >= k)
-        before = (k < start[r, q_canvas]) & (k >= low[r, q_canvas])
-        own = (q_canvas == k_canvas) & ((k - clean) % slots < length[r, k_canvas])
-        return torch.where(q_noisy, torch.where(k_noisy, own, before), ~k_noisy & causal)
-
-    create = _compiled() if document.is_cuda else create_block_mask
-    return create(rule, rows, None, total, total, device=document.device.type)
-
-
-@cache
-def _compiled() -> Callable[..., BlockMask]:
-    """Uncompiled, the rule would first be evaluated for every pair of slots."""
-    return torch.compile(create_block_mask)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:

@@ -5,18 +5,21 @@ import json
 import os
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
+from torch.multiprocessing.spawn import start_processes
 
-from dg_lsp.training.config import CONFIGS
+from dg_lsp.training.config import CONFIGS, TrainConfig
 from dg_lsp.training.documents import NUM_SENTINELS
 from dg_lsp.training.gguf_file import Description, write_gguf
 from dg_lsp.training.pieces import split, whole
 from dg_lsp.training.prepare import prepare, read_texts
 from dg_lsp.training.progress import shown
+from dg_lsp.training.replicas import Replicas, join
 from dg_lsp.training.tokenizer import load_tokenizer
 from dg_lsp.training.trainer import Trainer
 from dg_lsp.training.weights import weights_of, write_weights
@@ -66,19 +69,51 @@ def train(
     part: Annotated[float | None, typer.Option(help="Stop this part after so many minutes; --resume goes on.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint, without warming up again.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda; by default what there is.")] = "",
-    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0 leaves torch's choice.")] = 0,
+    threads: Annotated[int, typer.Option(help="Threads of each process; 0 leaves torch's choice.")] = 0,
+    processes: Annotated[int, typer.Option(help="Replicas on a CPU; better than threads where others use it.")] = 1,
 ) -> None:
     """Train until the planned time is over; checkpoints every few minutes."""
     planned = CONFIGS[config]
     if minutes:
         planned = dataclasses.replace(planned, minutes=minutes)
-    if threads:
-        torch.set_num_threads(threads)
-    trainer = Trainer(root, planned, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if resume:
-        trainer.resume()
-    with shown(Console()) as show:
-        trainer.run(show, minutes=part)
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    plan = Plan(root, planned, chosen, part, resume=resume, threads=threads)
+    if processes == 1:
+        return plan.run(Replicas())
+    if chosen != "cpu" or planned.rows.rows % processes:
+        raise typer.BadParameter(f"several processes are for a CPU, and must divide {planned.rows.rows} rows")
+    with TemporaryDirectory() as folder:
+        meeting_point = Path(folder) / "meeting-point"
+        start_processes(_replica, args=(processes, meeting_point, plan), nprocs=processes, start_method="spawn")
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What every process of a run needs to know."""
+
+    root: Path
+    config: TrainConfig
+    device: str
+    part: float | None
+    resume: bool
+    threads: int
+
+    def run(self, replicas: Replicas) -> None:
+        """Trains one replica until the plan is over."""
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        rows = dataclasses.replace(self.config.rows, rows=self.config.rows.rows // replicas.num)
+        config = dataclasses.replace(self.config, rows=rows)
+        trainer = Trainer(self.root, config, device=self.device, replicas=replicas)
+        if self.resume:
+            trainer.resume()
+        with shown(Console(quiet=not replicas.is_first)) as show:
+            trainer.run(show, minutes=self.part)
+
+
+def _replica(rank: int, num: int, meeting_point: Path, plan: Plan) -> None:
+    plan.run(join(rank, num, meeting_point))
 
 
 @app.command()

@@ -76,7 +76,7 @@ CONFIGS = {
     "mini": TrainConfig(
         "mini",
         NetworkConfig(width=512, layers=10, heads=8, kv_heads=4, hidden=1408),
-        RowConfig(rows=64, num_clean=768, num_noisy=768, max_middle=128),
+        RowConfig(rows=64, num_clean=768, num_noisy=768, max_middle=128, max_copies=6),
         OptimizerConfig(warmup_steps=300, ema_decay=0.999),
         minutes=25.0,
         checkpoint_minutes=4.0,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dg_lsp.training.attention import Mask, block_mask, visible
+from dg_lsp.training.attention import Mask, visible
+from dg_lsp.training.blocks import block_mask
 from dg_lsp.training.config import TrainConfig
 from dg_lsp.training.network import Network
 from dg_lsp.training.noise import draw_hidden

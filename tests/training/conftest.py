@@ -69,7 +69,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         "tiny",
         NetworkConfig(width=32, layers=2, heads=2, kv_heads=1, hidden=64, head_width=16, num_tokens=512),
         RowConfig(
-            rows=2, num_clean=192, num_noisy=128, max_middle=32, canvas_lengths=(8, 16), canvas_shares=(0.5, 0.5)
+            rows=2, num_clean=256, num_noisy=128, max_middle=32, canvas_lengths=(8, 16), canvas_shares=(0.5, 0.5)
         ),
         OptimizerConfig(warmup_steps=4),
         workers=0,

@@ -6,7 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from dg_lsp.training.attention import attend, block_mask, visible
+from dg_lsp.training.attention import attend, visible
+from dg_lsp.training.blocks import block_mask
 from dg_lsp.training.documents import Documents
 from dg_lsp.training.objective import tensors
 from dg_lsp.training.rows import Rows
@@ -73,6 +74,22 @@ def test_flex_attention(case):
     b, q, k, v, expected, matters = case
     got = attend(q, k, v, block_mask(*rule(b)))
     torch.testing.assert_close(got[matters], expected[matters], rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_cover_what_is_seen_and_full_ones_see_everything(case):
+    b = case[0]
+    mask = block_mask(*rule(b))
+    seen = naive_mask(b)[:, 0]
+    rows, n = len(seen), seen.shape[1] // 128
+    tiles = seen.view(rows, n, 128, n, 128)
+    full = torch.zeros(rows, n, n, dtype=torch.bool)
+    for r in range(rows):
+        for q in range(n):
+            full[r, q, mask.full_kv_indices[r, 0, q, : mask.full_kv_num_blocks[r, 0, q]].long()] = True
+    visited = mask.to_dense()[:, 0].bool()
+    assert (tiles.any(4).any(2) & ~visited).sum() == 0
+    assert (full & ~tiles.all(4).all(2)).sum() == 0
+    assert visited.sum() < 0.75 * visited.numel()
 
 
 def test_gradients_flow_only_to_what_is_seen(case):

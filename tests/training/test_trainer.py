@@ -36,7 +36,7 @@ def test_two_parts_equal_one_run(config, tmp_path):
     second.resume()
     progress = second.run(lambda _: None, max_steps=2)
     assert progress.step == whole.progress.step == 4
-    assert progress.tokens == whole.progress.tokens == 4 * 2 * 192
+    assert progress.tokens == whole.progress.tokens == 4 * 2 * 256
     for name in ("network", "average"):
         for a, b in zip(getattr(whole, name).parameters(), getattr(second, name).parameters(), strict=True):
             assert torch.equal(a, b)
