@@ -16,6 +16,7 @@ from torch.multiprocessing.spawn import start_processes
 from dg_lsp.training.config import CONFIGS, TrainConfig
 from dg_lsp.training.documents import NUM_SENTINELS
 from dg_lsp.training.gguf_file import Description, write_gguf
+from dg_lsp.training.objective import Objective, held_out_batches, validate
 from dg_lsp.training.pieces import split, whole
 from dg_lsp.training.prepare import prepare, read_texts
 from dg_lsp.training.progress import shown
@@ -146,8 +147,15 @@ def evaluate_file(
     file: Annotated[Path | None, typer.Option("--gguf", help="By default what `export` writes.")] = None,
     sites: Annotated[int, typer.Option(help="Lines to fill.")] = 300,
     threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
+    batches: Annotated[int, typer.Option(help="Held-out batches whose losses are measured in torch.")] = 40,
 ) -> None:
-    """Fill single lines of the held-out packages with llama.cpp, autoregressively and by diffusion."""
+    """Losses of a run on the held-out packages, and single lines of them filled by llama.cpp."""
+    run = root / "runs" / f"{config}.pt"
+    if run.exists() and batches:
+        weights = weights_of(run, averaged=True)
+        held_out = held_out_batches(root, weights.config, torch.device("cpu"), batches)
+        losses = validate(Objective(weights.network, weights.config, compiled=False), held_out)
+        print(f"{run.name}, average of the weights, {weights.tokens_seen / 1e6:.2f} M tokens seen, nats: {losses}\n")
     # llama.cpp is of the base installation, but training itself does without it
     from dg_lsp.training.evaluation import evaluate, table
     from dg_lsp.training.questions import held_out_questions

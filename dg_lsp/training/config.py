@@ -59,6 +59,7 @@ class TrainConfig:
     rows: RowConfig
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     fill_weight: float = 0.1  # of the end tokens that fill a canvas after the first
+    lead_weight: float = 4.0  # added to the leftmost hidden slot of a canvas; halved for each one after it
     full_mask: float = 0.15  # share of canvases that are all masks
     left_mask: float = 0.30  # share of canvases whose left part is known, as when the leftmost mask is always taken
     minutes: float = 120.0

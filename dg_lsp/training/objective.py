@@ -1,6 +1,7 @@
 """What is minimised: next-token loss on the clean stream plus denoising loss on the canvases. Knows no optimizer."""
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,10 +10,13 @@ from torch.nn import functional as F
 from dg_lsp.training.attention import Mask, visible
 from dg_lsp.training.blocks import block_mask
 from dg_lsp.training.config import TrainConfig
+from dg_lsp.training.feed import open_rows
 from dg_lsp.training.network import Network
 from dg_lsp.training.noise import draw_hidden
 from dg_lsp.training.rows import Batch
 from dg_lsp.training.vocabulary import MASK
+
+VALIDATION_SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,14 @@ class Losses:
     slot_is_fill: Tensor
     slot_in_middle: Tensor
     slot_kind: Tensor
+    slot_rank: Tensor  # hidden slots before this one in its canvas: decoding takes the leftmost first
 
-    def total(self, fill_weight: float) -> Tensor:
-        """What is minimised: mean next-token loss plus mean denoising loss, the easy fill weighing less."""
-        weight = torch.where(self.slot_is_fill, fill_weight, 1.0)
+    def total(self, fill_weight: float, lead_weight: float) -> Tensor:
+        """What is minimised: mean next-token loss plus weighted mean denoising loss.
+
+        The easy fill weighs less; the leftmost hidden slots, whose predictions are taken first, weigh more.
+        """
+        weight = torch.where(self.slot_is_fill, fill_weight, 1.0 + lead_weight * 0.5**self.slot_rank)
         return self.next.mean() + (self.slot * weight).sum() / weight.sum().clamp(min=1.0)
 
     def summary(self) -> Tensor:
@@ -78,6 +86,7 @@ class Objective:
         position = torch.cat([b["position"], slot_position], 1)
         h = self.network.hidden(ids, position, self.mask(b))
         follows = (b["document"][:, 1:] == b["document"][:, :-1]) & (b["document"][:, 1:] >= 0)
+        rank = (hidden.cumsum(-1) - 1).view(rows, -1)
         hidden = hidden.view(rows, -1)
         targets = torch.cat([b["tokens"][:, 1:][follows], truth.view(rows, -1)[hidden]]).long()
         states = torch.cat([h[:, : num_clean - 1][follows], h[:, num_clean:][hidden]])
@@ -86,7 +95,7 @@ class Objective:
         is_fill = (at >= b["content"][:, :, None]).view(rows, -1)[hidden]
         middle = b["is_middle"].repeat_interleave(slots, 1)[hidden]
         kinds = kind.repeat_interleave(slots, 1)[hidden]
-        return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, middle, kinds)
+        return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, middle, kinds, rank[hidden])
 
     def _per_target(self, states: Tensor, targets: Tensor) -> Tensor:
         """Per-target loss; padded to whole chunks so that one compiled graph serves all batches."""
@@ -98,8 +107,14 @@ class Objective:
         return torch.cat([self.loss(h, weight, y) for h, y in parts])[:num]
 
 
+def held_out_batches(root: Path, config: TrainConfig, device: torch.device, num: int) -> list[dict[str, Tensor]]:
+    """The same held-out batches every time."""
+    rows = open_rows(root, "val", config, VALIDATION_SEED)
+    return [tensors(rows.batch(), device) for _ in range(num)]
+
+
 @torch.no_grad()
-def validate(objective: Objective, batches: list[dict[str, Tensor]], seed: int = 7) -> dict[str, float]:
+def validate(objective: Objective, batches: list[dict[str, Tensor]], seed: int = VALIDATION_SEED) -> dict[str, float]:
     """Mean losses in nats on held-out batches, apart by what was predicted from what."""
     device = batches[0]["tokens"].device
     generator = torch.Generator(device).manual_seed(seed)
@@ -113,6 +128,7 @@ def validate(objective: Objective, batches: list[dict[str, Tensor]], seed: int =
             "ar_middle": x.next[x.next_in_middle],
             "text": x.slot[~x.slot_in_middle],
             "content": x.slot[content],
+            "content_first": x.slot[content & (x.slot_rank == 0)],
             "content_full_mask": x.slot[content & (x.slot_kind == 0)],
             "content_left_mask": x.slot[content & (x.slot_kind == 1)],
             "content_random_mask": x.slot[content & (x.slot_kind == 2)],

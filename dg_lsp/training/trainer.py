@@ -18,13 +18,13 @@ from torch import Tensor
 from dg_lsp.training import checkpoint
 from dg_lsp.training.checkpoint import Progress
 from dg_lsp.training.config import TrainConfig
-from dg_lsp.training.feed import Feed, open_rows
+from dg_lsp.training.feed import Feed
 from dg_lsp.training.network import Network
-from dg_lsp.training.objective import Objective, tensors, validate
+from dg_lsp.training.objective import Objective, held_out_batches, tensors, validate
 from dg_lsp.training.optimizers import build_optimizers, rate_scale, set_rate
 from dg_lsp.training.replicas import Replicas
 
-VALIDATION_SEED, NUM_VALIDATION = 7, 10
+NUM_VALIDATION = 10  # batches
 REPORT_STEPS = 20
 MAX_GRAPHS = 64  # blocks are compiled for every canvas length, with and without gradients
 
@@ -74,7 +74,7 @@ class Trainer:
             for block in self.network.blocks:
                 block.compile(dynamic=False)
         self.objective = Objective(self.network, config, compiled=compiled)
-        self.held_out = self._held_out()
+        self.held_out = held_out_batches(root, config, self.device, NUM_VALIDATION)
         self.recent: list[Tensor] = []
 
     @property
@@ -152,7 +152,7 @@ class Trainer:
         """One update; keeps the next-token, content and fill losses for the next report."""
         with torch.autocast(self.device.type, torch.bfloat16):
             losses = self.objective.losses(batch, self.generator)
-        losses.total(self.config.fill_weight).backward()
+        losses.total(self.config.fill_weight, self.config.lead_weight).backward()
         self.replicas.average_gradients(list(self.network.parameters()))
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip)
         set_rate(self.optimizers, rate)
@@ -171,11 +171,6 @@ class Trainer:
         p, rate = self.progress, self.config.optimizer.learning_rate * scale
         left = self.config.minutes * 60 - p.seconds
         return Report(p.step, p.tokens, speed, following, content, fill, rate, p.seconds, left)
-
-    def _held_out(self) -> list[dict[str, Tensor]]:
-        """The same held-out batches in every part of a run."""
-        rows = open_rows(self.root, "val", self.config, VALIDATION_SEED)
-        return [tensors(rows.batch(), self.device) for _ in range(NUM_VALIDATION)]
 
     def validate(self) -> dict[str, Any]:
         """Held-out losses of the weights and of their average, added to the log."""

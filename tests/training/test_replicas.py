@@ -34,5 +34,5 @@ def test_gradients_are_averaged_in_place(monkeypatch):
 
 
 def test_decisions_are_the_first_ones(monkeypatch):
-    monkeypatch.setattr(replicas.dist, "broadcast", lambda shared, source: shared.fill_(7.25))
+    monkeypatch.setattr(replicas.dist, "broadcast", lambda shared, _source: shared.fill_(7.25))
     assert Replicas(1, 2).agreed(1.0) == 7.25

@@ -96,10 +96,18 @@ def test_losses_leave_out_what_has_no_target(config, tmp_path):
     inside = (batch["document"][:, 1:] == batch["document"][:, :-1]) & (batch["document"][:, 1:] >= 0)
     assert len(losses.next) == int(inside.sum()) == len(losses.next_in_middle)
     assert len(losses.slot) == len(losses.slot_is_fill) == len(losses.slot_kind)
-    light, heavy = (losses.total(weight).item() for weight in (0.0, 1.0))
+    light, heavy = (losses.total(weight, 0.0).item() for weight in (0.0, 1.0))
     content = losses.slot[~losses.slot_is_fill].mean().item()
     assert light == pytest.approx(losses.next.mean().item() + content, rel=1e-5)
     assert heavy == pytest.approx(losses.next.mean().item() + losses.slot.mean().item(), rel=1e-5)
+    first = losses.slot[(losses.slot_rank == 0) & ~losses.slot_is_fill].mean().item()
+    leading = losses.total(0.0, 1e9).item() - losses.next.mean().item()
+    weights = 0.5 ** losses.slot_rank[~losses.slot_is_fill]
+    assert leading == pytest.approx(
+        (losses.slot[~losses.slot_is_fill] * weights).sum().item() / weights.sum().item(), rel=1e-3
+    )
+    assert int((losses.slot_rank == 0).sum()) == int((batch["length"] > 0).sum())
+    assert first > 0
 
 
 def test_the_chunk_of_the_output_layer_changes_nothing(config, tmp_path):
