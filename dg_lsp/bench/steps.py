@@ -4,12 +4,13 @@ Everything is measured in rounds, one of each kind per round, and the medians ar
 meanwhile favours none of them.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from dg_lsp.bench.clock import milliseconds
 from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.plan import TokenIds, token_ids
 from dg_lsp.diffusion.denoiser import Denoiser
@@ -49,10 +50,11 @@ def _round(denoiser: Denoiser, prompt: TokenIds, canvases: Sequence[TokenIds], r
     """Milliseconds: the prefill, the extension, each canvas."""
     other = token_ids([(int(prompt[0]) + 1) % denoiser.spec.vocab_size])
     denoiser.prefill(0, other)
-    prefill = _milliseconds(lambda: denoiser.prefill(0, prompt))
+    prefill = milliseconds(lambda: denoiser.prefill(0, prompt))
     denoiser.prefill(0, prompt[:-NUM_EXTENDED])
-    extend = _milliseconds(lambda: denoiser.prefill(0, prompt))
-    return [prefill, extend, *(_milliseconds(lambda c=c: denoiser.predict(0, [c], 0.0, rng)) for c in canvases)]  # type: ignore[misc]
+    extend = milliseconds(lambda: denoiser.prefill(0, prompt))
+    steps = [milliseconds(partial(denoiser.predict, 0, [canvas], 0.0, rng)) for canvas in canvases]
+    return [prefill, extend, *steps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,3 @@ def measure_overhead(engine: Engine, requests: Sequence[FillRequest]) -> Overhea
     denoise = sum(t.denoise for _, t in timings)
     per_step = 1 / max(1, num_steps)
     return Overhead(num_steps, decode * per_step, (denoise - decode) * per_step)
-
-
-def _milliseconds(job: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    job()
-    return 1e3 * (time.perf_counter() - start)

@@ -5,11 +5,12 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp import LlamaModel, devices
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.settings import RuntimeSettings
 
 CPU = RuntimeSettings(threads=1, gpu_layers=0)
@@ -98,7 +99,7 @@ def test_a_file_that_may_not_be_read(tiny_path, tmp_path, monkeypatch):
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
-@pytest.mark.parametrize("architecture", ["nonsense", "dream", "bert", "mamba"])
+@pytest.mark.parametrize("architecture", ["nonsense", "bert", "mamba"])
 def test_an_architecture_that_cannot_be_run(write_model, architecture):
     """llama.cpp knows some of them, but then misses their own keys or tensors in this file."""
     with pytest.raises(ModelError) as caught:
@@ -108,9 +109,9 @@ def test_an_architecture_that_cannot_be_run(write_model, architecture):
         assert isinstance(caught.value, ModelUnsupportedError)
 
 
-def test_a_diffusion_architecture_without_a_cache_is_refused(write_model):
+def test_a_diffusion_architecture_without_a_cache_is_refused(write_model, open_denoiser):
     with pytest.raises(ModelUnsupportedError, match="later version"):
-        LlamaModel.load(write_model(architecture="dream", biases=True), CPU)
+        open_denoiser(path=write_model(architecture="dream", biases=True))
 
 
 SILENT = """
@@ -142,6 +143,23 @@ def test_nothing_is_ever_written(tiny_path, tmp_path):
         [sys.executable, "-c", SILENT, str(tiny_path), str(broken)], capture_output=True, timeout=120, check=False
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
+
+
+def test_an_impossible_context_length_is_refused(write_model):
+    """As a signed number it is negative, and a context made of it takes all memory."""
+    path = write_model(shape=write_model.shape(trained_length=2**32 - 4096))
+    with pytest.raises(ModelUnsupportedError, match="context length"):
+        LlamaModel.load(path, CPU)
+
+
+def test_a_damaged_vocabulary_is_an_error(tiny_path, tmp_path):
+    """llama.cpp would throw through C, which ends the process."""
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(tiny_path.read_bytes().replace(b"\x02\0\0\0\0\0\0\0\xc4\xb6", b"\x02\0\0\0\0\0\0\0\xc4\x41", 1))
+    model = LlamaModel.load(path, CPU)
+    with pytest.raises(BackendError, match="damaged"):
+        model.tokenizer.decode(np.arange(model.vocab_size))
+    model.close()
 
 
 def test_the_log_is_kept_for_doctor(tiny_path):

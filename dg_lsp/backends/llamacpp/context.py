@@ -53,7 +53,7 @@ class LlamaContext:
         self._is_causal = True
         self._logits: Floats = np.empty((0, 0), dtype=np.float32)
         self._logits_address = 0
-        if not self._memory or api.llama_pooling_type(self._handle) != api.LLAMA_POOLING_TYPE_NONE:
+        if bool(self._memory) != model.has_cache or api.llama_pooling_type(self._handle) != api.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelUnsupportedError(
                 f"{model.path} keeps no prompt in memory or only makes embeddings; use a causal language model"

@@ -19,6 +19,7 @@ from dg_lsp.backends.llamacpp.candidates import Candidates
 from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
 from dg_lsp.backends.llamacpp.failures import decode_error
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled, whole
 from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
 from dg_lsp.backends.llamacpp.threads import ThreadChoice, choose_threads, physical_cores, thread_candidates
 from dg_lsp.canvas.plan import Flags, TokenIds, token_ids
@@ -54,7 +55,6 @@ class LlamaDenoiser:
         self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer
         self._model = model
-        self._mask_id = spec.sampling.mask_id if isinstance(spec.sampling, MaskSampling) else None
         self._budget = context_budget(
             spec,
             settings,
@@ -120,11 +120,11 @@ class LlamaDenoiser:
             canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._budget.canvas_tokens
         )
         self._check_place(slot, [len(canvas) for canvas in checked])
-        open_flags = [self._is_open(canvas) for canvas in checked]
+        open_flags = [open_positions(canvas, self.spec) for canvas in checked]
         # A canvas without a mask predicts itself, and costs nothing.
         asked = [number for number, flags in enumerate(open_flags) if flags.any()]
         if not asked:
-            return [_settled(canvas) for canvas in checked]
+            return [settled(canvas) for canvas in checked]
         ids = np.concatenate([checked[number] for number in asked])
         outputs = np.concatenate([open_flags[number] for number in asked])
         lengths = [len(checked[number]) for number in asked]
@@ -135,7 +135,7 @@ class LlamaDenoiser:
         reduced = self._step(slot, lengths, outputs, put, (temperature, rng))
         stops = np.cumsum([np.count_nonzero(flags) for flags in open_flags]).tolist()
         rows = (slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
-        return [_merged(*parts) for parts in zip(checked, open_flags, repeat(reduced), rows, strict=False)]
+        return [merged(*parts) for parts in zip(checked, open_flags, repeat(reduced), rows, strict=False)]
 
     def predict_rows(
         self, slot: int, canvases: Sequence[Floats], temperature: float, rng: np.random.Generator
@@ -168,19 +168,13 @@ class LlamaDenoiser:
 
         reduced = self._step(slot, lengths, np.ones(len(content), dtype=np.bool_), put, (temperature, rng))
         stops = np.cumsum(lengths).tolist()
-        return [_whole(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops, strict=True)]
+        return [whole(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops, strict=True)]
 
     def close(self) -> None:
         """Frees context and model. Harmless when repeated."""
         self._candidates.close()
         self._context.close()
         self._model.close()
-
-    def _is_open(self, canvas: TokenIds) -> Flags:
-        """Which positions need the model: masks, or all of them for uniform noise."""
-        if self._mask_id is None:
-            return np.ones(len(canvas), dtype=np.bool_)
-        return canvas == self._mask_id
 
     def _check_place(self, slot: int, lengths: Sequence[int]) -> None:
         check_slot(slot, self.num_slots)
@@ -260,6 +254,11 @@ class LlamaDenoiser:
 
 
 def _check_spec(spec: ModelSpec, model: LlamaModel) -> None:
+    if not model.has_cache:
+        raise ModelUnsupportedError(
+            f"{model.path} has a diffusion architecture without a KV cache, which a later version will run; "
+            "use a model of a causal architecture such as qwen3"
+        )
     named = [*spec.banned_ids, *spec.end_ids]
     named += [spec.sampling.mask_id] if isinstance(spec.sampling, MaskSampling) else []
     named += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []
@@ -267,28 +266,3 @@ def _check_spec(spec: ModelSpec, model: LlamaModel) -> None:
         raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
     if len(set(spec.banned_ids)) >= model.vocab_size or not spec.canvas_lengths or min(spec.canvas_lengths) < 1:
         raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")
-
-
-def _settled(canvas: TokenIds) -> Prediction:
-    """Every position predicts the token it holds."""
-    return Prediction(
-        canvas.copy(), canvas.copy(), np.ones(len(canvas), dtype=np.float32), np.zeros(len(canvas), dtype=np.float32)
-    )
-
-
-def _merged(canvas: TokenIds, flags: Flags, reduced: Reduced, rows: slice) -> Prediction:
-    """What the canvas holds, and at its open positions what the model says."""
-    if rows.stop - rows.start == len(canvas):
-        return _whole(reduced, rows)
-    merged = _settled(canvas)
-    merged.argmax_ids[flags] = reduced.argmax_ids[rows]
-    merged.sampled_ids[flags] = reduced.sampled_ids[rows]
-    merged.confidence[flags] = reduced.confidence[rows]
-    merged.entropy[flags] = reduced.entropy[rows]
-    return merged
-
-
-def _whole(reduced: Reduced, rows: slice) -> Prediction:
-    return Prediction(
-        reduced.argmax_ids[rows], reduced.sampled_ids[rows], reduced.confidence[rows], reduced.entropy[rows]
-    )

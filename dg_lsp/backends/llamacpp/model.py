@@ -40,6 +40,8 @@ class LlamaModel:
         self.trained_context_length = int(api.llama_model_n_ctx_train(handle))
         self.has_plain_positions = api.llama_model_rope_type(handle) not in _MULTI_AXIS_ROPE
         """One position a token; embeddings as input need that."""
+        self.has_cache = not api.llama_model_is_diffusion(handle)
+        """llama.cpp gives its own diffusion architectures no KV cache: every step computes the prompt again."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
         self._refuse_unsupported(api.llama_vocab_type(vocabulary))
 
@@ -106,15 +108,13 @@ class LlamaModel:
             self._handle = None
 
     def _refuse_unsupported(self, vocab_type: int) -> None:
-        """What llama.cpp loads but cannot denoise a canvas with over a cached prompt."""
+        """What llama.cpp loads but cannot denoise a canvas with."""
         api, handle = self._api, self._handle
         if vocab_type == 0 or not self.vocab_size:
             raise ModelUnsupportedError(f"{self.path} has no vocabulary; use a model with its tokenizer inside")
-        if api.llama_model_is_diffusion(handle):
-            raise ModelUnsupportedError(
-                f"{self.path} has a diffusion architecture without a KV cache, which a later version will run; "
-                "use a model of a causal architecture such as qwen3"
-            )
+        # As a signed number; a context made of it would take all memory.
+        if self.trained_context_length < 1:
+            raise ModelUnsupportedError(f"{self.path} names an impossible context length; use another model")
         if api.llama_model_has_encoder(handle) or not api.llama_model_has_decoder(handle):
             raise ModelUnsupportedError(f"{self.path} is an encoder, not a language model; use another model")
         if api.llama_model_is_recurrent(handle) or api.llama_model_is_hybrid(handle):

@@ -61,6 +61,10 @@ class LlamaTokenizer:
 
     def _native_piece(self, token: int) -> bytes:
         self._check_open()
+        text = self._api.llama_vocab_get_text(self._vocabulary, token) or b""
+        # llama.cpp throws through C here too: a damaged vocabulary shows in its spelling.
+        if text.decode("utf-8", "replace").encode() != text:
+            raise BackendError(f"the model's token {token} is spelled in bytes that are no text; its file is damaged")
         size = _PIECE_BYTES
         for _ in range(2):
             buffer = ctypes.create_string_buffer(size)

@@ -1,0 +1,106 @@
+"""`dg-lsp bench steps`: what a denoising step costs here, and what it would cost without a cached prompt."""
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
+from dg_lsp.bench.recompute import Comparison, compare_recomputed
+from dg_lsp.bench.steps import Overhead, StepTimes, measure_overhead, measure_steps
+from dg_lsp.bench.tables import comparison_table, overhead_line, step_table
+from dg_lsp.bench.twin import write_twin
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.cli.loading import load_model, open_denoiser
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.errors import UsageError
+from dg_lsp.settings import Settings
+
+COMPARED_PROMPT = 512
+"""Tokens of the prompt that is cached on one side and recomputed on the other."""
+COMPARED_CANVASES = (16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """Everything that one run measured."""
+
+    model: str
+    threads: int
+    times: dict[int, StepTimes]
+    """By prompt length."""
+    overhead: Overhead
+    comparisons: tuple[Comparison, ...]
+    """Random weights of the model's size; empty where `gguf`, which writes them, is not installed."""
+
+    def lines(self) -> Iterator[str]:
+        """As Markdown."""
+        yield f"{self.model}, {self.threads} threads, medians in milliseconds"
+        yield ""
+        yield from step_table(self.times)
+        yield ""
+        yield overhead_line(self.overhead)
+        if self.comparisons:
+            yield ""
+            yield f"random weights of the same size, prompt of {COMPARED_PROMPT} tokens:"
+            yield ""
+            yield from comparison_table(self.comparisons)
+
+    def json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+def measure(settings: Settings, rounds: int) -> StepReport:
+    """Loads the model of the settings and measures it.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    model = load_model(settings)
+    sizes, spec = model.weights.metadata, model.spec
+    denoiser = open_denoiser(model, settings)
+    engine = Engine(denoiser, denoiser.tokenizer, settings.fill)
+    try:
+        prompts = sorted({min(length, spec.max_prompt_tokens) for length in (64, 256, 512)})
+        times = {length: measure_steps(denoiser, length, spec.canvas_lengths, rounds=rounds) for length in prompts}
+        overhead = measure_overhead(engine, list(_requests()))
+    finally:
+        engine.close()
+    try:
+        comparisons = _compare(sizes, spec, settings, rounds)
+    except UsageError:
+        comparisons = ()
+    return StepReport(spec.name, denoiser.threads, times, overhead, comparisons)
+
+
+def _requests() -> Iterator[FillRequest]:
+    """Line ends of a real file, our own."""
+    text = Path(__file__).read_text(encoding="utf-8")
+    for word in ("import ", "return ", "yield ", " = ", "(", "if "):
+        start = len(text) // 2 if word == " = " else 0
+        offset = text.index(word, start) + len(word)
+        end = text.index("\n", offset)
+        yield FillRequest(Snapshot(f"file:///{word}", 0, text[:offset] + text[end:]), offset, deadline_ms=60_000)
+
+
+def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, rounds: int) -> tuple[Comparison, ...]:
+    spec = dataclasses.replace(spec, max_prompt_tokens=COMPARED_PROMPT, canvas_lengths=COMPARED_CANVASES)
+    with tempfile.TemporaryDirectory() as folder:
+        for architecture in ("qwen2", "dream"):
+            write_twin(Path(folder, architecture), sizes, architecture, spec.vocab_size)
+        cached = LlamaDenoiser(LlamaModel.load(Path(folder, "qwen2"), settings.runtime), spec, settings.runtime)
+        recomputing = RecomputingDenoiser(
+            LlamaModel.load(Path(folder, "dream"), settings.runtime), spec, threads=cached.threads
+        )
+        try:
+            return compare_recomputed(cached, recomputing, COMPARED_PROMPT, COMPARED_CANVASES, rounds=rounds)
+        finally:
+            cached.close()
+            recomputing.close()
