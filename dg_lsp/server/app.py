@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 from lsprotocol import types
@@ -189,6 +189,8 @@ def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings)
             return await _serve(create_server(open_engine, settings), reader, writer)
         finally:
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
     return asyncio.run(session())
 
@@ -214,6 +216,8 @@ async def _end_tasks() -> None:
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
+    # a task that ended just now answers from a callback, which the loop still has to come to
+    await asyncio.sleep(0)
 
 
 def _quieten() -> None:

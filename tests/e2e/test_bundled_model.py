@@ -80,7 +80,7 @@ def test_typing_over_the_bundled_model(launcher):
 
 def test_leaving_while_the_bundled_model_loads(launcher):
     """At whatever moment of loading: the process ends by itself, and well."""
-    for _ in range(4):
+    for _ in range(2):
         client = launcher.launch(COMMAND)
         client.handshake()
         client.open(SOURCE)

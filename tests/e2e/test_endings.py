@@ -114,6 +114,21 @@ def test_tcp(start):
     client.check()
 
 
+def test_tcp_answers_what_is_pending(start):
+    client = start("slow", "0")
+    port = listening_port(client)
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
+        client.connect(stream, stream)
+        client.handshake(options=PATIENT)
+        client.open("s\n")
+        pending = client.complete(0, 1)
+        client.requested.append("bye")
+        client.send_bytes(client.encode(id="bye", method="shutdown") + client.encode(method="exit"))
+        assert client.wait_end() == 0
+    assert client.answer(pending)["error"]["code"] == client.CANCELLED
+    client.check()
+
+
 def test_a_tcp_client_that_dies_takes_the_server_along(start):
     client = start("fill", "0")
     with socket.create_connection(("127.0.0.1", listening_port(client))) as connection:
