@@ -16,11 +16,24 @@ from dg_lsp.training.corpus import SourceFile, capped, clean, deduplicate, is_co
 from dg_lsp.training.licences import is_allowed
 from dg_lsp.training.store import build_store, write_store
 from dg_lsp.training.tokenizer import load_tokenizer, train_tokenizer
-from dg_lsp.training.wheels import STDLIB, Pins, Wheel, fetch, read_pins, read_wheels, stdlib_sources, wheel_sources
+from dg_lsp.training.wheels import (
+    PACKAGES,
+    STDLIB,
+    Pins,
+    Wheel,
+    fetch,
+    read_pins,
+    read_wheels,
+    stdlib_sources,
+    wheel_sources,
+)
 
 MAX_PACKAGE_CHARS = 5_000_000
 TOKENIZER_STRIDE = 3  # the tokenizer learns from every third file: more changes nothing but the wait
 SPLITS = ("train", "val")
+MANIFEST = Path(__file__).with_name("manifest.json")  # the bundled model's
+
+Manifest = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ def build_corpus(wheels: list[Wheel], pins: Pins, counts: Counter[str]) -> dict[
     return {split: [f for f in kept if (f.package in pins.held_out) == (split == "val")] for split in SPLITS}
 
 
-def _manifest(splits: dict[str, list[SourceFile]], wheels: list[Wheel], counts: Counter[str]) -> dict[str, object]:
+def _manifest(splits: dict[str, list[SourceFile]], wheels: list[Wheel], counts: Counter[str]) -> Manifest:
     stated = {wheel.package: (wheel.version, wheel.licence) for wheel in wheels}
     stated[STDLIB] = (platform.python_version(), "PSF-2.0")
     sources = []
@@ -80,9 +93,9 @@ def _manifest(splits: dict[str, list[SourceFile]], wheels: list[Wheel], counts: 
     return {"sources": sources, "dropped": dict(counts)}
 
 
-def prepare(root: Path, *, offline: bool = False) -> dict[str, object]:
-    """Everything `train` needs, under `root`; returns the manifest that was written there and beside this file."""
-    pins = read_pins()
+def prepare(root: Path, *, offline: bool = False, packages: Path = PACKAGES, copy: Path | None = MANIFEST) -> Manifest:
+    """Everything `train` needs, under `root`; returns the manifest, which is written there and to `copy`."""
+    pins = read_pins(packages)
     missing = [] if offline else fetch(pins, root / "wheels")
     pinned = [w for w in read_wheels(root / "wheels") if pins.versions.get(w.package) == w.version]
     wheels = [w for w in pinned if is_allowed(w.licence)]
@@ -99,7 +112,8 @@ def prepare(root: Path, *, offline: bool = False) -> dict[str, object]:
     manifest["not_available"] = missing
     manifest["tokens"] = {s: _store(root / s, files, tokenizer) for s, files in splits.items()}
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    shutil.copyfile(root / "manifest.json", Path(__file__).with_name("manifest.json"))
+    if copy:
+        shutil.copyfile(root / "manifest.json", copy)
     return manifest
 
 

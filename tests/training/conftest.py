@@ -7,11 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("tokenizers")
-
 from dg_lsp.training.config import NetworkConfig, OptimizerConfig, RowConfig, TrainConfig
-from dg_lsp.training.store import build_store, write_store
-from dg_lsp.training.tokenizer import train_tokenizer
 
 WORDS = (
     "total",
@@ -58,6 +54,10 @@ def one_thread():
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """texts, tokenizer, root (with train, val and tokenizer.json) and a configuration of two tiny layers."""
+    pytest.importorskip("tokenizers")
+    from dg_lsp.training.store import build_store, write_store
+    from dg_lsp.training.tokenizer import train_tokenizer
+
     rng = random.Random(3)
     texts = [source(rng, rng.randrange(20, 200)) for _ in range(60)]
     tokenizer = train_tokenizer(texts, 512)
