@@ -16,6 +16,12 @@ def token_ids(ids: npt.ArrayLike) -> TokenIds:
     return array
 
 
+def among(ids: TokenIds, wanted: TokenIds) -> Flags:
+    """Which ids are any of a few wanted ones; shape (N,). Several times faster than `numpy.isin` at this size."""
+    found: Flags = (ids[:, None] == wanted).any(axis=1)
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CanvasPlan:
     """What is prefilled into the KV cache, and what is denoised after it."""

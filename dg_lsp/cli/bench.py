@@ -29,7 +29,6 @@ def samples(
     from dg_lsp.cli import loading
     from dg_lsp.cli.configuration import configure, overrides
     from dg_lsp.cli.source import SourceFile
-    from dg_lsp.cli.visual import drain
     from dg_lsp.engine.request import FillRequest
     from dg_lsp.engine.result import FillResult
 
@@ -39,7 +38,7 @@ def samples(
     def fill(place: ExpectedFill) -> FillResult:
         source = SourceFile.read(places.parent / place.file)
         request = FillRequest(source.snapshot(), source.offset_at(place.line, place.col))
-        return drain(engine.run(request, deadline=math.inf))
+        return engine.fill(request, deadline=math.inf)
 
     try:
         for line in markdown_table(fill_places(listed, fill)):

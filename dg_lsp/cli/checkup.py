@@ -14,7 +14,6 @@ from typing import Any
 from dg_lsp import __version__
 from dg_lsp.cli.configuration import configure, settings_file
 from dg_lsp.cli.report import rejected
-from dg_lsp.cli.visual import drain
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
@@ -101,7 +100,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
 
 def _timed_fill(engine: Engine, load_ms: float) -> dict[str, Any]:
     request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE))
-    result = drain(engine.run(request, deadline=math.inf))
+    result = engine.fill(request, deadline=math.inf)
     return {
         "text": result.text,
         "rejected": rejected(result),

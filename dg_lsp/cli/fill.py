@@ -11,8 +11,8 @@ import typer
 from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
 
 if TYPE_CHECKING:
-    from dg_lsp.cli.visual import Frames
-    from dg_lsp.context.snapshot import Snapshot
+    from dg_lsp.engine.engine import Engine
+    from dg_lsp.engine.request import FillRequest
     from dg_lsp.engine.result import FillResult
 
 
@@ -48,8 +48,7 @@ def fill(
     if write:
         source.check_writable()
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
-    snapshot = source.snapshot()
-    request = FillRequest(snapshot, offset, num_candidates=candidates, suffix_lines=suffix_lines, seed=seed)
+    request = FillRequest(source.snapshot(), offset, num_candidates=candidates, suffix_lines=suffix_lines, seed=seed)
 
     from dg_lsp.cli import loading
 
@@ -59,7 +58,7 @@ def fill(
     try:
         # nobody is typing meanwhile, so without --deadline the whole fill is waited for
         until = math.inf if deadline is None else time.monotonic() + deadline / 1e3
-        result = _show(engine.run(request, deadline=until), snapshot, offset, visual=visual, as_json=as_json)
+        result = _show(engine, request, until, visual=visual, as_json=as_json)
     finally:
         engine.close()
     if write and result.candidates:
@@ -68,18 +67,18 @@ def fill(
     return 0 if result.candidates else 1
 
 
-def _show(frames: "Frames", snapshot: "Snapshot", offset: int, *, visual: bool, as_json: bool) -> "FillResult":
-    """Drains the frames; with --visual, they go to standard error where --json owns standard output."""
+def _show(engine: "Engine", request: "FillRequest", until: float, *, visual: bool, as_json: bool) -> "FillResult":
+    """Fills; with --visual, the steps go to standard error where --json owns standard output."""
     from rich.console import Console
 
-    from dg_lsp.cli.visual import drain, show_fill, watch
+    from dg_lsp.cli.visual import show_fill, watch
 
     console = Console(highlight=False, stderr=as_json)
     if visual:
-        return watch(frames, snapshot, offset, console)
-    result = drain(frames)
+        return watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
+    result = engine.fill(request, deadline=until)
     if not as_json:
-        show_fill(result, snapshot, offset, console)
+        show_fill(result, request.snapshot, request.offset, console)
     return result
 
 

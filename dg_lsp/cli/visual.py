@@ -22,8 +22,8 @@ _SHOWN_FROM = 0.2
 _COLOURS = ((0.9, "green"), (0.7, "yellow"), (0.4, "dark_orange"), (0.0, "red"))
 
 
-def drain(frames: Frames, show: Callable[[Frame], None] = lambda _: None) -> FillResult:
-    """Asks for all frames; returns the result behind the last one."""
+def drain(frames: Frames, show: Callable[[Frame], None]) -> FillResult:
+    """Shows all frames; returns the result behind the last one."""
     while True:
         try:
             frame = next(frames)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.plan import Flags, TokenIds
+from dg_lsp.canvas.plan import Flags, TokenIds, among
 from dg_lsp.canvas.spec import MaskSampling, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.step import Step, Stop
@@ -26,7 +26,7 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     is_last = step.number + 1 >= sampling.max_denoising_steps
     taken = ~step.committed & (is_last | (prediction.confidence > sampling.confidence_threshold))
     taken[forced] = True
-    ends = np.isin(draft, end_ids)
+    ends = among(draft, end_ids)
     if sampling.order is UnmaskOrder.LEFTMOST:
         taken &= ~ends | _in_order(step.committed | (taken & ~ends))
     committed = step.committed | taken

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.plan import TokenIds, among, token_ids
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.diffusion.step import Step
 
@@ -28,7 +28,7 @@ class Draft:
     def extend(self, step: Step, end_ids: TokenIds) -> "Draft":
         """This draft and what has settled of the canvas after it, up to the first end token."""
         ids = step.canvas_ids[: step.num_settled]
-        ends = np.flatnonzero(np.isin(ids, end_ids))
+        ends = np.flatnonzero(among(ids, end_ids))
         length = int(ends[0]) if len(ends) else len(ids)
         return Draft(
             ids=token_ids(np.concatenate([self.ids, ids[:length]])),

@@ -16,7 +16,8 @@ from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.context.window import prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.draft import Draft
-from dg_lsp.engine.filling import Filling, Limits, with_overrides
+from dg_lsp.engine.filling import Filling, Limits, Progress, with_overrides
+from dg_lsp.engine.frames import Framer
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.slots import Slots
@@ -51,13 +52,13 @@ class Engine:
         """What a request that says nothing gets."""
         return self._settings
 
-    def fill(self, request: FillRequest) -> FillResult:
+    def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
         """The result, without looking at the steps.
 
         Raises:
             RequestError, BackendError: as `run` does.
         """
-        steps = self.run(request)
+        steps = self.run(request, deadline=deadline)
         while True:
             try:
                 next(steps)
@@ -65,8 +66,8 @@ class Engine:
                 result: FillResult = end.value
                 return result
 
-    def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
-        """A frame per denoising step, then the result. Not asking for the next frame cancels the request.
+    def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
+        """One value per denoising step, then the result. Not asking for the next one cancels the request.
 
         Args:
             request: what is asked.
@@ -85,7 +86,7 @@ class Engine:
         self._slots.hold(slot, prompt_ids)
         sampling = with_overrides(self.spec.sampling, self._settings.confidence_threshold, self._settings.order)
         filling = Filling(denoiser, self._tokenizer, sampling, limits, np.random.default_rng(request.seed))
-        drafts = yield from filling.run(slot, prompt_ids)
+        drafts = yield from watch.passing_on(filling.run(slot, prompt_ids))
         with watch.stage("postprocess"):
             verdicts = [self._judge(draft, request, limits) for draft in drafts]
             candidates, rejections = rank(verdicts)
@@ -101,6 +102,18 @@ class Engine:
             cached_tokens=len(prompt_ids) - num_decoded,
             timings=watch.timings(),
         )
+
+    def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
+        """`run` for who wants to look at the canvas."""
+        framer = Framer(self._tokenizer, self.spec)
+        steps = self.run(request, deadline=deadline)
+        while True:
+            try:
+                progress = next(steps)
+            except StopIteration as end:
+                result: FillResult = end.value
+                return result
+            yield framer.frame(progress)
 
     def close(self) -> None:
         """Gives the model's memory back."""

@@ -14,7 +14,6 @@ from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.loop import race
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.draft import Draft
-from dg_lsp.engine.result import Cell, Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,18 @@ class Limits:
     def is_over(self) -> bool:
         """The deadline has passed."""
         return self.deadline is not None and time.monotonic() >= self.deadline
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """The first candidate after one denoising step."""
+
+    block: int
+    """0 for the first canvas; a longer fill goes on in further ones."""
+    number: int
+    """Steps so far, counted over the whole request."""
+    step: Step
+    draft: Draft
 
 
 class Filling:
@@ -52,7 +63,7 @@ class Filling:
         self._end_ids = token_ids(denoiser.spec.end_ids)
         self._steps = 0
 
-    def run(self, slot: int, prompt_ids: TokenIds) -> Generator[Frame, None, tuple[Draft, ...]]:
+    def run(self, slot: int, prompt_ids: TokenIds) -> Generator[Progress, None, tuple[Draft, ...]]:
         """Drafts of all candidates; only the first goes on into further canvases."""
         spec, limits = self._denoiser.spec, self._limits
         plan = open_canvas(prompt_ids, spec, limits.canvas_length, self._rng)
@@ -69,14 +80,14 @@ class Filling:
 
     def _block(
         self, block: int, slot: int, plans: list[CanvasPlan], before: Draft
-    ) -> Generator[Frame, None, tuple[Draft, ...]]:
+    ) -> Generator[Progress, None, tuple[Draft, ...]]:
         drafts = (before,) * len(plans)
         if self._limits.is_over():
             return drafts
         for steps in race(self._denoiser, slot, plans, self._sampling, self._rng):
             self._steps += 1
             drafts = tuple(before.extend(step, self._end_ids) for step in steps)
-            yield self._frame(block, steps[0], drafts[0])
+            yield Progress(block, self._steps, steps[0], drafts[0])
             is_done = all(step.stop or self._is_enough(draft) for step, draft in zip(steps, drafts, strict=True))
             if is_done or self._limits.is_over():
                 break
@@ -87,16 +98,6 @@ class Filling:
         if draft.is_ended or len(draft.ids) >= self._limits.max_tokens:
             return True
         return self._limits.max_lines is not None and self._text(draft.ids).count("\n") >= self._limits.max_lines
-
-    def _frame(self, block: int, step: Step, draft: Draft) -> Frame:
-        ends = np.isin(step.draft_ids, self._end_ids)
-        cells = tuple(
-            Cell(
-                self._text(step.draft_ids[i : i + 1]), float(step.confidence[i]), bool(step.committed[i]), bool(ends[i])
-            )
-            for i in range(len(step.draft_ids))
-        )
-        return Frame(block, self._steps, cells, self._text(draft.ids))
 
     def _text(self, ids: TokenIds) -> str:
         return self._tokenizer.decode(ids).decode("utf-8", "replace")

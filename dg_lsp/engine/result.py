@@ -13,7 +13,7 @@ class Timings:
     denoise: float
     postprocess: float
     total: float
-    """From the engine's first look at the request to its result; waiting for the model is not in it."""
+    """From the engine's first look at the request to its result, less the time in which somebody drew its steps."""
     decode: float
     """Inside the backend's prefill and predict calls: what is left of the total is the engine's own overhead."""
 

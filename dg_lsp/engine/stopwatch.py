@@ -1,10 +1,14 @@
 """Wall time of one request by stage."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from dg_lsp.engine.result import Timings
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 class Stopwatch:
@@ -23,10 +27,24 @@ class Stopwatch:
         finally:
             self._stages[name] = self._stages.get(name, 0.0) + time.perf_counter() - start
 
+    def passing_on(self, values: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
+        """The generator itself; the time until its next value is asked for belongs to whoever looks at the last one."""
+        try:
+            while True:
+                value = next(values)
+                with self.stage("looking"):
+                    yield value
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        finally:
+            values.close()
+
     def timings(self) -> Timings:
         """Milliseconds so far; `denoise` is what neither prefill nor postprocess took."""
-        total = time.perf_counter() - self._start
-        prefill, predict, postprocess = (self._stages.get(name, 0.0) for name in ("prefill", "predict", "postprocess"))
+        names = ("prefill", "predict", "postprocess", "looking")
+        prefill, predict, postprocess, looking = (self._stages.get(name, 0.0) for name in names)
+        total = time.perf_counter() - self._start - looking
         return Timings(
             prefill=1e3 * prefill,
             denoise=1e3 * (total - prefill - postprocess),

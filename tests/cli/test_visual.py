@@ -19,7 +19,7 @@ OFFSET = 14
 
 def frames_of(fill, **settings):
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, FillSettings(**settings)).run(FillRequest(SNAPSHOT, OFFSET))
+    return Engine(denoiser, denoiser.tokenizer, FillSettings(**settings)).frames(FillRequest(SNAPSHOT, OFFSET))
 
 
 def watched(fill, *, terminal, width=60, height=30, **settings):

@@ -23,7 +23,7 @@ def ask(text, **more):
 
 
 def frames_of(engine, request, **more):
-    steps, frames = engine.run(request, **more), []
+    steps, frames = engine.frames(request, **more), []
     while True:
         try:
             frames.append(next(steps))
