@@ -100,6 +100,15 @@ def test_a_canvas_can_make_a_slot_go(open_denoiser):
     assert denoiser.prefill(1, np.resize(PROMPT, 200)) == 200
 
 
+def test_a_canvas_makes_no_more_slots_go_than_it_must(open_denoiser):
+    denoiser = open_denoiser(context_length=256)
+    prompts = [PROMPT[:10], np.resize(PROMPT, 130), PROMPT[:20]]
+    for slot in (1, 2, 0):
+        denoiser.prefill(slot, prompts[slot])
+    denoiser.predict(0, [canvas(32)] * 4, 0.0, rng())
+    assert [denoiser.prefill(slot, prompts[slot]) for slot in (0, 2, 1)] == [0, 0, 130]
+
+
 def test_a_cache_that_turns_out_full_is_emptied_once(open_denoiser, monkeypatch):
     denoiser = open_denoiser()
     denoiser.prefill(0, PROMPT)

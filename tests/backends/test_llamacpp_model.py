@@ -152,6 +152,16 @@ def test_an_impossible_context_length_is_refused(write_model):
         LlamaModel.load(path, CPU)
 
 
+def test_an_impossible_number_of_layers_is_refused(tiny_path, tmp_path):
+    key = b"qwen3.block_count\x04\0\0\0"
+    whole = tiny_path.read_bytes()
+    assert key in whole
+    path = tmp_path / "deep.gguf"
+    path.write_bytes(whole.replace(key + b"\x02\0\0\0", key + b"\x02\0\x80\0"))
+    with pytest.raises(ModelUnsupportedError, match="layers"):
+        LlamaModel.load(path, CPU)
+
+
 def test_a_damaged_vocabulary_is_an_error(tiny_path, tmp_path):
     """llama.cpp would throw through C, which ends the process."""
     path = tmp_path / "damaged.gguf"

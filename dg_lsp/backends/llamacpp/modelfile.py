@@ -33,6 +33,11 @@ def checked_size(path: Path) -> int:
         raise ModelNotFoundError(f"{path} does not exist; check the path of the model") from error
     except OSError as error:
         raise file_error(path, error) from error
+    _check_start(path, start)
+    return size
+
+
+def _check_start(path: Path, start: bytes) -> None:
     if start[:4] != b"GGUF":
         raise ModelBrokenError(f"{path} is not a GGUF file; name a model in GGUF format")
     if len(start) < _HEADER.size:
@@ -45,4 +50,3 @@ def checked_size(path: Path) -> int:
             raise ModelUnsupportedError(
                 f"{path} names {layers} layers, llama.cpp takes {_MAX_LAYERS}; use another model"
             )
-    return size
