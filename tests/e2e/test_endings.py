@@ -49,7 +49,7 @@ def test_shutdown_and_exit_in_one_piece(start):
     client.check()
 
 
-@pytest.mark.parametrize("scenario", ["idle", "computing", "loading"])
+@pytest.mark.parametrize("scenario", ["computing", "loading"])
 def test_a_client_that_dies_takes_the_server_along(start, steps, tmp_path, scenario):
     env = {}
     if scenario == "loading":
