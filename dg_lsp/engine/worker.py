@@ -33,6 +33,7 @@ class Worker:
     def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings) -> None:
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or why it could not be opened. Read it, don't run it."""
+        self.ready.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it for the others
         self._settings = settings
         self._waiting: OrderedDict[str, _Job] = OrderedDict()
         self._running: _Job | None = None
@@ -54,18 +55,22 @@ class Worker:
                 return job.future
             stale = self._waiting.pop(request.snapshot.uri, None)
             running = self._running
+            must_wait = not self.ready.done() or running is not None or bool(self._waiting)
             self._waiting[request.snapshot.uri] = job
             self._changed.notify()
         if stale is not None:
             stale.future.cancel()
         if running is not None and running.request.snapshot.uri == request.snapshot.uri:
             running.future.cancel()
-        if not self.ready.done() or running is not None:
+        if must_wait:
             self._watch_deadline(job, seconds)
         return job.future
 
     def close(self) -> None:
-        """Cancels what waits, stops what runs within one denoising step, and gives the model's memory back."""
+        """Cancels what waits, stops what runs within one denoising step, and gives the model's memory back.
+
+        A model that is still being opened is left to its daemon thread: that can take long.
+        """
         with self._changed:
             self._is_closed = True
             jobs = [*self._waiting.values(), *([self._running] if self._running else [])]
@@ -73,7 +78,8 @@ class Worker:
             self._changed.notify()
         for job in jobs:
             job.future.cancel()
-        self._thread.join(timeout=10)
+        if self.ready.done():
+            self._thread.join(timeout=10)
 
     def _watch_deadline(self, job: _Job, seconds: float) -> None:
         timer = threading.Timer(seconds, lambda: _settle(job.future, _unfinished()))

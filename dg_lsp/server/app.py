@@ -69,7 +69,7 @@ class Server(LanguageServer):
         began = time.monotonic()
         self._worker = Worker(partial(self._open_engine, self.settings), self.settings.fill)
         ready = asyncio.wrap_future(self._worker.ready)
-        [engine] = await asyncio.gather(asyncio.shield(ready), return_exceptions=True)
+        [engine] = await asyncio.gather(ready, return_exceptions=True)
         if isinstance(engine, asyncio.CancelledError):
             raise engine
         if isinstance(engine, BaseException):
@@ -99,8 +99,8 @@ class Server(LanguageServer):
         return result.candidates
 
     def close(self) -> None:
-        """Stops the model. One that is still being opened is left to its daemon thread: that can take long."""
-        if self._worker is not None and self._worker.ready.done():
+        """Stops the model."""
+        if self._worker is not None:
             self._worker.close()
 
 

@@ -129,6 +129,38 @@ def test_the_deadline_covers_waiting_for_another_document(worker_of):
     assert first.result(TIMEOUT).text == "x"
 
 
+def test_the_deadline_covers_waiting_behind_a_request_that_has_not_begun(worker_of):
+    opened = threading.Event()
+    denoiser = Gate("x")
+    worker = worker_of(denoiser, before=lambda: opened.wait(TIMEOUT))
+    worker.submit(ask("file:///first.py"))
+    result = worker.submit(ask(deadline_ms=20)).result(TIMEOUT)
+    assert [rejection.reason for rejection in result.rejections] == [Reason.UNFINISHED]
+    opened.set()
+    denoiser.go_on.set()
+
+
+def test_nobody_can_cancel_the_opening_for_the_others(worker_of):
+    worker = worker_of(ScriptedDenoiser("x"))
+    assert not worker.ready.cancel()
+    assert worker.submit(ask()).result(TIMEOUT).text == "x"
+
+
+def test_closing_does_not_wait_for_a_model_that_is_being_opened():
+    opened = threading.Event()
+
+    def open_engine():
+        opened.wait(TIMEOUT)
+        raise ModelBrokenError("too late")
+
+    worker = Worker(open_engine, LONG)
+    future = worker.submit(ask())
+    worker.close()
+    assert future.cancelled()
+    assert not worker.ready.done()
+    opened.set()
+
+
 def test_a_model_that_cannot_be_opened_fails_every_request(worker_of):
     def fail():
         raise ModelBrokenError("cut short")
