@@ -14,6 +14,7 @@ from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.loop import race
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.draft import Draft
+from dg_lsp.postprocess.trim import goes_in_circles
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,12 @@ class Filling:
         return drafts
 
     def _is_enough(self, draft: Draft) -> bool:
-        """The fill has ended, or all the lines that may be shown are complete."""
+        """The fill has ended, all the lines that may be shown are complete, or nothing new will come."""
         if draft.is_ended or len(draft.ids) >= self._limits.max_tokens:
             return True
-        return self._limits.max_lines is not None and self._text(draft.ids).count("\n") >= self._limits.max_lines
-
-    def _text(self, ids: TokenIds) -> str:
-        return self._tokenizer.decode(ids).decode("utf-8", "replace")
+        text = self._tokenizer.decode(draft.ids).decode("utf-8", "replace")
+        has_all_lines = self._limits.max_lines is not None and text.count("\n") >= self._limits.max_lines
+        return has_all_lines or goes_in_circles(text)
 
 
 def with_overrides(

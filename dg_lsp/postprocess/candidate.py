@@ -13,6 +13,8 @@ class Reason(StrEnum):
     """It only says what already follows the cursor."""
     REPEATS_PREFIX = "repeats-prefix"
     """It says the line before the cursor again."""
+    REPEATS_ITSELF = "repeats-itself"
+    """The same few words over and over."""
     SYNTAX_ERROR = "syntax-error"
     """It adds a syntax error where there was none."""
     NOT_TEXT = "not-text"

@@ -8,7 +8,7 @@ from dg_lsp.postprocess.indent import align, cut_at_margin, skip_blank_lines
 from dg_lsp.postprocess.join import drop_below, drop_rest, repeats_above
 from dg_lsp.postprocess.language import language_of
 from dg_lsp.postprocess.syntax import REACH, Surroundings
-from dg_lsp.postprocess.trim import cut_lines, cut_loops, expand_indentation, to_text, trim_blanks
+from dg_lsp.postprocess.trim import cut_lines, cut_loops, expand_indentation, goes_in_circles, to_text, trim_blanks
 
 
 def judge(
@@ -25,9 +25,12 @@ def judge(
         return Rejection(Reason.NOT_TEXT)
     place = Place.at(snapshot.text, offset).as_shown()
     comment = language_of(snapshot.language).comment
-    shown = _shaped(text, place, allowed_lines(place) if max_lines is None else max_lines, comment)
+    max_lines = allowed_lines(place) if max_lines is None else max_lines
+    shown = _shaped(text, place, max_lines, comment)
     if not shown.strip():
         return Rejection(Reason.EMPTY, text)
+    if goes_in_circles(cut_lines(text, max_lines)):
+        return Rejection(Reason.REPEATS_ITSELF, text)
     joined = _joined(shown, place, comment)
     if isinstance(joined, Rejection):
         return joined

@@ -1,12 +1,15 @@
 """A fill's bytes to text, and its loose ends cut off."""
 
 import codecs
+import re
 import unicodedata
 
 from dg_lsp.context.style import LINE_END, TAB_WIDTH
 
 NUM_LOOPS = 3
 """A line that comes so many times in a row is a model going in circles."""
+
+_LOOP = re.compile(r"(.{3,40}?)\1{4}")
 
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 # what stands for broken bytes, and what makes code read otherwise than it runs
@@ -42,6 +45,12 @@ def cut_loops(text: str) -> str:
         if any(char.isalnum() for char in lines[i]) and len(set(lines[i : i + NUM_LOOPS])) == 1:
             return "\n".join(lines[: i + 1])
     return text
+
+
+def goes_in_circles(text: str) -> bool:
+    """The same piece of a line, letters in it, comes five times in a row: a model that has lost its way."""
+    pieces = (match[1] for line in text.split("\n") for match in _LOOP.finditer(line))
+    return any(any(map(str.isalpha, piece)) for piece in pieces)
 
 
 def trim_blanks(text: str, *, is_line_end: bool) -> str:

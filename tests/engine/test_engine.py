@@ -66,7 +66,7 @@ def test_max_lines_of_the_request_is_kept():
 
 
 def test_a_long_fill_goes_on_canvas_by_canvas():
-    text = "'" + "abcdefgh" * 6 + "'"
+    text = "'" + "".join(f"{n:03}" for n in range(16)) + "'"
     engine, _ = engine_of(text, tokens_per_step=8)
     frames, result = frames_of(engine, ask("a = |\n"))
     assert result.text == text
@@ -74,8 +74,16 @@ def test_a_long_fill_goes_on_canvas_by_canvas():
     assert result.canvas_length == 16
 
 
+def test_a_fill_that_goes_in_circles_is_stopped_and_not_shown():
+    engine, denoiser = engine_of("width, " * 9, tokens_per_step=1)
+    result = engine.fill(ask("a = f(|\n"))
+    assert [rejection.reason for rejection in result.rejections] == [Reason.REPEATS_ITSELF]
+    assert denoiser.num_steps == len("width, " * 5)
+
+
 def test_a_fill_stops_at_max_tokens():
-    engine, denoiser = engine_of("'" + "abcdefgh" * 60 + "'", FillSettings(max_tokens=32, check_syntax=False))
+    text = "'" + "".join(f"{n:03}" for n in range(160)) + "'"
+    engine, denoiser = engine_of(text, FillSettings(max_tokens=32, check_syntax=False))
     assert len(engine.fill(ask("a = |\n")).text) == 32
     assert denoiser.num_steps == 8
 

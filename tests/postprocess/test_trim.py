@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.postprocess.trim import cut_lines, cut_loops, expand_indentation, to_text, trim_blanks
+from dg_lsp.postprocess.trim import cut_lines, cut_loops, expand_indentation, goes_in_circles, to_text, trim_blanks
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,20 @@ def test_trim_blanks(text, is_line_end, trimmed):
 )
 def test_expand_indentation(text, expanded):
     assert expand_indentation(text) == expanded
+
+
+@pytest.mark.parametrize(
+    ("text", "is_loop"),
+    [
+        pytest.param("self._get(width, width, width, width, width, width", True, id="one word over and over"),
+        pytest.param("x = a._ss(self._ss(self._ss(self._ss(self._ss(self._ss(", True, id="a nest of the same call"),
+        pytest.param("width, width, width, width", False, id="four times may be meant"),
+        pytest.param("[0, 0, 0, 0, 0, 0, 0, 0]", False, id="numbers are data"),
+        pytest.param("# ----------------------------", False, id="a ruler"),
+        pytest.param("return a + b + c + d + e + f", False, id="a sum of different names"),
+        pytest.param("aaaa = bbbb\n" * 3, False, id="lines are another rule's matter"),
+        pytest.param("", False, id="nothing"),
+    ],
+)
+def test_a_piece_that_comes_five_times_is_a_model_going_in_circles(text, is_loop):
+    assert goes_in_circles(text) is is_loop
