@@ -46,6 +46,22 @@ def test_documents_are_suffix_prefix_middle_of_their_file(toy):
     assert whole > 0.97 * 900
 
 
+def test_prompts_keep_their_room_and_lose_whole_lines_on_the_outside(toy):
+    documents = Documents(load_store(toy.root / "train"), toy.tokenizer, 80, 32, seed=5)
+    lengths = []
+    for document in documents.fims(400):
+        ids = document.ids.tolist()
+        at = ids.index(PREFIX)
+        lengths.append(document.middle - 3)
+        suffix = toy.tokenizer.decode(ids[1:at])
+        prefix = toy.tokenizer.decode(ids[at + 1 : document.middle - 1])
+        assert "\n" not in suffix.rstrip("\n") or suffix.endswith("\n")
+        if "\n" in prefix.rstrip("\n"):
+            assert any(text.startswith(prefix) or "\n" + prefix in text for text in toy.texts)
+    assert max(lengths) <= 80
+    assert np.quantile(lengths, 0.9) > 60
+
+
 def test_plain_documents_fill_exactly_the_room_they_have(toy):
     documents = Documents(load_store(toy.root / "train"), toy.tokenizer, 100, 32, seed=6)
     for room in (24, 60, 150):
