@@ -25,7 +25,14 @@ def frames_of(fill, **settings):
 def watched(fill, *, terminal, width=60, height=30, **settings):
     out = io.StringIO()
     colours = "truecolor" if terminal else None
-    console = Console(file=out, force_terminal=terminal, width=width, height=height, color_system=colours)
+    console = Console(
+        file=out,
+        force_terminal=terminal,
+        width=width,
+        height=height,
+        color_system=colours,
+        _environ={"TERM": "xterm-256color"},  # whatever terminal the tests run in
+    )
     result = watch(frames_of(fill, **settings), SNAPSHOT, OFFSET, console)
     return result, out.getvalue()
 
