@@ -97,7 +97,7 @@ def test_on_a_terminal_the_code_stands_above_the_rows_and_nothing_is_too_wide():
 
 def test_a_low_terminal_never_scrolls_while_the_canvas_settles():
     """A live part that is higher than the terminal cannot be erased again."""
-    result, out = watched("return [" + "x, " * 15 + "]", terminal=True, height=12)
+    result, out = watched("return [" + ", ".join("abcdefghijklmnop") + "]", terminal=True, height=12)
     parts = re.sub(r"\x1b\[[0-9;]*m", "", out).split("\r")
     assert 0 < max(part.count("\x1b[1A") for part in parts) < 12
     assert result.steps > 12
