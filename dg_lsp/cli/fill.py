@@ -25,7 +25,7 @@ def fill(
     suffix_lines: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Lines after the cursor's that the model may see.")
     ] = None,
-    candidates: Annotated[int, typer.Option(min=1, max=16, metavar="N", help="How many fills to try for.")] = 1,
+    candidates: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="How many fills to try for.")] = 1,
     deadline: Annotated[
         float | None, typer.Option(min=1, metavar="MS", help="Take what is stable after this time, load not counted.")
     ] = None,
