@@ -14,7 +14,7 @@ from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.loop import race
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.draft import Draft
-from dg_lsp.postprocess.trim import goes_in_circles
+from dg_lsp.postprocess.trim import cut_loops, goes_in_circles
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Filling:
             return True
         text = self._tokenizer.decode(draft.ids).decode("utf-8", "replace")
         has_all_lines = self._limits.max_lines is not None and text.count("\n") >= self._limits.max_lines
-        return has_all_lines or goes_in_circles(text)
+        return has_all_lines or goes_in_circles(text) or cut_loops(text) != text
 
 
 def with_overrides(

@@ -81,6 +81,12 @@ def test_a_fill_that_goes_in_circles_is_stopped_and_not_shown():
     assert denoiser.num_steps == len("width, " * 5)
 
 
+def test_lines_that_come_again_and_again_stop_the_fill_and_are_shown_once():
+    engine, denoiser = engine_of("x = 1\n    x = 1\n    x = 1\n    x = 1\n    x = 1\n", tokens_per_step=1)
+    assert engine.fill(ask("def f():\n    |\n")).text == "x = 1"
+    assert denoiser.num_steps < len("x = 1\n" + "    x = 1\n" * 4)
+
+
 def test_a_fill_stops_at_max_tokens():
     text = "'" + "".join(f"{n:03}" for n in range(160)) + "'"
     engine, denoiser = engine_of(text, FillSettings(max_tokens=32, check_syntax=False))
