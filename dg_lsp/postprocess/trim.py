@@ -42,7 +42,7 @@ def cut_loops(text: str) -> str:
     """`text` up to the first of several equal lines in a row."""
     lines = text.split("\n")
     for i in range(len(lines) - NUM_LOOPS + 1):
-        if any(char.isalnum() for char in lines[i]) and len(set(lines[i : i + NUM_LOOPS])) == 1:
+        if any(char.isalnum() for char in lines[i]) and len({line.strip() for line in lines[i : i + NUM_LOOPS]}) == 1:
             return "\n".join(lines[: i + 1])
     return text
 
