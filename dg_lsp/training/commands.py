@@ -157,18 +157,29 @@ def evaluate_file(
         losses = validate(Objective(weights.network, weights.config, compiled=False), held_out)
         print(f"{run.name}, average of the weights, {weights.tokens_seen / 1e6:.2f} M tokens seen, nats: {losses}\n")
     # llama.cpp is of the base installation, but training itself does without it
-    from dg_lsp.training.evaluation import evaluate, table
+    from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+    from dg_lsp.backends.llamacpp.greedy import GreedyDecoder
+    from dg_lsp.backends.llamacpp.model import LlamaModel
+    from dg_lsp.models.description import describe
+    from dg_lsp.settings import RuntimeSettings
+    from dg_lsp.training.evaluation import MAX_TOKENS, Fillers, evaluate, table
     from dg_lsp.training.questions import held_out_questions
-    from dg_lsp.training.runtime import Runtime
 
     path = whole(file or root / "runs" / f"{config}-q8_0.gguf")
-    runtime = Runtime(path, threads)
-    questions = held_out_questions(read_texts(root / "val.jsonl.xz"), sites, runtime.encode)
-    results = evaluate(runtime, questions, int(runtime.metadata("dg.max_prompt_tokens") or 0))
-    tokens = int(runtime.metadata("dg.tokens_seen") or 0)
+    runtime = RuntimeSettings(threads=threads, gpu_layers=0)
+    model = LlamaModel.load(path, runtime)
+    spec = describe(model.metadata, model.vocab_size, path.stem)
+    denoiser = LlamaDenoiser(model, spec, runtime)
+    greedy = GreedyDecoder(model, spec, threads=denoiser.threads, max_tokens=MAX_TOKENS)
+    questions = held_out_questions(
+        read_texts(root / "val.jsonl.xz"), sites, lambda text: model.tokenizer.encode(text).tolist()
+    )
+    results = evaluate(Fillers(denoiser, greedy), questions)
+    greedy.close()
+    denoiser.close()
+    tokens = int(model.metadata.get("dg.tokens_seen", 0))
     print(
         f"{path.name}, {tokens / 1e6:.2f} M tokens seen, {len(questions)} sites, {threads} threads\n\n{table(results)}"
     )
     answers = {way: [dataclasses.asdict(row) for row in rows] for way, rows in results.items()}
     (root / "runs" / f"{path.stem}.eval.json").write_text(json.dumps(answers, indent=1))
-    runtime.close()

@@ -1,4 +1,7 @@
-"""How well a GGUF fills held-out lines: the same weights as diffusion and as autoregression, in one run."""
+"""How well a GGUF fills held-out lines: the same weights as diffusion and as autoregression, in one run.
+
+Prompt, canvas and denoising loop are the product's own; nothing is postprocessed.
+"""
 
 import difflib
 import time
@@ -7,21 +10,45 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dg_lsp.training.decoding import Way, answer
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.greedy import GreedyDecoder
+from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt
+from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.window import prompt_at
+from dg_lsp.engine.engine import CHARS_PER_TOKEN
+from dg_lsp.engine.filling import Filling, Limits, with_overrides
 from dg_lsp.training.questions import Question
-from dg_lsp.training.runtime import Runtime
-from dg_lsp.training.vocabulary import MIDDLE, PREFIX, SUFFIX
 
-SUFFIX_SHARE = 0.3  # of the prompt's room, as in the product
+MAX_TOKENS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an answer is made; `canvas` 0 is autoregressive."""
+
+    canvas: int = 0
+    threshold: float = 0.9
+    order: str = "leftmost"
+
+    @property
+    def name(self) -> str:
+        """As in the table."""
+        if not self.canvas:
+            return "autoregressive, greedy"
+        return f"canvas {self.canvas}, threshold {self.threshold:g}, {self.order}"
+
+
 WAYS = (
     Way(),
     Way(16, 0.9),
     Way(16, 0.7),
     Way(16, 0.5),
     Way(16, 1.0),
-    Way(16, 0.9, leftmost=False),
+    Way(16, 0.9, "confident"),
     Way(32, 0.9),
-    Way(32, 0.9, leftmost=False),
+    Way(32, 0.9, "confident"),
 )
 
 
@@ -52,35 +79,71 @@ class Result:
         return difflib.SequenceMatcher(None, self.got, self.want, autojunk=False).ratio()
 
 
-def prompt_ids(runtime: Runtime, question: Question, max_prompt: int) -> list[int]:
-    """The FIM prompt of a question, at most `max_prompt` tokens."""
-    room = max_prompt - 3
-    suffix = runtime.encode(question.text[question.end : question.end + 6 * room])[: int(room * SUFFIX_SHARE)]
-    start = max(0, question.start - 6 * room)
-    start = question.text.find("\n", start, question.start) + 1 if start else 0
-    prefix = runtime.encode(question.text[start : question.start])[-(room - len(suffix)) :]
-    return [SUFFIX, *suffix, PREFIX, *prefix, MIDDLE]
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was generated, and in how many forward passes after the prompt."""
+
+    ids: TokenIds
+    passes: int
+    seconds: float
 
 
-def evaluate(
-    runtime: Runtime, questions: Sequence[Question], max_prompt: int, ways: Sequence[Way] = WAYS
-) -> dict[str, list[Result]]:
+class Fillers:
+    """One model, both ways of using it."""
+
+    def __init__(self, denoiser: LlamaDenoiser, greedy: GreedyDecoder) -> None:
+        self._denoiser = denoiser
+        self._greedy = greedy
+        self._tokenizer: Tokenizer = denoiser.tokenizer
+
+    def prompt_ids(self, question: Question) -> TokenIds:
+        """The prompt that the product would make of the file without the middle."""
+        spec = self._denoiser.spec
+        text = question.text[: question.start] + question.text[question.end :]
+        chars = spec.max_prompt_tokens * CHARS_PER_TOKEN
+        snapshot = Snapshot(f"file:///{question.package}.py", 0, text)
+        prompt = prompt_at(snapshot, question.start, prefix_chars=chars, suffix_chars=int(chars * SUFFIX_SHARE))
+        return fim_prompt(prompt, self._tokenizer, spec, spec.max_prompt_tokens)
+
+    def answer(self, question: Question, way: Way) -> Answer:
+        """One line; the prompt's prefill is not timed."""
+        prompt_ids = self.prompt_ids(question)
+        return self._denoised(prompt_ids, way) if way.canvas else self._decoded(prompt_ids)
+
+    def first_line(self, ids: TokenIds) -> str:
+        """The text up to its first line end, without trailing blanks."""
+        return self._tokenizer.decode(ids).decode("utf-8", "replace").split("\n")[0].rstrip()
+
+    def _decoded(self, prompt_ids: TokenIds) -> Answer:
+        self._greedy.prefill(prompt_ids)
+        started = time.perf_counter()
+        ids = self._greedy.decode(lambda token: b"\n" in self._tokenizer.decode(np.array([token], np.int32)))
+        return Answer(ids, len(ids), time.perf_counter() - started)
+
+    def _denoised(self, prompt_ids: TokenIds, way: Way) -> Answer:
+        sampling = with_overrides(self._denoiser.spec.sampling, way.threshold, way.order)
+        limits = Limits(way.canvas, MAX_TOKENS, max_lines=1, num_candidates=1, deadline=None)
+        filling = Filling(self._denoiser, self._tokenizer, sampling, limits, np.random.default_rng(0))
+        self._denoiser.prefill(0, prompt_ids)
+        started = time.perf_counter()
+        steps = filling.run(0, prompt_ids)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                (draft,) = end.value
+                return Answer(draft.ids, draft.steps, time.perf_counter() - started)
+
+
+def evaluate(fillers: Fillers, questions: Sequence[Question], ways: Sequence[Way] = WAYS) -> dict[str, list[Result]]:
     """Answers to every question in every way."""
-    results: dict[str, list[Result]] = {way.name: [] for way in ways}
-    for question in questions:
-        prompt = prompt_ids(runtime, question, max_prompt)
-        for way in ways:
-            results[way.name].append(_result(runtime, question, prompt, way))
-    return results
+    return {way.name: [_result(fillers, question, way) for question in questions] for way in ways}
 
 
-def _result(runtime: Runtime, question: Question, prompt: list[int], way: Way) -> Result:
-    after_prompt = runtime.prefill(prompt)
-    started = time.perf_counter()
-    found = answer(runtime, after_prompt, len(prompt), way)
-    seconds = time.perf_counter() - started
-    got = runtime.text(found.ids).split("\n")[0].rstrip()
-    return Result(question.kind, got, question.want.rstrip(), found.passes, seconds, len(found.ids))
+def _result(fillers: Fillers, question: Question, way: Way) -> Result:
+    answer = fillers.answer(question, way)
+    got = fillers.first_line(answer.ids)
+    return Result(question.kind, got, question.want.rstrip(), answer.passes, answer.seconds, len(answer.ids))
 
 
 def table(results: dict[str, list[Result]]) -> str:

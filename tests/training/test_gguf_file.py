@@ -13,12 +13,17 @@ gguf = pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 pytest.importorskip("llama_cpp")
 
+from dg_lsp.backends.llamacpp.budget import ContextBudget
+from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.canvas.plan import token_ids
 from dg_lsp.models.description import describe
+from dg_lsp.settings import RuntimeSettings
 from dg_lsp.training import vocabulary as v
 from dg_lsp.training.gguf_file import Description, write_gguf
 from dg_lsp.training.network import Network
-from dg_lsp.training.runtime import Runtime
 
+CPU = RuntimeSettings(threads=1, gpu_layers=0)
 ODD_TEXTS = [
     "x = 'naïve café 東京 🎉'\r\n\t\tif a:\u00a0\n\n\n   \n'LL don't we'Re 12345 ²½\n",
     "",
@@ -50,10 +55,19 @@ def paths(toy, network, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runtime(paths):
-    runtime = Runtime(paths / "F32.gguf", threads=1)
-    yield runtime
-    runtime.close()
+def model(paths):
+    model = LlamaModel.load(paths / "F32.gguf", CPU)
+    yield model
+    model.close()
+
+
+def logits(context, ids, start, *, causal):
+    """All of them, of ids at positions from `start`."""
+    ids = token_ids(ids)
+    positions = np.arange(start, start + len(ids), dtype=np.int32)
+    context.batch.put_tokens(ids, positions, np.zeros_like(positions), 1)
+    assert context.decode(causal=causal) == 0
+    return context.logits(len(ids)).copy()
 
 
 def torch_logits(network, prompt, canvas):
@@ -73,46 +87,48 @@ def test_logits_of_prompt_and_canvas_agree(kind, tolerance, network, paths):
     canvas = rng.integers(16, 512, 16)
     canvas[::2] = v.MASK
     expected = torch_logits(network, prompt, canvas)
-    runtime = Runtime(paths / f"{kind}.gguf", threads=1)
-    causal = runtime.decode(prompt, 0, causal=True, wanted=np.ones(len(prompt), bool)).copy()
+    model = LlamaModel.load(paths / f"{kind}.gguf", CPU)
+    size = len(prompt) + len(canvas)
+    context = LlamaContext(model, ContextBudget(512, size, size, size, 1, len(canvas)), flash_attention=False)
+    causal = logits(context, prompt, 0, causal=True)
     for _ in range(2):  # the same canvas again after its cells were dropped
-        found = runtime.decode(canvas, len(prompt), causal=False, wanted=np.ones(16, bool)).copy()
-        runtime.forget(len(prompt))
+        found = logits(context, canvas, len(prompt), causal=False)
+        context.crop(0, len(prompt))
         assert np.abs(found - expected[len(prompt) :]).max() < tolerance * expected.std()
     assert np.abs(causal - expected[: len(prompt)]).max() < tolerance * expected.std()
     # the canvas is really read in both directions: causally, its first slot would know less
-    one_way = runtime.decode(canvas, len(prompt), causal=True, wanted=np.ones(16, bool))
+    one_way = logits(context, canvas, len(prompt), causal=True)
     assert np.abs(one_way[0] - expected[len(prompt)]).max() > tolerance * expected.std()
-    runtime.close()
+    context.close()
+    model.close()
 
 
-def test_llama_cpp_tokenizes_as_training_does(toy, runtime):
+def test_llama_cpp_tokenizes_as_training_does(toy, model):
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     texts = [path.read_text("utf-8", "replace") for path in random.Random(4).sample(files, 20)]
     for text in [*texts, *ODD_TEXTS, *toy.texts[:5]]:
-        assert runtime.encode(text) == toy.tokenizer.encode(text).ids
-        assert runtime.text(runtime.encode(text)) == text
+        ids = model.tokenizer.encode(text)
+        assert ids.tolist() == toy.tokenizer.encode(text).ids
+        assert model.tokenizer.decode(ids).decode() == text
 
 
-def test_special_tokens_in_a_file_are_text(toy, runtime):
-    ids = runtime.encode(SPECIALS_AS_TEXT)
+def test_special_tokens_in_a_file_are_text(model):
+    ids = model.tokenizer.encode(SPECIALS_AS_TEXT)
     assert min(ids) >= v.NUM_SPECIALS
-    assert runtime.text(ids) == SPECIALS_AS_TEXT
+    assert model.tokenizer.decode(ids).decode() == SPECIALS_AS_TEXT
 
 
-def test_the_file_describes_itself(runtime):
-    keys = ["dg.version", "dg.noise", "dg.prompt_format", "dg.causal", "dg.config", "dg.tokens_seen", "general.name"]
-    keys += [f"dg.{role}_token_id" for role in ("mask", "end", "prefix", "suffix", "middle")]
-    keys += ["dg.banned_token_ids", "dg.canvas_lengths", "dg.max_prompt_tokens", "dg.max_denoising_steps"]
-    keys += ["dg.confidence_threshold", "general.license"]
-    found = {key: runtime.metadata(key) for key in keys}
-    assert None not in found.values()
-    spec = describe({k: str(value) for k, value in found.items()}, runtime.num_tokens, "dg-mini")
+def test_the_file_describes_itself(model):
+    spec = describe(model.metadata, model.vocab_size, "dg-mini")
     assert spec.canvas_lengths == (8, 16, 32, 64)
     assert spec.max_prompt_tokens == 319
     assert spec.end_ids == (v.END_OF_MIDDLE,)
     assert spec.banned_ids == v.BANNED_IDS
-    assert found["dg.tokens_seen"] == "1234567"
+    assert model.metadata["dg.tokens_seen"] == "1234567"
+    assert model.metadata["dg.causal"] == "true"
+    assert model.metadata["dg.config"] == "tiny"
+    assert model.metadata["general.name"] == "dg-mini"
+    assert "general.license" in model.metadata
 
 
 def test_llama_cpps_own_infill_keys_are_there(paths):
@@ -124,9 +140,3 @@ def test_llama_cpps_own_infill_keys_are_there(paths):
     for key, token in tokens.items():
         assert int(reader.fields[key].parts[-1][0]) == token
     assert "output.weight" not in {tensor.name for tensor in reader.tensors}  # tied to the embedding
-
-
-def test_an_unreadable_file_is_refused(tmp_path):
-    (tmp_path / "x.gguf").write_bytes(b"GGUF" + b"\0" * 100)
-    with pytest.raises(ValueError, match="no model"):
-        Runtime(tmp_path / "x.gguf")

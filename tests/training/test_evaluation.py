@@ -1,0 +1,71 @@
+"""Held-out questions answered by a random model, both ways, through the product's own loop."""
+
+import random
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("gguf")
+pytest.importorskip("tokenizers")
+
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.greedy import GreedyDecoder
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.models.description import describe
+from dg_lsp.settings import RuntimeSettings
+from dg_lsp.training.corpus import SourceFile
+from dg_lsp.training.evaluation import Fillers, Result, Way, evaluate, table
+from dg_lsp.training.gguf_file import Description, write_gguf
+from dg_lsp.training.network import Network
+from dg_lsp.training.questions import Question, held_out_questions
+
+from .conftest import source
+
+CPU = RuntimeSettings(threads=1, gpu_layers=0)
+FILES = [SourceFile("toy", f"{i}.py", source(random.Random(i), 60)) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def fillers(toy, tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "toy.gguf"
+    write_gguf(path, Network(toy.config.network).eval(), toy.tokenizer, Description("tiny", (8, 16), 96, 0), "F32")
+    model = LlamaModel.load(path, CPU)
+    spec = describe(model.metadata, model.vocab_size, "toy")
+    greedy, denoiser = GreedyDecoder(model, spec, threads=1, max_tokens=48), LlamaDenoiser(model, spec, CPU)
+    yield Fillers(denoiser, greedy)
+    greedy.close()
+    denoiser.close()
+
+
+def test_every_question_is_answered_in_every_way(fillers):
+    questions = held_out_questions(FILES, 6, str.split)
+    results = evaluate(fillers, questions, [Way(), Way(8), Way(16, 0.5, "confident")])
+    assert [len(rows) for rows in results.values()] == [6, 6, 6]
+    for rows in results.values():
+        assert all("\n" not in row.got and row.seconds > 0 for row in rows)
+        assert [row.want for row in rows] == [question.want.rstrip() for question in questions]
+    lines = table(results).split("\n")
+    assert len(lines) == 2 + 3
+    assert {line.count("|") for line in lines} == {12}
+
+
+def test_the_middle_is_not_in_its_own_prompt(fillers):
+    text = "a = 1\nb = the_middle\nc = 3\n"
+    start = text.index("the_middle")
+    ids = fillers.prompt_ids(Question("line end", "toy", text, start, start + len("the_middle")))
+    assert fillers._tokenizer.decode(ids).decode() == "\nc = 3\na = 1\nb = "
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "is_exact", "is_first_word_right"),
+    [
+        pytest.param("return x", "return x", True, True, id="the same"),
+        pytest.param("return y", "return x", False, True, id="begins the same"),
+        pytest.param("", "return x", False, False, id="nothing"),
+    ],
+)
+def test_results_are_judged_by_their_first_line(got, want, is_exact, is_first_word_right):
+    result = Result("line end", got, want, passes=3, seconds=0.1, tokens=2)
+    assert result.is_exact is is_exact
+    assert result.is_first_word_right is is_first_word_right
+    assert (result.similarity == 1) is is_exact
