@@ -77,7 +77,7 @@ def measure_overhead(engine: Engine, requests: Sequence[FillRequest]) -> Overhea
     """Over real fills; their prefill and postprocessing are left out of both sides."""
     timings = [(result.steps, result.timings) for result in map(engine.fill, requests)]
     num_steps = sum(steps for steps, _ in timings)
-    decode = sum(t.decode - t.prefill for _, t in timings)
+    predict = sum(t.predict for _, t in timings)
     denoise = sum(t.denoise for _, t in timings)
     per_step = 1 / max(1, num_steps)
-    return Overhead(num_steps, decode * per_step, (denoise - decode) * per_step)
+    return Overhead(num_steps, predict * per_step, (denoise - predict) * per_step)

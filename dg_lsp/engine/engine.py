@@ -78,8 +78,9 @@ class Engine:
             BackendError: the runtime failed.
         """
         watch = Stopwatch()
-        limits = self._limits(request, deadline)
-        prompt_ids = self._prompt_ids(request)
+        with watch.stage("prompt"):
+            limits = self._limits(request, deadline)
+            prompt_ids = self._prompt_ids(request)
         denoiser = TimedDenoiser(self._denoiser, watch)
         slot = self._slots.choose(prompt_ids)
         num_decoded = denoiser.prefill(slot, prompt_ids)

@@ -10,12 +10,13 @@ class Timings:
     """Wall milliseconds of one request."""
 
     prefill: float
+    """Making the prompt and decoding what the cache lacks of it."""
     denoise: float
     postprocess: float
     total: float
     """From the engine's first look at the request to its result, less the time in which somebody drew its steps."""
-    decode: float
-    """Inside the backend's prefill and predict calls: what is left of the total is the engine's own overhead."""
+    predict: float
+    """Inside the backend's forward passes over canvases: what is left of `denoise` is the engine's own."""
 
 
 @dataclass(frozen=True, slots=True)

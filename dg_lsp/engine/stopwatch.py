@@ -42,13 +42,13 @@ class Stopwatch:
 
     def timings(self) -> Timings:
         """Milliseconds so far; `denoise` is what neither prefill nor postprocess took."""
-        names = ("prefill", "predict", "postprocess", "looking")
-        prefill, predict, postprocess, looking = (self._stages.get(name, 0.0) for name in names)
+        names = ("prompt", "prefill", "predict", "postprocess", "looking")
+        prompt, prefill, predict, postprocess, looking = (self._stages.get(name, 0.0) for name in names)
         total = time.perf_counter() - self._start - looking
         return Timings(
-            prefill=1e3 * prefill,
-            denoise=1e3 * (total - prefill - postprocess),
+            prefill=1e3 * (prompt + prefill),
+            denoise=1e3 * (total - prompt - prefill - postprocess),
             postprocess=1e3 * postprocess,
             total=1e3 * total,
-            decode=1e3 * (prefill + predict),
+            predict=1e3 * predict,
         )

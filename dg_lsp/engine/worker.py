@@ -136,5 +136,5 @@ def _settle(future: Future[FillResult], outcome: FillResult | Exception) -> None
 
 def _unfinished() -> FillResult:
     """What is said at the deadline when the model never got to the request."""
-    nothing = Timings(prefill=0.0, denoise=0.0, postprocess=0.0, total=0.0, decode=0.0)
+    nothing = Timings(prefill=0.0, denoise=0.0, postprocess=0.0, total=0.0, predict=0.0)
     return FillResult("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0.0, 0, 0, nothing)

@@ -4,7 +4,7 @@ from dg_lsp.cli.report import fill_object, rejected, timing_line
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
 
-TIMINGS = Timings(prefill=10.0, denoise=20.0, postprocess=1.0, total=31.5, decode=28.0)
+TIMINGS = Timings(prefill=10.0, denoise=20.0, postprocess=1.0, total=31.5, predict=18.0)
 
 
 def result_of(candidates=(), rejections=()):
