@@ -78,9 +78,8 @@ def test_samples_differ_at_a_high_temperature_and_follow_the_seed(denoiser):
     assert not np.array_equal(first.sampled_ids, other.sampled_ids)
 
 
+@pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask"], indirect=True)
 def test_a_held_token_predicts_itself_under_mask_noise(denoiser):
-    if denoiser.spec.noise != "mask":
-        pytest.skip("mask noise only")
     denoiser.prefill(0, prompt(denoiser))
     (prediction,) = denoiser.predict(0, [canvas(8, p0=20, p5=21)], 1.0, rng())
     for position, token in ((0, 20), (5, 21)):
