@@ -1,6 +1,33 @@
-"""Property tests never fail because the machine is busy."""
+"""What tests of several rooms share."""
 
+import pytest
 from hypothesis import settings
 
+# property tests never fail because the machine is busy
 settings.register_profile("dg-lsp", deadline=None)
 settings.load_profile("dg-lsp")
+
+
+class Giant(str):
+    """A line of five million characters that exists only where it is looked at; scanning it whole finds it empty."""
+
+    __slots__ = ("num_read",)
+
+    def __new__(cls):
+        text = super().__new__(cls)
+        text.num_read = 0
+        return text
+
+    def __len__(self):
+        return 5_000_000
+
+    def __getitem__(self, part):
+        assert isinstance(part, slice)
+        length = len(range(*part.indices(len(self))))
+        self.num_read += length
+        return "x" * length
+
+
+@pytest.fixture
+def giant_line():
+    return Giant()

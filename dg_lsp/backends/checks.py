@@ -62,10 +62,3 @@ def check_temperature(temperature: float) -> None:
     """Refuses what no distribution can be tempered with."""
     if not (math.isfinite(temperature) and temperature >= 0):
         raise RequestError(f"temperature {temperature} is not a number of at least 0")
-
-
-def common_prefix_length(held: TokenIds, wanted: TokenIds) -> int:
-    """How many ids the two arrays share from their start."""
-    shortest = min(len(held), len(wanted))
-    differs = np.flatnonzero(held[:shortest] != wanted[:shortest])
-    return int(differs[0]) if len(differs) else shortest

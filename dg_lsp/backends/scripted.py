@@ -17,9 +17,8 @@ from dg_lsp.backends.checks import (
     check_temperature,
     checked_canvases,
     checked_ids,
-    common_prefix_length,
 )
-from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 

@@ -22,6 +22,13 @@ def among(ids: TokenIds, wanted: TokenIds) -> Flags:
     return found
 
 
+def common_prefix_length(a: TokenIds, b: TokenIds) -> int:
+    """How many ids the two share from their start."""
+    shortest = min(len(a), len(b))
+    differs = np.flatnonzero(a[:shortest] != b[:shortest])
+    return int(differs[0]) if len(differs) else shortest
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CanvasPlan:
     """What is prefilled into the KV cache, and what is denoised after it."""

@@ -3,7 +3,7 @@
 Driven by the engine's frames; changes nothing of the result.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dg_lsp.cli.excerpt import excerpt, printable
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.drain import drain
 from dg_lsp.engine.result import Cell, FillResult, Frame
 
 Frames = Generator[Frame, None, FillResult]
@@ -20,17 +21,6 @@ _SHOWN_FROM = 0.2
 """Confidence under which a draft says nothing yet and stays a mask on the screen."""
 
 _COLOURS = ((0.9, "green"), (0.7, "yellow"), (0.4, "dark_orange"), (0.0, "red"))
-
-
-def drain(frames: Frames, show: Callable[[Frame], None]) -> FillResult:
-    """Shows all frames; returns the result behind the last one."""
-    while True:
-        try:
-            frame = next(frames)
-        except StopIteration as end:
-            result: FillResult = end.value
-            return result
-        show(frame)
 
 
 def watch(frames: Frames, snapshot: Snapshot, offset: int, console: Console) -> FillResult:

@@ -51,7 +51,7 @@ class Place:
     @property
     def is_inside_word(self) -> bool:
         """A word goes on across the cursor."""
-        return _is_word(self.line_prefix[-1:]) and _is_word(self.line_rest[:1])
+        return is_word(self.line_prefix[-1:]) and is_word(self.line_rest[:1])
 
     @property
     def indentation(self) -> str:
@@ -69,5 +69,6 @@ def allowed_lines(place: Place) -> int | None:
     return None if place.is_blank_line else 1
 
 
-def _is_word(char: str) -> bool:
+def is_word(char: str) -> bool:
+    """A letter, a digit or an underscore; nothing is none."""
     return char.isalnum() or char == "_"

@@ -16,6 +16,7 @@ from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.context.window import prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.draft import Draft
+from dg_lsp.engine.drain import drain
 from dg_lsp.engine.filling import Filling, Limits, Progress, with_overrides
 from dg_lsp.engine.frames import Framer
 from dg_lsp.engine.request import FillRequest
@@ -58,13 +59,7 @@ class Engine:
         Raises:
             RequestError, BackendError: as `run` does.
         """
-        steps = self.run(request, deadline=deadline)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: FillResult = end.value
-                return result
+        return drain(self.run(request, deadline=deadline))
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         """One value per denoising step, then the result. Not asking for the next one cancels the request.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dg_lsp.canvas.fim import next_canvas, open_canvas
 from dg_lsp.canvas.plan import CanvasPlan, TokenIds, token_ids
-from dg_lsp.canvas.spec import MaskSampling, UniformSampling
+from dg_lsp.canvas.spec import MaskSampling, UniformSampling, UnmaskOrder
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.loop import race
@@ -112,5 +112,5 @@ def with_overrides(
     return replace(
         sampling,
         confidence_threshold=confidence_threshold or sampling.confidence_threshold,
-        order=type(sampling.order)(order) if order else sampling.order,
+        order=UnmaskOrder(order) if order else sampling.order,
     )

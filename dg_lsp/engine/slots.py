@@ -2,9 +2,7 @@
 
 from collections import OrderedDict
 
-import numpy as np
-
-from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
 
 
 class Slots:
@@ -15,8 +13,8 @@ class Slots:
 
     def choose(self, prompt_ids: TokenIds) -> int:
         """The slot that shares at least half of the prompt; without one, the least recently used."""
-        best = max(self._held, key=lambda slot: num_shared(self._held[slot], prompt_ids))
-        if 2 * num_shared(self._held[best], prompt_ids) < len(prompt_ids):
+        best = max(self._held, key=lambda slot: common_prefix_length(self._held[slot], prompt_ids))
+        if 2 * common_prefix_length(self._held[best], prompt_ids) < len(prompt_ids):
             best = next(iter(self._held))
         self._held.move_to_end(best)
         return best
@@ -24,10 +22,3 @@ class Slots:
     def hold(self, slot: int, prompt_ids: TokenIds) -> None:
         """Notes that the slot holds this prompt now."""
         self._held[slot] = prompt_ids
-
-
-def num_shared(a: TokenIds, b: TokenIds) -> int:
-    """Length of the longest common prefix."""
-    length = min(len(a), len(b))
-    different = np.flatnonzero(a[:length] != b[:length])
-    return int(different[0]) if len(different) else length

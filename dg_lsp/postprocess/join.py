@@ -5,7 +5,7 @@ Everything is compared as the model sees it: LF, spaces for tabs.
 
 from collections.abc import Iterator
 
-from dg_lsp.context.place import Place
+from dg_lsp.context.place import Place, is_word
 from dg_lsp.postprocess.balance import balance
 
 MIN_TELLING = 4
@@ -54,13 +54,9 @@ def _is_repeat(body: str, rest: str, size: int) -> bool:
     if not head.strip():
         # one blank too many between two words; several are an indentation that the fill ended in
         return size == 1 and body[-1:].strip() != "" and rest[1:2].strip() != ""
-    if _is_word(rest[size - 1 : size]) and _is_word(rest[size : size + 1]):
+    if is_word(rest[size - 1 : size]) and is_word(rest[size : size + 1]):
         return False
-    return size >= MIN_TELLING or not (_is_word(head[0]) and _is_word(body[-1:]))
-
-
-def _is_word(char: str) -> bool:
-    return char.isalnum() or char == "_"
+    return size >= MIN_TELLING or not (is_word(head[0]) and is_word(body[-1:]))
 
 
 def drop_below(fill: str, place: Place) -> str:

@@ -23,7 +23,8 @@ def judge(
     text = to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
-    place = Place.at(snapshot.text, offset).as_shown()
+    standing = Place.at(snapshot.text, offset)
+    place = standing.as_shown()
     comment = language_of(snapshot.language).comment
     max_lines = allowed_lines(place) if max_lines is None else max_lines
     shown = _shaped(text, place, max_lines, comment)
@@ -39,8 +40,7 @@ def judge(
     valid = surroundings.keep_valid(joined) if surroundings else joined
     if valid is None:
         return Rejection(Reason.SYNTAX_ERROR, joined)
-    line_prefix = Place.at(snapshot.text, offset).line_prefix
-    return Candidate(style.from_model(valid, line_prefix), score)
+    return Candidate(style.from_model(valid, standing.line_prefix), score)
 
 
 def _shaped(text: str, place: Place, max_lines: int | None, comment: str) -> str:

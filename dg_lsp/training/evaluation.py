@@ -17,6 +17,7 @@ from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.context.window import prompt_at
+from dg_lsp.engine.drain import drain
 from dg_lsp.engine.engine import CHARS_PER_TOKEN
 from dg_lsp.engine.filling import Filling, Limits, with_overrides
 from dg_lsp.training.questions import Question
@@ -126,13 +127,8 @@ class Fillers:
         filling = Filling(self._denoiser, self._tokenizer, sampling, limits, np.random.default_rng(0))
         self._denoiser.prefill(0, prompt_ids)
         started = time.perf_counter()
-        steps = filling.run(0, prompt_ids)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                (draft,) = end.value
-                return Answer(draft.ids, draft.steps, time.perf_counter() - started)
+        (draft,) = drain(filling.run(0, prompt_ids))
+        return Answer(draft.ids, draft.steps, time.perf_counter() - started)
 
 
 def evaluate(fillers: Fillers, questions: Sequence[Question], ways: Sequence[Way] = WAYS) -> dict[str, list[Result]]:

@@ -16,7 +16,6 @@ from dg_lsp.training import vocabulary as v
 from dg_lsp.training.config import NetworkConfig
 from dg_lsp.training.network import Network
 
-FORMATS = ("F32", "F16", "Q8_0")
 CONTEXT_TOKENS = 2048
 CONFIDENCE_THRESHOLD = 0.9
 TENSORS = {
@@ -48,7 +47,7 @@ class Description:
 def write_gguf(
     path: Path, network: Network, tokenizer: Tokenizer, description: Description, kind: str = "Q8_0"
 ) -> None:
-    """Writes the file; `kind` is one of `FORMATS` and concerns the matrices, norms stay F32."""
+    """Writes the file; `kind` is F32, F16 or Q8_0 and concerns the matrices, norms stay F32."""
     writer = gguf.GGUFWriter(path, "qwen3")
     _add_shape(writer, network.config)
     _add_tokenizer(writer, tokenizer, network.config.num_tokens)

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli.visual import coloured_row, drain, plain_row, watch
+from dg_lsp.cli.visual import coloured_row, plain_row, watch
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.drain import drain
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame

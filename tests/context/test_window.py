@@ -128,28 +128,8 @@ def test_the_suffix_does_not_see_what_is_typed_on_the_line(typed, other):
     assert shown(f"a\n{typed}|{rest}").suffix == shown(f"a\n{other}|{rest}").suffix
 
 
-class Giant(str):
-    """A line of five million characters that exists only where it is looked at; scanning it whole finds it empty."""
-
-    __slots__ = ("num_read",)
-
-    def __new__(cls):
-        text = super().__new__(cls)
-        text.num_read = 0
-        return text
-
-    def __len__(self):
-        return 5_000_000
-
-    def __getitem__(self, part):
-        assert isinstance(part, slice)
-        length = len(range(*part.indices(len(self))))
-        self.num_read += length
-        return "x" * length
-
-
-def test_a_giant_line_costs_no_more_than_the_budget():
-    text = Giant()
+def test_a_giant_line_costs_no_more_than_the_budget(giant_line):
+    text = giant_line
     prompt = prompt_at(Snapshot("u", 1, text), 2_500_100, prefix_chars=1000, suffix_chars=400)
     assert prompt == Prompt("x" * 900, "x" * 400)
     assert text.num_read < 40_000

@@ -1,11 +1,5 @@
 from dg_lsp.canvas.plan import token_ids
-from dg_lsp.engine.slots import Slots, num_shared
-
-
-def test_num_shared_is_the_longest_common_prefix():
-    assert num_shared(token_ids([1, 2, 3]), token_ids([1, 2, 4])) == 2
-    assert num_shared(token_ids([1, 2]), token_ids([1, 2, 3])) == 2
-    assert num_shared(token_ids([]), token_ids([1])) == 0
+from dg_lsp.engine.slots import Slots
 
 
 def test_a_prompt_returns_to_the_slot_that_shares_most_of_it():

@@ -131,28 +131,8 @@ def test_a_line_with_text_gets_no_line_end(text, fill, data):
         assert "\n" not in result.text
 
 
-class Giant(str):
-    """A line of five million characters that exists only where it is looked at; scanning it whole finds it empty."""
-
-    __slots__ = ("num_read",)
-
-    def __new__(cls):
-        text = super().__new__(cls)
-        text.num_read = 0
-        return text
-
-    def __len__(self):
-        return 5_000_000
-
-    def __getitem__(self, part):
-        assert isinstance(part, slice)
-        length = len(range(*part.indices(len(self))))
-        self.num_read += length
-        return "x" * length
-
-
-def test_a_giant_line_costs_no_more_than_its_neighbourhood():
-    text = Giant()
+def test_a_giant_line_costs_no_more_than_its_neighbourhood(giant_line):
+    text = giant_line
     snapshot = Snapshot("file:///a.py", 1, text)
     result = judge(b" = 1", snapshot=snapshot, offset=2_500_000, max_lines=None, score=0.0, check_syntax=True)
     assert result == Candidate(" = 1", 0.0)

@@ -11,7 +11,6 @@ from dg_lsp.backends.checks import (
     check_temperature,
     checked_canvases,
     checked_ids,
-    common_prefix_length,
 )
 from dg_lsp.backends.llamacpp.budget import MAX_CANVASES, context_budget
 from dg_lsp.backends.llamacpp.cache import PromptCache
@@ -22,7 +21,7 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled, whole
 from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
 from dg_lsp.backends.llamacpp.threads import ThreadChoice, choose_threads, physical_cores, thread_candidates
-from dg_lsp.canvas.plan import Flags, TokenIds, token_ids
+from dg_lsp.canvas.plan import Flags, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
