@@ -1,21 +1,13 @@
-"""`dg-lsp bench`: measurements, one command each."""
+"""`dg-lsp bench samples`: the places that a list names, filled."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
-
-app = typer.Typer(help="Measure fills and steps.")
+from dg_lsp.cli.options import GpuLayers, Model, Threads
 
 
-@app.callback()
-def bench() -> None:
-    """Measure fills and steps."""
-
-
-@app.command("samples")
 def samples(
     places: Annotated[Path, typer.Argument(help="A TOML file that lists places.")] = Path("samples/places.toml"),
     model: Model = None,
@@ -45,24 +37,4 @@ def samples(
             typer.echo(line)
     finally:
         engine.close()
-    return 0
-
-
-@app.command("steps")
-def steps(
-    model: Model = None,
-    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Repeats; medians are printed.")] = 15,
-    as_json: Json = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
-) -> int:
-    """Time prefill and denoising steps, the engine's overhead, and what the cached prompt saves."""
-    import json
-
-    from dg_lsp.cli.configuration import configure, overrides
-    from dg_lsp.cli.steps import measure
-
-    report = measure(configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads)), rounds)
-    for line in [json.dumps(report.json())] if as_json else report.lines():
-        typer.echo(line)
     return 0

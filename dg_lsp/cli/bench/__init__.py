@@ -1,0 +1,16 @@
+"""`dg-lsp bench`: measurements, one command and one module each."""
+
+import typer
+
+from dg_lsp.cli.bench import samples, steps
+
+app = typer.Typer(help="Measure fills and steps.")
+
+
+@app.callback()
+def bench() -> None:
+    """Measure fills and steps."""
+
+
+app.command("samples")(samples.samples)
+app.command("steps")(steps.steps)
