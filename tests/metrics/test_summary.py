@@ -2,7 +2,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
@@ -76,6 +76,7 @@ attempts = st.lists(st.lists(items, max_size=3).map(lambda shown: attempt(*shown
 
 
 @given(attempts)
+@settings(max_examples=50)
 def test_useful_by_never_falls_and_never_passes_the_hits(listed):
     summary = summarize(listed, cuts=(1, 10, 100, 1000, 5000))
     curve = list(summary.useful_by.values())
