@@ -183,3 +183,18 @@ def test_the_cpu_is_a_device():
     found = devices()
     assert any(device.kind == "cpu" and device.memory_total > 0 for device in found)
     assert all(device.name and device.memory_free <= device.memory_total for device in found)
+
+
+@pytest.mark.parametrize(("features", "is_used"), [(b"AVX512 = 1 | AMX_INT8 = 1 | ", False), (b"AVX512 = 1 | ", True)])
+def test_weights_are_never_packed_for_amx(tiny_path, monkeypatch, features, is_used):
+    seen = []
+    api = library().api
+
+    def load(_path, params):
+        seen.append(params.use_extra_bufts)
+
+    monkeypatch.setattr(api, "llama_print_system_info", lambda: features)
+    monkeypatch.setattr(api, "llama_model_load_from_file", load)
+    with pytest.raises(ModelError):
+        LlamaModel.load(tiny_path, CPU)
+    assert seen == [is_used]

@@ -26,6 +26,11 @@ class Library:
     callback: Any
     """The C callback; collected together with the library, never before."""
 
+    @property
+    def has_tiles(self) -> bool:
+        """Built for AMX, whose tile set-up GCC optimises away: the first pass over 8-bit weights ends the process."""
+        return b"AMX_INT8 = 1" in self.api.llama_print_system_info()
+
 
 def choose_waiting(environment: MutableMapping[str, str]) -> None:
     """Sets how OpenMP threads wait, unless the user did; OpenMP reads it when it is loaded."""

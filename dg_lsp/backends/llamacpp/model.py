@@ -60,6 +60,7 @@ class LlamaModel:
         params.n_gpu_layers = settings.gpu_layers if on_gpu else 0
         if size_bytes < _MAPPED_BYTES:
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
+        params.use_extra_bufts = not native.has_tiles
         native.log.forget_trouble()
         handle = native.api.llama_model_load_from_file(str(path).encode(), params)
         if not handle:
