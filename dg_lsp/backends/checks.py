@@ -40,6 +40,18 @@ def check_prompt_length(length: int, limit: int) -> None:
         )
 
 
+def checked_extension(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
+    """The ids of one causal pass.
+
+    Raises:
+        RequestError: none at all, more than one pass takes, or ids out of range.
+    """
+    checked = checked_ids("extension", ids, vocab_size)
+    if not 0 < len(checked) <= limit:
+        raise RequestError(f"a causal pass takes 1 to {limit} tokens, not {len(checked)}")
+    return checked
+
+
 def checked_canvases(
     canvases: Sequence[npt.ArrayLike], vocab_size: int, *, max_canvases: int, max_canvas_tokens: int
 ) -> list[TokenIds]:

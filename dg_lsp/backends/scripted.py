@@ -16,6 +16,7 @@ from dg_lsp.backends.checks import (
     check_slot,
     check_temperature,
     checked_canvases,
+    checked_extension,
     checked_ids,
 )
 from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
@@ -94,7 +95,7 @@ class ScriptedDenoiser:
         self.tokenizer = ByteTokenizer()
         self.num_slots = num_slots
         self.num_steps = 0
-        """Calls of `predict` so far, counted when they begin: shows when a cancelled fill stopped."""
+        """Forward passes so far, counted when they begin: shows when a cancelled fill stopped."""
         self.num_prefilled = 0
         """Prompt tokens decoded so far."""
         self.is_closed = False
@@ -124,9 +125,7 @@ class ScriptedDenoiser:
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=64, max_canvas_tokens=self._context_length
         )
-        self.num_steps += 1
-        if self._step_seconds:
-            time.sleep(self._step_seconds)
+        self._pass()
         held = self._slots.get(slot, _Held(token_ids([])))
         targets = held.targets or self._targets(held.ids)
         return [
@@ -134,9 +133,29 @@ class ScriptedDenoiser:
             for number, canvas in enumerate(checked)
         ]
 
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """See `Denoiser.extend`; the script's next byte, or an end token where the ids have left the script."""
+        check_slot(slot, self.num_slots)
+        new = checked_extension(ids, self.spec.vocab_size, self._context_length)
+        before = self._slots[slot].ids if slot in self._slots else token_ids([])
+        check_prompt_length(len(before) + len(new), self._context_length)
+        self._pass()
+        held = token_ids(np.concatenate([before, new]))
+        targets = [self._targets(held[: len(before) + number])[0] for number in range(1, len(new) + 1)]
+        self._slots[slot] = _Held(held, self._targets(held))
+        following = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
+        confidence = np.full(len(new), 0.99, np.float32)
+        return Prediction(following, following, confidence, _entropy(confidence))
+
     def close(self) -> None:
         """Harmless, also twice."""
         self.is_closed = True
+
+    def _pass(self) -> None:
+        """A forward pass begins, and takes its time."""
+        self.num_steps += 1
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
 
     def _targets(self, prompt: TokenIds) -> tuple[bytes, ...]:
         """What the script says should follow this prompt."""

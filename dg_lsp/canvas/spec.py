@@ -79,6 +79,8 @@ class ModelSpec:
     """Lengths that the model was trained for, ascending."""
     max_prompt_tokens: int = 512
     """Longest prompt that the model was trained for."""
+    has_causal_head: bool = True
+    """The weights also decode autoregressively: what follows a token can be asked with what comes after it hidden."""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """What else the file says of itself, for `doctor` and `models show`."""
 

@@ -69,6 +69,18 @@ class Denoiser(Protocol):
         """
         ...
 
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """One causal forward pass that appends ids to what the slot holds; position i predicts what follows `ids[i]`.
+
+        Greedy: the samples are the argmax. The slot holds the ids afterwards as if they had been prefilled; a later
+        `prefill` takes back what turns out to be wrong. Only where `spec.has_causal_head`.
+
+        Raises:
+            RequestError: there are no ids, too many for one pass or for the slot, or some are outside the vocabulary.
+            BackendError: the runtime failed, and the slot is empty then; or it cannot go on causally.
+        """
+        ...
+
     def close(self) -> None:
         """Gives the runtime's memory back; no call may follow."""
         ...

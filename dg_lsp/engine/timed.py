@@ -11,7 +11,7 @@ from dg_lsp.engine.stopwatch import Stopwatch
 
 
 class TimedDenoiser:
-    """Counts to the stages `prefill` and `predict` of a request's stopwatch, and the prompt tokens decoded."""
+    """Counts to the stages `prefill` and `predict` of a request's stopwatch."""
 
     def __init__(self, inner: Denoiser, watch: Stopwatch) -> None:
         self._inner = inner
@@ -38,6 +38,11 @@ class TimedDenoiser:
         """As the inner denoiser's."""
         with self._watch.stage("predict"):
             return self._inner.predict(slot, canvases, temperature, rng)
+
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """As the inner denoiser's; counts to `predict`."""
+        with self._watch.stage("predict"):
+            return self._inner.extend(slot, ids)
 
     def close(self) -> None:
         """Does nothing: the engine owns the inner denoiser."""

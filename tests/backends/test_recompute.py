@@ -8,7 +8,7 @@ import pytest
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
 from dg_lsp.canvas.plan import token_ids
-from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.settings import RuntimeSettings
 
 CPU = RuntimeSettings(threads=1, gpu_layers=0)
@@ -73,6 +73,12 @@ def test_what_does_not_fit_is_refused_before_the_call(denoiser):
         predict(denoiser, [MASK] * 9)
     with pytest.raises(RequestError):
         denoiser.prefill(1, token_ids([10]))
+
+
+def test_it_cannot_go_on_causally(denoiser):
+    denoiser.prefill(0, token_ids([10, 11]))
+    with pytest.raises(BackendError, match="no causal head"):
+        denoiser.extend(0, token_ids([12]))
 
 
 def test_an_architecture_with_a_cache_is_not_for_it(tiny_path, open_denoiser):

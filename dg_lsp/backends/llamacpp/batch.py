@@ -36,9 +36,13 @@ class Batch:
         self.native = batch
 
     def put_tokens(
-        self, ids: TokenIds, positions: TokenIds, sequences: TokenIds, outputs: Flags | npt.NDArray[np.int8] | int
+        self,
+        ids: TokenIds,
+        positions: TokenIds,
+        sequences: TokenIds | int,
+        outputs: Flags | npt.NDArray[np.int8] | int,
     ) -> None:
-        """All of shape (N,), N at most `capacity`; `outputs` says whose logits are wanted."""
+        """All of shape (N,), N at most `capacity`, or one number for all; `outputs` says whose logits are wanted."""
         count = len(ids)
         self._tokens[:count] = ids
         self.native.token, self.native.embd = self._token_pointer, None
@@ -55,7 +59,7 @@ class Batch:
         self._put_places(count, positions, sequences, 1)
 
     def _put_places(
-        self, count: int, positions: TokenIds, sequences: TokenIds, outputs: Flags | npt.NDArray[np.int8] | int
+        self, count: int, positions: TokenIds, sequences: TokenIds | int, outputs: Flags | npt.NDArray[np.int8] | int
     ) -> None:
         self._positions[:count] = positions
         self._sequences[:count] = sequences

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from dg_lsp.backends.checks import (
     check_prompt_length,
     check_slot,
     check_temperature,
     checked_canvases,
+    checked_extension,
     checked_ids,
 )
 from dg_lsp.backends.llamacpp.budget import MAX_CANVASES, context_budget
@@ -17,14 +19,15 @@ from dg_lsp.backends.llamacpp.cache import PromptCache
 from dg_lsp.backends.llamacpp.candidates import Candidates
 from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
 from dg_lsp.backends.llamacpp.failures import decode_error
+from dg_lsp.backends.llamacpp.match import check_match
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled, whole
 from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
 from dg_lsp.backends.llamacpp.threads import ThreadChoice, choose_threads, physical_cores, thread_candidates
 from dg_lsp.canvas.plan import Flags, TokenIds, common_prefix_length, token_ids
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction
-from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
+from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import RuntimeSettings
 
 _FLASH_FROM = 64
@@ -49,7 +52,7 @@ class LlamaDenoiser:
             ModelUnsupportedError: spec and model do not belong together, or the model cannot do this.
             ModelMemoryError: the KV cache does not fit.
         """
-        _check_spec(spec, model)
+        check_match(spec, model)
         self.spec = spec
         self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer
@@ -65,6 +68,7 @@ class LlamaDenoiser:
         self._context = LlamaContext(model, self._budget, flash_attention=flash)
         self._cache = PromptCache(settings.num_slots, self._context.num_cells)
         self._reducer = Reducer(spec.banned_ids)
+        self._greedy = np.random.default_rng(0)  # asked for nothing at temperature 0
         self.thread_choice = self._choose_threads(settings.threads)
         self._context.set_threads(self.thread_choice.threads)
         self._candidates = Candidates(self._context, self._budget, spec, wanted=device_candidates)
@@ -101,8 +105,7 @@ class LlamaDenoiser:
             for start in range(kept, len(wanted), self._context.batch.capacity):
                 stop = min(start + self._context.batch.capacity, len(wanted))
                 positions = np.arange(start, stop, dtype=np.int32)
-                sequences = np.full(stop - start, slot, dtype=np.int32)
-                self._context.batch.put_tokens(wanted[start:stop], positions, sequences, 0)
+                self._context.batch.put_tokens(wanted[start:stop], positions, slot, 0)
                 self._decode(slot, causal=True)
         except BackendError:
             self._forget(slot)
@@ -169,6 +172,25 @@ class LlamaDenoiser:
         stops = np.cumsum(lengths).tolist()
         return [whole(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops, strict=True)]
 
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """See `Denoiser.extend`."""
+        check_slot(slot, self.num_slots)
+        new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
+        count = len(new)
+        self._check_place(slot, [count])
+        held = self._cache.held(slot)
+        try:
+            self._make_room(slot, count)
+            positions = np.arange(len(held), len(held) + count, dtype=np.int32)
+            self._context.batch.put_tokens(new, positions, slot, 1)
+            self._decode(slot, causal=True)
+            reduced = self._reduced(np.arange(count), 0.0, self._greedy)
+        except BackendError:
+            self._forget(slot)
+            raise
+        self._cache.hold(slot, token_ids(np.concatenate([held, new])))
+        return whole(reduced, slice(0, count))
+
     def close(self) -> None:
         """Frees context and model. Harmless when repeated."""
         self._candidates.close()
@@ -206,14 +228,18 @@ class LlamaDenoiser:
             for branch in branches:
                 context.share(slot, branch)
             self._decode(slot, causal=False)
-            if self._candidates.is_used:
-                return self._candidates.reduce(np.flatnonzero(outputs), *sampling)
-            return self._reducer.reduce(context.logits(int(np.count_nonzero(outputs))), *sampling)
+            return self._reduced(np.flatnonzero(outputs), *sampling)
         finally:
             for branch in branches:
                 context.crop(branch, 0)
             context.crop(slot, prompt_length)
             self._cache.touch(slot)
+
+    def _reduced(self, where: npt.NDArray[np.intp], temperature: float, rng: np.random.Generator) -> Reduced:
+        """The last batch's outputs; `where`, shape (N,), are their places in it."""
+        if self._candidates.is_used:
+            return self._candidates.reduce(where, temperature, rng)
+        return self._reducer.reduce(self._context.logits(len(where)), temperature, rng)
 
     def _decode(self, slot: int, *, causal: bool) -> None:
         """Runs the batch; when the cache turns out to be full, all other slots are given up for it."""
@@ -250,18 +276,3 @@ class LlamaDenoiser:
             self._context.crop(0, 0)
 
         return choose_threads(step, thread_candidates(cores))
-
-
-def _check_spec(spec: ModelSpec, model: LlamaModel) -> None:
-    if not model.has_cache:
-        raise ModelUnsupportedError(
-            f"{model.path} has a diffusion architecture without a KV cache, which a later version will run; "
-            "use a model of a causal architecture such as qwen3"
-        )
-    named = [*spec.banned_ids, *spec.end_ids]
-    named += [spec.sampling.mask_id] if isinstance(spec.sampling, MaskSampling) else []
-    named += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []
-    if spec.vocab_size != model.vocab_size or not all(0 <= token < model.vocab_size for token in named):
-        raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
-    if len(set(spec.banned_ids)) >= model.vocab_size or not spec.canvas_lengths or min(spec.canvas_lengths) < 1:
-        raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")

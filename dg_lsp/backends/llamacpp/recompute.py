@@ -16,7 +16,7 @@ from dg_lsp.backends.llamacpp.reduce import Reducer
 from dg_lsp.canvas.plan import TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelUnsupportedError
 
 
 class RecomputingDenoiser:
@@ -68,6 +68,15 @@ class RecomputingDenoiser:
             canvases, self.spec.vocab_size, max_canvases=8, max_canvas_tokens=max(self.spec.canvas_lengths)
         )
         return [self._predict(canvas, temperature, rng) for canvas in checked]
+
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """See `Denoiser.extend`; these architectures attend in both directions only.
+
+        Raises:
+            BackendError: always.
+        """
+        del slot, ids
+        raise BackendError(f"{self.spec.name} has no causal head; use the plan canvas or race")
 
     def close(self) -> None:
         """Frees context and model. Harmless when repeated."""

@@ -1,0 +1,25 @@
+"""Whether a spec and a model's weights belong together."""
+
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.errors import ModelUnsupportedError
+
+
+def check_match(spec: ModelSpec, model: LlamaModel) -> None:
+    """Refuses what could not be run, or would make ggml abort the process later.
+
+    Raises:
+        ModelUnsupportedError: they do not fit each other, or there is no KV cache, or nothing to predict.
+    """
+    if not model.has_cache:
+        raise ModelUnsupportedError(
+            f"{model.path} has a diffusion architecture without a KV cache, which a later version will run; "
+            "use a model of a causal architecture such as qwen3"
+        )
+    named = [*spec.banned_ids, *spec.end_ids]
+    named += [spec.sampling.mask_id] if isinstance(spec.sampling, MaskSampling) else []
+    named += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []
+    if spec.vocab_size != model.vocab_size or not all(0 <= token < model.vocab_size for token in named):
+        raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
+    if len(set(spec.banned_ids)) >= model.vocab_size or not spec.canvas_lengths or min(spec.canvas_lengths) < 1:
+        raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")
