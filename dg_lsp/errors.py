@@ -10,6 +10,7 @@
     │   ├── ModelNotFoundError      no such file and no such model name
     │   ├── ModelBrokenError        not a GGUF, or cut short
     │   ├── ModelUnsupportedError   a GGUF this version cannot run
+    │   ├── ModelDownloadError      a model could not be fetched, or what came is not it
     │   └── ModelMemoryError        the model or its cache does not fit
     └── BackendError            the runtime failed while it computed           exit code 3
 
@@ -60,6 +61,10 @@ class ModelBrokenError(ModelError):
 
 class ModelUnsupportedError(ModelError):
     """A sound GGUF whose architecture or description this version cannot run."""
+
+
+class ModelDownloadError(ModelError):
+    """The model could not be fetched or written, or what came is not what was expected."""
 
 
 class ModelMemoryError(ModelError):

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from dg_lsp.errors import ModelNotFoundError
+from dg_lsp.models.packaged import PACKAGED, PackagedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +27,21 @@ BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
 
 def known_names() -> tuple[str, ...]:
     """Names that `locate` takes beside paths."""
-    return tuple(model.name for model in BUNDLED)
+    return tuple(model.name for model in (*BUNDLED, *PACKAGED))
 
 
 def locate(name: str) -> Path:
     """The readable file of a known name, or of a path. A known name wins: write `./dg-mini` for a file called so.
 
     Raises:
-        ModelNotFoundError: neither a known name nor a readable file.
+        ModelNotFoundError: neither a known name nor a readable file, or a known model that was not fetched yet.
     """
-    for model in BUNDLED:
-        if model.name == name:
-            return _bundled_file(model)
+    for bundled in BUNDLED:
+        if bundled.name == name:
+            return _bundled_file(bundled)
+    for packaged in PACKAGED:
+        if packaged.name == name:
+            return _pulled_file(packaged)
     return _file(name)
 
 
@@ -46,6 +50,14 @@ def _bundled_file(model: BundledModel) -> Path:
         raise ModelNotFoundError(
             f"the bundled model {model.name} is missing from this installation ({model.path}): "
             "install dg-lsp again, or pass --model FILE.gguf"
+        )
+    return model.path
+
+
+def _pulled_file(model: PackagedModel) -> Path:
+    if not model.path.is_file():
+        raise ModelNotFoundError(
+            f"{model.name} is not on this machine yet: run dg-lsp models pull {model.name} ({model.size / 1e6:.0f} MB)"
         )
     return model.path
 
