@@ -1,0 +1,131 @@
+"""The page: one file that needs nothing but a browser.
+
+Its content policy allows its own style and script, by their hashes, and nothing else: no network, no other script.
+"""
+
+import base64
+import hashlib
+from importlib import resources
+from operator import attrgetter
+from pathlib import Path
+from string import Template
+
+from dg_lsp import __version__
+from dg_lsp.bench.report.chart import look, table
+from dg_lsp.bench.report.curves import Curve, useful_by
+from dg_lsp.bench.report.facts import facts
+from dg_lsp.bench.report.film import films, legend
+from dg_lsp.bench.report.headline import by_kind, by_plan, headline, lead
+from dg_lsp.bench.report.histograms import Row, latencies, steps
+from dg_lsp.bench.report.markup import Html, element, escape, join
+from dg_lsp.bench.report.measures import definitions
+from dg_lsp.bench.report.misses import misses
+from dg_lsp.bench.report.record import Report, Table
+from dg_lsp.errors import InputFileError
+
+
+def check_report_path(path: Path) -> None:
+    """Refuses before any work is spent on a report that could not be written.
+
+    Raises:
+        InputFileError: a directory, or in one that is not there.
+    """
+    if path.is_dir():
+        raise InputFileError(f"{path} is a directory: name a file in it for the report")
+    if not path.parent.is_dir():
+        raise InputFileError(f"no directory {path.parent}: make it, or write the report elsewhere")
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Writes the page at once, or leaves what is there.
+
+    Raises:
+        InputFileError: it cannot be written there.
+    """
+    check_report_path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(page(report), encoding="utf-8", newline="\n")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    style, script = (_asset(name) for name in ("report.css", "report.js"))
+    return Template(_asset("report.html")).substitute(
+        title=escape(report.title),
+        date=escape(report.date),
+        version=escape(__version__),
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+        lead=lead(report.attempts, report.baseline),
+        notes=_notes(report),
+        contents=_contents(report),
+        sections=join(section for _, _, section in _sections(report)),
+    )
+
+
+def _sections(report: Report) -> list[tuple[str, str, Html]]:
+    """Anchor, heading and content, in reading order; those without content are left out."""
+    listed = [
+        ("numbers", "Numbers", _numbers(report)),
+        ("charts", "Time and steps", _charts(report)),
+        ("films", "Films of denoising", join((legend(), films(report.films))) if report.films else Html()),
+        ("misses", "Misses", misses(report.attempts)),
+        ("machine", "Machine and options", _machine(report)),
+        ("definitions", "What each number says", definitions()),
+    ]
+    return [
+        (name, heading, element("section", element("h2", heading, id=name), content, aria_labelledby=name))
+        for name, heading, content in listed
+        if content
+    ]
+
+
+def _contents(report: Report) -> Html:
+    return join(element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in _sections(report))
+
+
+def _notes(report: Report) -> Html:
+    return element("ul", *(element("li", note) for note in report.notes), class_="notes") if report.notes else Html()
+
+
+def _table(one: Table) -> Html:
+    return table(one.caption, one.columns, {"": one.rows}, one.note)
+
+
+def _numbers(report: Report) -> Html:
+    attempts = report.attempts
+    return join((headline(attempts), *map(_table, report.tables), by_kind(attempts), by_plan(attempts)))
+
+
+def _machine(report: Report) -> Html:
+    return join((facts(report.machine), element("h3", "Options"), facts(report.options)))
+
+
+def _charts(report: Report) -> Html:
+    """The three figures; a way looks the same in all of them."""
+    looks = {way: look(i, is_baseline=way == report.baseline) for i, way in enumerate(report.attempts)}
+    hits = {
+        way: sorted(attempt.ttfue_ms for attempt in attempts if attempt.ttfue_ms is not None)
+        for way, attempts in report.attempts.items()
+    }
+    curves = [Curve(way, looks[way], hits[way], len(attempts)) for way, attempts in report.attempts.items()]
+    times, passes = (
+        [Row(way, looks[way], sorted(map(value, attempts))) for way, attempts in report.attempts.items()]
+        for value in (attrgetter("latency_ms"), attrgetter("steps"))
+    )
+    return join((useful_by(curves), latencies(times), steps(passes)))
+
+
+def _asset(name: str) -> str:
+    return resources.files("dg_lsp.bench.report").joinpath("assets", name).read_text(encoding="utf-8").strip()
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
