@@ -4,7 +4,8 @@
     ├── UsageError              wrong use or bad input                         exit code 2
     │   ├── InputFileError      a file that is missing, binary, unreadable or not writable
     │   ├── PositionError       a line or column that the file does not have
-    │   └── SettingsError       a setting that is unknown or out of range
+    │   ├── SettingsError       a setting that is unknown or out of range
+    │   └── SandboxError        model-written programs cannot be run on this machine
     ├── RequestError            the model cannot take this request              exit code 2
     ├── ModelError              no model, or no memory for it                   exit code 3
     │   ├── ModelNotFoundError      no such file and no such model name
@@ -39,6 +40,10 @@ class PositionError(UsageError):
 
 class SettingsError(UsageError):
     """A setting is unknown, of the wrong type or out of range."""
+
+
+class SandboxError(UsageError):
+    """Model-written programs cannot be run on this machine."""
 
 
 class RequestError(DgLspError):
