@@ -11,13 +11,22 @@ from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
 from dg_lsp.bench.recompute import Comparison, compare_recomputed
-from dg_lsp.bench.steps import Overhead, StepTimes, measure_overhead, measure_steps
-from dg_lsp.bench.tables import comparison_table, overhead_line, step_table
+from dg_lsp.bench.steps import BatchTimes, Overhead, StepTimes, measure_batches, measure_overhead, measure_steps
+from dg_lsp.bench.steps_shares import Shares, measure_shares
+from dg_lsp.bench.tables import (
+    batch_table,
+    comparison_table,
+    overhead_line,
+    ratio_table,
+    share_table,
+    step_table,
+)
 from dg_lsp.bench.twin import write_twin
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli.loading import load_model, open_denoiser
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import Settings
@@ -35,7 +44,11 @@ class StepReport:
     threads: int
     times: dict[int, StepTimes]
     """By prompt length."""
-    overhead: Overhead
+    batches: tuple[BatchTimes, ...]
+    """On the longest prompt."""
+    shares: Shares | None
+    """None for a model without canvases, as is the overhead."""
+    overhead: Overhead | None
     comparisons: tuple[Comparison, ...]
     """Random weights of the model's size; empty where `gguf`, which writes them, is not installed."""
 
@@ -44,17 +57,27 @@ class StepReport:
         yield f"{self.model}, {self.threads} threads, medians in milliseconds"
         yield ""
         yield from step_table(self.times)
-        yield ""
-        yield overhead_line(self.overhead)
+        longest = max(self.times)
+        if self.times[longest].one_token_steps:
+            yield from ("", "a step over a canvas, in causal steps of one token:", "")
+            yield from ratio_table(self.times)
+        if self.batches:
+            yield from ("", f"several canvases in one pass, prompt of {longest} tokens:", "")
+            yield from batch_table(self.batches)
+        if self.shares and self.overhead:
+            yield from ("", f"where a step's time goes, means over {self.shares.num_steps} steps of real fills:", "")
+            yield from share_table(self.shares)
+            yield from ("", overhead_line(self.overhead))
         if self.comparisons:
-            yield ""
-            yield f"random weights of the same size, prompt of {COMPARED_PROMPT} tokens:"
-            yield ""
+            yield from ("", f"random weights of the same size, prompt of {COMPARED_PROMPT} tokens:", "")
             yield from comparison_table(self.comparisons)
 
     def json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return dataclasses.asdict(self)
+        tree = dataclasses.asdict(self)
+        for row, times in zip(tree["times"].values(), self.times.values(), strict=True):
+            row["one_token_steps"] = times.one_token_steps
+        return tree
 
 
 def measure(settings: Settings, rounds: int) -> StepReport:
@@ -67,17 +90,28 @@ def measure(settings: Settings, rounds: int) -> StepReport:
     sizes, spec = model.weights.metadata, model.spec
     denoiser = open_denoiser(model, settings)
     engine = Engine(denoiser, denoiser.tokenizer, settings.fill)
+    lengths = spec.canvas_lengths if spec.sampling else ()
+    shares = overhead = None
     try:
         prompts = sorted({min(length, spec.max_prompt_tokens) for length in (64, 256, 512)})
-        times = {length: measure_steps(denoiser, length, spec.canvas_lengths, rounds=rounds) for length in prompts}
-        overhead = measure_overhead(engine, list(_requests()))
+        times = {length: measure_steps(denoiser, length, lengths, rounds=rounds) for length in prompts}
+        batches = measure_batches(denoiser, prompts[-1], lengths, rounds=rounds)
+        if spec.sampling:
+            shares = _shares(engine, denoiser)
+            overhead = measure_overhead(engine, list(_requests()))
     finally:
         engine.close()
     try:
-        comparisons = _compare(sizes, spec, settings, rounds)
+        comparisons = _compare(sizes, spec, settings, rounds) if spec.sampling else ()
     except UsageError:
         comparisons = ()
-    return StepReport(spec.name, denoiser.threads, times, overhead, comparisons)
+    return StepReport(spec.name, denoiser.threads, times, batches, shares, overhead, comparisons)
+
+
+def _shares(engine: Engine, denoiser: LlamaDenoiser) -> Shares:
+    context, reducer = denoiser._context, denoiser._reducer  # noqa: SLF001  (looked at, not used)
+    decode = ((context, "decode"), (context, "logits"))
+    return measure_shares(engine, denoiser, list(_requests()), decode=decode, reduction=((reducer, "reduce"),))
 
 
 def _requests() -> Iterator[FillRequest]:
@@ -87,7 +121,8 @@ def _requests() -> Iterator[FillRequest]:
         start = len(text) // 2 if word == " = " else 0
         offset = text.index(word, start) + len(word)
         end = text.index("\n", offset)
-        yield FillRequest(Snapshot(f"file:///{word}", 0, text[:offset] + text[end:]), offset, deadline_ms=60_000)
+        snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[end:])
+        yield FillRequest(snapshot, offset, deadline_ms=60_000, plan=PlanName.CANVAS)
 
 
 def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, rounds: int) -> tuple[Comparison, ...]:
