@@ -1,14 +1,19 @@
-"""A model of the same size with random weights, in another architecture: to time llama.cpp's own diffusion graph.
+"""A model for llama.cpp's own diffusion graphs, made from one of ours: to time them, and to see what they answer.
 
-llama.cpp runs open diffusion models (`dream`: qwen2's layers) without a KV cache, so that every step computes the
-prompt again. Random weights cost the same as trained ones. Needs `gguf` (the extra `dev` or `training`).
+llama.cpp runs open diffusion models without a KV cache, so that every step computes the prompt again. A twin has the
+sizes of a model and random weights (`dream` and `qwen2` have the same layers; random weights cost the same as trained
+ones). A relabelled model has its weights. Needs `gguf` (the extra `dev` or `training`).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import UsageError
 
 
@@ -18,10 +23,7 @@ def write_twin(path: Path, metadata: Mapping[str, str], architecture: str, vocab
     Raises:
         UsageError: `gguf` is not installed.
     """
-    try:
-        import gguf
-    except ImportError as error:
-        raise UsageError("this benchmark writes model files: pip install 'dg-lsp[dev]'") from error
+    gguf = _gguf()
     size = _Sizes(metadata)
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture)
@@ -46,6 +48,66 @@ def write_twin(path: Path, metadata: Mapping[str, str], architecture: str, vocab
         writer.add_tensor(name, gguf.quants.quantize(matrix, quantization), raw_dtype=quantization)
     for name, length, value in size.vectors():
         writer.add_tensor(name, np.full(length, value, np.float32))
+    _write(writer)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """The texts that a relabelled model's tokenizer takes for special tokens."""
+
+    prefix: str
+    suffix: str
+    middle: str
+    end: str
+
+
+def relabel(source: Path, target: Path, spec: ModelSpec) -> Sentinels:
+    """Writes a `qwen3` model as `rnd1`, tensor by tensor as it is: qwen3's layers, the feed-forward one as the only
+    one of its experts. The end token becomes one that is printed.
+
+    Raises:
+        UsageError: `gguf` is not installed, or the model is another one.
+    """
+    gguf = _gguf()
+    reader = gguf.GGUFReader(source)
+    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    if fields["general.architecture"] != "qwen3" or spec.fim is None:
+        raise UsageError(f"{source} cannot be written as a diffusion model of llama.cpp's: use dg-mini")
+    writer = gguf.GGUFWriter(target, "rnd1")
+    tokens, kinds = fields["tokenizer.ggml.tokens"], list(fields["tokenizer.ggml.token_type"])
+    kinds[spec.end_ids[0]] = int(gguf.TokenType.USER_DEFINED)
+    fields["tokenizer.ggml.token_type"] = kinds
+    for name, value in fields.items():
+        if name not in ("general.architecture", "general.file_type"):
+            kind, *of = reader.fields[name].types
+            writer.add_key_value(name.replace("qwen3.", "rnd1.", 1), value, kind, of[-1] if of else None)
+    writer.add_expert_count(1)
+    writer.add_expert_used_count(1)
+    writer.add_expert_feed_forward_length(fields["qwen3.feed_forward_length"])
+    writer.add_diffusion_shift_logits(False)
+    for tensor in reader.tensors:
+        name, data = tensor.name.removesuffix(".weight"), tensor.data
+        if name.endswith(("ffn_gate", "ffn_up", "ffn_down")):
+            name, data = f"{name}_exps", data[None]
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=tensor.tensor_type)
+    for layer in range(fields["qwen3.block_count"]):
+        width = fields["qwen3.embedding_length"]
+        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", np.zeros((1, width), np.float32))
+    _write(writer)
+    ids = (spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id, spec.end_ids[0])
+    return Sentinels(*(tokens[token] for token in ids))
+
+
+def _gguf() -> ModuleType:
+    try:
+        import gguf
+    except ImportError as error:
+        raise UsageError("this benchmark writes model files: pip install 'dg-lsp[dev]'") from error
+    module: ModuleType = gguf
+    return module
+
+
+def _write(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

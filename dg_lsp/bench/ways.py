@@ -1,0 +1,107 @@
+"""Ways to answer a site: what a comparison asks, all alike. Here our own engine's; the peers have modules of their own.
+
+A way knows its model and its cache, and nothing of the other ways.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dg_lsp.bench.sites import Site
+from dg_lsp.context.place import Place, allowed_lines
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.plans import PlanName
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult
+from dg_lsp.metrics.attempt import Attempt, Shown, is_same
+
+
+class Way(Protocol):
+    """Something that fills sites, one at a time."""
+
+    @property
+    def name(self) -> str:
+        """As attempts and tables call it."""
+        ...
+
+    def answer(self, site: Site) -> Attempt:
+        """Fills one site and waits for the end of it, however long that takes.
+
+        Raises:
+            DgLspError: it cannot go on; attempts so far stand.
+        """
+        ...
+
+    def notes(self) -> Sequence[str]:
+        """What a reader of its numbers must know, in sentences."""
+        ...
+
+    def close(self) -> None:
+        """Ends what it runs; harmless when repeated."""
+        ...
+
+
+def before_last_key(site: Site) -> Site:
+    """The site one character earlier, as an editor has asked for it a moment before."""
+    return replace(site, prefix=site.prefix[:-1])
+
+
+def has_one_line(site: Site) -> bool:
+    """The product would show one line here, whatever the reference has."""
+    return allowed_lines(Place.at(site.snapshot.text, site.offset)) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWay:
+    """An engine by one of its plans. The engine is its own: one shared by two ways would have the prompt cached for
+    whichever comes second."""
+
+    name: str
+    engine: Engine
+    plan: PlanName
+    is_warm: bool = False
+    """The prompt less its last character is in the cache already."""
+
+    def answer(self, site: Site) -> Attempt:
+        """See `Way.answer`."""
+        if self.is_warm:
+            self.engine.fill(self.request(before_last_key(site)), deadline=time.monotonic())
+        start = time.perf_counter()
+        result = self.engine.fill(self.request(site), deadline=math.inf)
+        return attempt_of(result, site, self.name, 1e3 * (time.perf_counter() - start))
+
+    def notes(self) -> Sequence[str]:
+        """See `Way.notes`."""
+        return ()
+
+    def close(self) -> None:
+        """See `Way.close`."""
+        self.engine.close()
+
+    def request(self, site: Site) -> FillRequest:
+        """What the engine is asked at a site."""
+        return FillRequest(site.snapshot, site.offset, plan=self.plan)
+
+
+def attempt_of(result: FillResult, site: Site, way: str, ms: float) -> Attempt:
+    """An engine's answer, which took `ms`, beside the reference."""
+    best = result.candidates[0] if result.candidates else None
+    return Attempt(
+        site=site.id,
+        kind=site.kind,
+        way=way,
+        plan=result.plan.value,
+        want=site.want,
+        shown=(Shown(ms, best.text),) if best else (),
+        is_exact=best is not None and is_same(best.text, site.want),
+        passes=None,
+        latency_ms=ms,
+        steps=result.steps,
+        tokens=round(result.tokens_per_forward * result.steps),
+        confidence=best.score if best else math.nan,
+        rejection=result.rejections[0].reason.value if result.rejections and not best else None,
+        prefill_ms=result.timings.prefill,
+        model_ms=result.timings.prefill + result.timings.predict,
+    )

@@ -1,0 +1,79 @@
+"""`dg-lsp bench compare`: the same sites by several ways, in turn."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
+from dg_lsp.engine.plans.name import PlanName
+
+
+def compare(
+    data: Annotated[Path, typer.Argument(metavar="DATA.jsonl[.gz]", help="Sites in the HumanEval-Infilling format.")],
+    model: Model = None,
+    plans: Annotated[
+        list[PlanName] | None, typer.Option("--plan", metavar="PLAN", help="Another plan to compare; may be repeated.")
+    ] = None,
+    pretrained: Annotated[
+        str | None,
+        typer.Option("--pretrained", metavar="MODEL", help="A causal model, by name or path: gemma3-270m, X.gguf."),
+    ] = None,
+    llama_server: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A llama-server to start and ask, with the same GGUF file.")
+    ] = None,
+    llama_diffusion_cli: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A llama-diffusion-cli to run, with the same weights.")
+    ] = None,
+    diffusion_steps: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Steps of llama-diffusion-cli; 0 is one a token.")
+    ] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many sites, drawn by the seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Draws the sites and the turns of the ways.")] = 0,
+    patience: Annotated[
+        float | None, typer.Option(min=0, metavar="MS", help="After it whole lines are enough; 0 waits for all.")
+    ] = None,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Every way knows the text but for its last character, as while typing.")
+    ] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Run the tests of each site, in a sandbox.")] = False,
+    as_json: Json = False,
+    output: Annotated[
+        Path | None, typer.Option(metavar="RUN.jsonl", help="Keep every answer here, and go on with an earlier run.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="OUT.html", help="Write a page, too.")] = None,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Answer the same sites by several ways, in turn: diffusion, the same weights token by token, and others."""
+    from dg_lsp.bench.report import check_report_path
+    from dg_lsp.cli.bench.comparing import Comparison
+    from dg_lsp.cli.bench.contenders import Contenders
+    from dg_lsp.cli.configuration import configure, overrides
+
+    if html is not None:
+        check_report_path(html)
+    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads)
+    settings = configure(over if patience is None else {**over, "fill": {"patience_ms": patience}})
+    contenders = Contenders(
+        plans=tuple(plans or ()),
+        pretrained=pretrained,
+        llama_server=llama_server,
+        llama_diffusion_cli=llama_diffusion_cli,
+        diffusion_steps=diffusion_steps,
+        is_warm=warm,
+    )
+    comparison = Comparison.run(
+        data,
+        settings,
+        contenders,
+        limit=limit,
+        seed=seed,
+        execute=execute,
+        output=output,
+        has_films=html is not None,
+    )
+    comparison.print(as_json=as_json)
+    if html is not None:
+        comparison.write_page(html)
+    return comparison.exit_code

@@ -1,0 +1,143 @@
+"""What `dg-lsp bench compare` lets compete: models opened, peers started."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from dg_lsp.bench.compare import BASELINE
+from dg_lsp.bench.runs import file_sha256
+from dg_lsp.bench.ways import EngineWay, Way
+from dg_lsp.bench.ways_cli import CommandWay
+from dg_lsp.bench.ways_server import ServerWay, Terms
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.cli import loading
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.errors import UsageError
+from dg_lsp.models.registry import locate
+from dg_lsp.settings import Settings
+
+if TYPE_CHECKING:
+    from dg_lsp.backends.llamacpp import LlamaDenoiser
+
+DIFFUSION, PRETRAINED = "diffusion", "pretrained"
+
+
+@dataclass(frozen=True, slots=True)
+class Contenders:
+    """What was asked for beside the model's own two ways."""
+
+    plans: tuple[PlanName, ...] = ()
+    pretrained: str | None = None
+    llama_server: Path | None = None
+    llama_diffusion_cli: Path | None = None
+    diffusion_steps: int = 0
+    is_warm: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """What a run's header must say of them, as plain JSON values."""
+        options: dict[str, Any] = {"plans": [plan.value for plan in self.plans], "warm": self.is_warm}
+        if self.pretrained is not None:
+            options |= {"pretrained": self.pretrained, "pretrained_sha256": file_sha256(locate(self.pretrained))}
+        if self.llama_server is not None:
+            options |= {"llama_server": str(self.llama_server)}
+        if self.llama_diffusion_cli is not None:
+            options |= {"llama_diffusion_cli": str(self.llama_diffusion_cli), "diffusion_steps": self.diffusion_steps}
+        return options
+
+
+class Ring:
+    """Everybody, ready. Each of our ways has weights and a cache of its own, and all have the same threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nobody yet."""
+        self._settings = settings
+        self._stack = ExitStack()
+        self.ways: list[Way] = []
+        self.path = Path()
+        self.threads = settings.runtime.threads
+        """CPU threads of a step; measured by the first who needs them."""
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.own.engine.spec.name
+
+    @property
+    def own(self) -> EngineWay:
+        """The model's first way."""
+        return next(way for way in self.ways if isinstance(way, EngineWay))
+
+    def fill(self, contenders: Contenders) -> None:
+        """Opens and starts everybody.
+
+        Raises:
+            ModelError, BackendError, UsageError: somebody cannot take part.
+        """
+        model, denoiser = self._open(self._settings)
+        self.path, self.threads = model.path, denoiser.threads
+        denoiser_of_first: LlamaDenoiser | None = denoiser
+        for name, plan in _own(model.spec, contenders.plans):
+            opened, denoiser_of_first = denoiser_of_first or self._open(self._settings)[1], None
+            self._add_engine(name, plan, opened, is_warm=contenders.is_warm)
+        if contenders.pretrained is not None:
+            _, other = self._open(attrs.evolve(self._settings, model=contenders.pretrained))
+            self._add_engine(PRETRAINED, PlanName.CAUSAL, other, is_warm=contenders.is_warm)
+        if contenders.llama_server is not None:
+            self._add(self._server(contenders.llama_server, model.spec, is_warm=contenders.is_warm))
+        if contenders.llama_diffusion_cli is not None:
+            program, steps = contenders.llama_diffusion_cli, contenders.diffusion_steps
+            way = CommandWay(program, self.path, model.spec, denoiser.tokenizer, threads=self.threads, num_steps=steps)
+            self._add(way)
+
+    def close(self) -> None:
+        """Ends everybody; harmless when repeated."""
+        self._stack.close()
+
+    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, LlamaDenoiser]":
+        runtime = attrs.evolve(settings.runtime, num_slots=1, threads=self.threads)
+        settings = attrs.evolve(settings, runtime=runtime)
+        model = loading.load_model(settings)
+        return model, loading.open_denoiser(model, settings)
+
+    def _add_engine(self, name: str, plan: PlanName, denoiser: "LlamaDenoiser", *, is_warm: bool) -> None:
+        engine = Engine(denoiser, denoiser.tokenizer, self._settings.fill)
+        self._add(EngineWay(name, engine, plan, is_warm))
+
+    def _add(self, way: Way) -> None:
+        self._stack.callback(way.close)
+        self.ways.append(way)
+
+    def _server(self, program: Path, spec: ModelSpec, *, is_warm: bool) -> ServerWay:
+        if spec.fim is None:
+            raise UsageError(f"{spec.name} has no fill-in-the-middle tokens, which llama-server's /infill needs")
+        fill, gpu_layers = self._settings.fill, self._settings.runtime.gpu_layers
+        terms = Terms(spec.max_prompt_tokens, fill.max_tokens, fill.patience_ms, is_warm)
+        return ServerWay.start(program, self.path, terms, threads=self.threads, gpu_layers=gpu_layers)
+
+
+@contextmanager
+def ring(contenders: Contenders, settings: Settings) -> Iterator[Ring]:
+    """Everybody ready; ended afterwards, whatever happens.
+
+    Raises:
+        ModelError, BackendError, UsageError: somebody cannot take part.
+    """
+    opened = Ring(settings)
+    try:
+        opened.fill(contenders)
+        yield opened
+    finally:
+        opened.close()
+
+
+def _own(spec: ModelSpec, plans: tuple[PlanName, ...]) -> Iterator[tuple[str, PlanName]]:
+    """Names and plans of the ways that the model itself goes."""
+    own = {DIFFUSION: PlanName.CANVAS} if spec.sampling else {}
+    own |= {BASELINE: PlanName.CAUSAL} if spec.has_causal_head else {}
+    yield from own.items()
+    yield from ((plan.value, plan) for plan in dict.fromkeys(plans) if plan not in own.values())

@@ -1,0 +1,64 @@
+"""The bundled model under another architecture's name computes the same."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
+from dg_lsp.bench.twin import Sentinels, relabel
+from dg_lsp.canvas.plan import token_ids
+from dg_lsp.cli import loading
+from dg_lsp.errors import UsageError
+from dg_lsp.settings import RuntimeSettings, Settings
+
+RUNTIME = RuntimeSettings(threads=1, gpu_layers=0, num_slots=1)
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    model = loading.load_model(Settings(runtime=RUNTIME))
+    denoiser = LlamaDenoiser(model.weights, model.spec, RUNTIME)
+    yield model, denoiser
+    denoiser.close()
+
+
+def test_a_relabelled_model_computes_what_the_model_computes(bundled, tmp_path):
+    model, denoiser = bundled
+    names = relabel(model.path, tmp_path / "rnd1.gguf", model.spec)
+    assert names == Sentinels("<|prefix|>", "<|suffix|>", "<|middle|>", "<|eom|>")
+    relabelled = LlamaModel.load(tmp_path / "rnd1.gguf", RUNTIME)
+    assert relabelled.metadata["general.architecture"] == "rnd1"
+    spec = dataclasses.replace(model.spec, max_prompt_tokens=64)
+    other = RecomputingDenoiser(relabelled, spec, threads=1)
+    rng = np.random.default_rng(0)
+    prompt = denoiser.tokenizer.encode("def area(w, h):\n    return ")
+    np.testing.assert_array_equal(other.tokenizer.encode("def area(w, h):\n    return "), prompt)
+    canvas = np.full(16, model.spec.sampling.mask_id, np.int32)
+    # as llama.cpp's own diffusion has it, the prompt sees the canvas: for us both are one canvas after nothing
+    denoiser.prefill(0, token_ids([]))
+    (ours,) = denoiser.predict(0, [token_ids(np.concatenate([prompt, canvas]))], 0.0, rng)
+    other.prefill(0, prompt)
+    (theirs,) = other.predict(0, [token_ids(canvas)], 0.0, rng)
+    other.close()
+    np.testing.assert_array_equal(theirs.argmax_ids, ours.argmax_ids[len(prompt) :])
+    np.testing.assert_allclose(theirs.confidence, ours.confidence[len(prompt) :], atol=1e-2)
+    assert len(np.unique(ours.confidence)) > 8
+
+
+def test_only_a_model_of_our_own_architecture_is_relabelled(bundled, tmp_path):
+    model, _ = bundled
+    path = tmp_path / "rnd1.gguf"
+    relabel(model.path, path, model.spec)
+    with pytest.raises(UsageError, match="use dg-mini"):
+        relabel(path, tmp_path / "again.gguf", model.spec)
+
+
+def test_without_gguf_it_says_what_to_install(bundled, tmp_path, monkeypatch):
+    model, _ = bundled
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UsageError, match=r"pip install 'dg-lsp\[dev\]'"):
+        relabel(model.path, tmp_path / "rnd1.gguf", model.spec)
