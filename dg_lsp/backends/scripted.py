@@ -109,7 +109,7 @@ class ScriptedDenoiser:
         """See `Denoiser.prefill`."""
         check_slot(slot, self.num_slots)
         wanted = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
-        check_prompt_length(len(wanted), self._context_length - max(self.spec.canvas_lengths))
+        check_prompt_length(len(wanted), self._context_length - self.spec.longest_block)
         held = self._slots[slot].ids if slot in self._slots else token_ids([])
         decoded = len(wanted) - common_prefix_length(held, wanted)
         self._slots[slot] = _Held(token_ids(wanted), self._targets(wanted))

@@ -1,13 +1,13 @@
 """Fill-in-the-middle prompts: suffix, then prefix, then the middle sentinel, then an open canvas.
 
-The suffix comes first so that typing changes only the prompt's end and the KV cache keeps the rest. Prefix and
-suffix are tokenized apart, as in training: a cursor inside a word needs no care.
+The suffix comes first so that typing changes only the prompt's end and the KV cache keeps the rest, unless the model
+was trained otherwise. Prefix and suffix are tokenized apart, as in training: a cursor inside a word needs no care.
 """
 
 import numpy as np
 
 from dg_lsp.canvas.plan import CanvasPlan, TokenIds, token_ids
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.prompt import Prompt
 from dg_lsp.errors import ModelUnsupportedError
@@ -17,22 +17,45 @@ SUFFIX_SHARE = 0.3
 
 
 def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
-    """Prompt ids, at most `max_tokens` of them.
+    """Prompt ids, at least one and at most `max_tokens` of them.
 
     A prefix too long for its room loses its beginning in steps of an eighth of the room, so that a typed character
     almost never moves the window's start, which would void the cached tokens after it.
     """
+    start = token_ids(spec.start_ids)
+    room = max(0, max_tokens - len(start))
+    if spec.prompt_format is PromptFormat.PREFIX:
+        # an empty buffer is as good as a line end, and a model needs something to go on from
+        return token_ids(np.concatenate([start, _end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
     if spec.fim is None:
         raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
-    room = max(0, max_tokens - 3)
+    room = max(0, room - 3)
     suffix = tokenizer.encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    prefix = tokenizer.encode(prompt.prefix)
-    room -= len(suffix)
-    if (excess := len(prefix) - room) > 0:
-        stride = max(1, room // 8)
-        prefix = prefix[-(-excess // stride) * stride :]
+    prefix = _end_of(tokenizer.encode(prompt.prefix), room - len(suffix))
     fim = spec.fim
-    return token_ids(np.concatenate([[fim.suffix_id], suffix, [fim.prefix_id], prefix, [fim.middle_id]]))
+    parts = [[fim.suffix_id], suffix, [fim.prefix_id], prefix]
+    if fim.order is FimOrder.PREFIX_FIRST:
+        parts = [*parts[2:], *parts[:2]]
+    return token_ids(np.concatenate([start, *parts, [fim.middle_id]]))
+
+
+def _end_of(prefix: TokenIds, room: int) -> TokenIds:
+    excess = len(prefix) - room
+    if excess <= 0:
+        return prefix
+    stride = max(1, room // 8)
+    return prefix[-(-excess // stride) * stride :]
+
+
+def prompt_parts(prompt_ids: TokenIds, spec: ModelSpec) -> tuple[TokenIds, TokenIds]:
+    """The prefix and the suffix inside of a prompt, without sentinels."""
+    body = prompt_ids[len(spec.start_ids) :]
+    if spec.fim is None:
+        return body, body[:0]
+    second = spec.fim.prefix_id if spec.fim.order is FimOrder.SUFFIX_FIRST else spec.fim.suffix_id
+    at = int(np.argmax(body == second))
+    first, last = body[1:at], body[at + 1 : -1]
+    return (last, first) if spec.fim.order is FimOrder.SUFFIX_FIRST else (first, last)
 
 
 def open_canvas(prompt_ids: TokenIds, spec: ModelSpec, length: int, rng: np.random.Generator) -> CanvasPlan:

@@ -6,6 +6,8 @@ Knows no file and no runtime; `models` fills a spec in from GGUF metadata.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dg_lsp.canvas.expectation import Expectation
+
 
 class PromptFormat(StrEnum):
     """How prefix and suffix reach the model."""
@@ -14,6 +16,8 @@ class PromptFormat(StrEnum):
     """Suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token."""
     PINNED = "pinned"
     """Prefix tail and suffix head frozen in the canvas around a hole."""
+    PREFIX = "prefix"
+    """What stands before the cursor and nothing else: for models that know no middle."""
     INSTRUCT = "instruct"
     """Chat template in the prompt; code fence and prefix tail frozen in the canvas."""
 
@@ -53,6 +57,21 @@ class UniformSampling:
     """Mean entropy in nats, over free positions only, under which a stable draft ends the loop."""
 
 
+CAUSAL_BLOCK = 64
+"""Tokens that a model without a canvas gets room for after its prompt, and as many again."""
+
+Sampling = MaskSampling | UniformSampling
+
+
+class FimOrder(StrEnum):
+    """Which part of a fill-in-the-middle prompt comes first."""
+
+    SUFFIX_FIRST = "suffix-first"
+    """Typing changes only the prompt's end."""
+    PREFIX_FIRST = "prefix-first"
+    """As Qwen, CodeGemma and StarCoder were trained; every keystroke decodes the suffix again."""
+
+
 @dataclass(frozen=True, slots=True)
 class FimTokens:
     """The sentinels of a fill-in-the-middle prompt."""
@@ -60,6 +79,20 @@ class FimTokens:
     prefix_id: int
     suffix_id: int
     middle_id: int
+    order: FimOrder = FimOrder.SUFFIX_FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """What a vocabulary says of its tokens that are no text."""
+
+    control_ids: tuple[int, ...]
+    """End tokens and sentinels included."""
+    end_ids: tuple[int, ...]
+    """Tokens that end a generation."""
+    start_ids: tuple[int, ...] = ()
+    """What every prompt begins with."""
+    fim: FimTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +101,35 @@ class ModelSpec:
 
     name: str
     vocab_size: int
-    sampling: MaskSampling | UniformSampling
+    sampling: Sampling | None
+    """None for a causal model, which has no canvas."""
     end_ids: tuple[int, ...]
     """Token ids that end a fill."""
     prompt_format: PromptFormat = PromptFormat.FIM
     fim: FimTokens | None = None
+    start_ids: tuple[int, ...] = ()
+    """What every prompt begins with."""
     banned_ids: tuple[int, ...] = ()
     """Never predicted: special tokens that cannot stand in a fill."""
     canvas_lengths: tuple[int, ...] = (16, 32, 64)
-    """Lengths that the model was trained for, ascending."""
+    """Lengths that the model was trained for, ascending; none for a model without a canvas."""
     max_prompt_tokens: int = 512
     """Longest prompt that the model was trained for."""
     has_causal_head: bool = True
     """The weights also decode autoregressively: what follows a token can be asked with what comes after it hidden."""
+    expectations: tuple[Expectation, ...] = ()
+    """What plans take, as far as the file says."""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """What else the file says of itself, for `doctor` and `models show`."""
 
     @property
     def noise(self) -> str:
-        """`mask` or `uniform`."""
+        """`mask`, `uniform` or `none`."""
+        if self.sampling is None:
+            return "none"
         return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
+
+    @property
+    def longest_block(self) -> int:
+        """Tokens that a runtime must have room for after the longest prompt."""
+        return self.canvas_lengths[-1] if self.canvas_lengths else CAUSAL_BLOCK

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dg_lsp.canvas.plan import CanvasPlan, token_ids
-from dg_lsp.canvas.spec import MaskSampling, UniformSampling
+from dg_lsp.canvas.spec import MaskSampling, Sampling
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.mask_sampler import unmask
 from dg_lsp.diffusion.schedule import temperature
@@ -20,7 +20,7 @@ def denoise(
     denoiser: Denoiser,
     slot: int,
     plan: CanvasPlan,
-    sampling: MaskSampling | UniformSampling,
+    sampling: Sampling,
     rng: np.random.Generator,
 ) -> Iterator[Step]:
     """Steps of one canvas until it stops, the last with `stop` set.
@@ -36,7 +36,7 @@ def race(
     denoiser: Denoiser,
     slot: int,
     plans: Sequence[CanvasPlan],
-    sampling: MaskSampling | UniformSampling,
+    sampling: Sampling,
     rng: np.random.Generator,
 ) -> Iterator[tuple[Step, ...]]:
     """The states of several canvases over one prompt after each forward pass, until all have stopped.

@@ -1,9 +1,9 @@
 """The temperature of each denoising step."""
 
-from dg_lsp.canvas.spec import MaskSampling, UniformSampling
+from dg_lsp.canvas.spec import MaskSampling, Sampling
 
 
-def temperature(sampling: MaskSampling | UniformSampling, number: int, *, explore: bool = False) -> float:
+def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> float:
     """Temperature of step `number` (from 1).
 
     Uniform noise cools linearly from `t_max` at the first step to almost `t_min` at the last (transformers 5.23).

@@ -8,23 +8,38 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, PromptFormat
+from dg_lsp.canvas.expectation import Expectation
+from dg_lsp.canvas.spec import CAUSAL_BLOCK, FimTokens, MaskSampling, ModelSpec, PromptFormat, SpecialTokens
 from dg_lsp.errors import ModelUnsupportedError
 
 VERSION = 1
 """The description format that this release reads."""
 
+CAUSAL_PROMPT = 1024
+"""Longest prompt of a causal model: they take far more, but what a keystroke may cost does not."""
+DIFFUSION_ARCHITECTURES = ("dream", "llada", "llada-moe", "rnd1", "diffusion-gemma")
+"""llama.cpp's own; they say nothing of how they want to be asked."""
+
+PLAN_PREFIX = "dg.plan."
+
 _SHOWN_LENGTH = 200
 """Longer values (chat templates, merges) say nothing at a glance."""
 
 
-def describe(metadata: Mapping[str, str], vocab_size: int, name: str) -> ModelSpec:
+def describe(
+    metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens | None = None
+) -> ModelSpec:
     """The spec of a model from its file's metadata.
+
+    A file that says nothing of diffusion is a causal model, where its vocabulary's special tokens are given.
 
     Raises:
         ModelUnsupportedError: a `dg.*` key is missing, odd, or asks for what this version cannot do.
     """
     keys = _Keys(metadata, vocab_size, name)
+    is_stock = not any(key.startswith("dg.") for key in metadata)
+    if is_stock and specials is not None and metadata.get("general.architecture") not in DIFFUSION_ARCHITECTURES:
+        return _causal(metadata, vocab_size, name, specials)
     keys.check_version()
     keys.only("dg.noise", "mask")
     keys.only("dg.prompt_format", PromptFormat.FIM)
@@ -35,8 +50,8 @@ def describe(metadata: Mapping[str, str], vocab_size: int, name: str) -> ModelSp
         suffix_id=keys.token("dg.suffix_token_id"),
         middle_id=keys.token("dg.middle_token_id"),
     )
-    specials = (mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id)
-    if len(set(specials)) != len(specials):
+    named = (mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id)
+    if len(set(named)) != len(named):
         raise keys.refusal("its mask, end and fill-in-the-middle tokens are not all different")
     banned_ids = keys.banned_tokens("dg.banned_token_ids")
     if end_id in banned_ids:
@@ -56,6 +71,28 @@ def describe(metadata: Mapping[str, str], vocab_size: int, name: str) -> ModelSp
         banned_ids=tuple(sorted({*banned_ids, mask_id})),
         canvas_lengths=keys.canvas_lengths("dg.canvas_lengths"),
         max_prompt_tokens=keys.count("dg.max_prompt_tokens"),
+        has_causal_head=metadata.get("dg.causal") == "true",
+        expectations=keys.expectations(),
+        metadata=_rest(metadata),
+    )
+
+
+def _causal(metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens) -> ModelSpec:
+    """Any language model: decoded token by token, in the middle where its vocabulary has the sentinels for it."""
+    architecture = metadata.get("general.architecture", "")
+    trained = metadata.get(f"{architecture}.context_length", "")
+    room = int(trained) - 2 * CAUSAL_BLOCK if trained.isascii() and trained.isdigit() else CAUSAL_PROMPT
+    return ModelSpec(
+        name=name,
+        vocab_size=vocab_size,
+        sampling=None,
+        end_ids=specials.end_ids,
+        prompt_format=PromptFormat.FIM if specials.fim else PromptFormat.PREFIX,
+        fim=specials.fim,
+        start_ids=specials.start_ids,
+        banned_ids=tuple(sorted({*specials.control_ids} - {*specials.end_ids})),
+        canvas_lengths=(),
+        max_prompt_tokens=max(1, min(room, CAUSAL_PROMPT)),
         metadata=_rest(metadata),
     )
 
@@ -152,3 +189,18 @@ class _Keys:
         if not lengths or lengths[0] < 1 or list(lengths) != sorted(set(lengths)):
             raise self.odd(key, expected)
         return lengths
+
+    def expectations(self) -> tuple[Expectation, ...]:
+        """Every `dg.plan.KIND.PLAN`: passes of one token, over a guess, over a canvas, and the share of hits."""
+        keys = sorted(key for key in self.metadata if key.startswith(PLAN_PREFIX))
+        return tuple(self._expectation(key) for key in keys)
+
+    def _expectation(self, key: str) -> Expectation:
+        kind, _, plan = key.removeprefix(PLAN_PREFIX).partition(".")
+        try:
+            singles, checks, canvases, hits = map(float, self.text(key).split(","))
+        except ValueError:
+            hits = math.nan
+        if not (kind and plan and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
+            raise self.odd(key, "three mean numbers of passes and a share of hits above 0, separated by commas")
+        return Expectation(kind, plan, singles, checks, canvases, hits)

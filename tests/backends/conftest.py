@@ -54,9 +54,13 @@ def write(
     seed: int = 0,
     poison: bool = False,
     biases: bool = False,
+    stock: str = "",
 ) -> Path:
+    """`stock` is a causal model that knows nothing of dg-lsp: with `fim` tokens, or `plain`."""
     rng = np.random.default_rng(seed)
     tokens, kinds = vocabulary(shape.vocab_size)
+    # llama.cpp knows sentinels by their usual spellings, too
+    tokens[2:5] = ["<|a|>", "<|b|>", "<|c|>"] if stock == "plain" else tokens[2:5]
     head = shape.width // shape.heads
     out = gguf.GGUFWriter(path, architecture)
     out.add_name("tiny")
@@ -76,7 +80,7 @@ def write(
     out.add_token_list(tokens)
     out.add_token_types(kinds)
     out.add_token_merges([" ".join(pair) for pair in MERGES])
-    out.add_string("dg.note", "ä" * 500)
+    _add_specials(out, stock)
 
     def random(name: str, *size: int, scale: float | None = None) -> None:
         values = rng.standard_normal(size).astype(np.float32) * (scale or 3 / np.sqrt(size[-1]))
@@ -106,6 +110,17 @@ def write(
     out.write_tensors_to_file()
     out.close()
     return path
+
+
+def _add_specials(out: gguf.GGUFWriter, stock: str) -> None:
+    if not stock:
+        out.add_string("dg.note", "ä" * 500)
+        return
+    out.add_bos_token_id(1)
+    out.add_eos_token_id(1)
+    out.add_add_bos_token(stock == "plain")
+    for key, token in {"pre": 2, "suf": 3, "mid": 4}.items() if stock == "fim" else ():
+        out.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
 
 
 SPEC = ModelSpec(

@@ -2,6 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from dg_lsp.canvas.expectation import Expectation
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, PromptFormat, UnmaskOrder
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.models.description import describe
@@ -66,6 +67,20 @@ def test_a_canvas_only_model_says_so_and_is_taken():
     assert ("dg.causal", "false") in spec_with({"dg.causal": "false"}).metadata
 
 
+def test_the_causal_head_is_there_only_if_the_file_says_so():
+    assert describe(GOOD, 8192, "m").has_causal_head
+    assert not spec_with({"dg.causal": "false"}).has_causal_head
+    assert not spec_with({"dg.causal": None}).has_causal_head
+
+
+def test_what_plans_take_is_read_from_the_file():
+    spec = spec_with({"dg.plan.line-end.causal": "7.5,0,0,0.3", "dg.plan.block.draft-verify": "0,4,4.5,0.25"})
+    assert spec.expectations == (
+        Expectation("block", "draft-verify", 0.0, 4.0, 4.5, 0.25),
+        Expectation("line-end", "causal", 7.5, 0.0, 0.0, 0.3),
+    )
+
+
 @pytest.mark.parametrize("key", [key for key in GOOD if key.startswith("dg.")])
 def test_a_missing_key_is_named(key):
     if key in ("dg.causal", "dg.tokens_seen", "dg.config"):
@@ -105,6 +120,12 @@ def test_a_missing_key_is_named(key):
         ("dg.confidence_threshold", "high"),
         ("dg.max_denoising_steps", "0"),
         ("dg.causal", "1"),
+        ("dg.plan.line-end.causal", "7.5,0,0"),
+        ("dg.plan.line-end.causal", "7.5,0,0,0"),
+        ("dg.plan.line-end.causal", "0,0,0,0.5"),
+        ("dg.plan.line-end.causal", "nan,0,0,0.5"),
+        ("dg.plan.line-end.causal", "many,0,0,0.5"),
+        ("dg.plan.causal", "1,0,0,0.5"),
     ],
 )
 def test_an_odd_value_is_refused_and_its_key_named(key, value):

@@ -53,7 +53,7 @@ def context_budget(
     Raises:
         ModelMemoryError: the context that the settings ask for cannot fit into this machine's memory.
     """
-    longest = max(spec.canvas_lengths)
+    longest = spec.longest_block
     logits_limit = max(longest, _LOGITS_BYTES // (4 * vocab_size))
     canvas_tokens = min(max(256, 4 * longest), logits_limit)
     # Beyond the trained length positions mean nothing, and absolute ones are read past the end of their table.

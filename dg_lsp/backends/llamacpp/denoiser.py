@@ -64,7 +64,7 @@ class LlamaDenoiser:
             trained_length=model.trained_context_length,
             kv_bytes_per_token=model.kv_bytes_per_token,
         )
-        flash = model.on_gpu or min(spec.canvas_lengths) >= _FLASH_FROM
+        flash = model.on_gpu or min(spec.canvas_lengths, default=1) >= _FLASH_FROM
         self._context = LlamaContext(model, self._budget, flash_attention=flash)
         self._cache = PromptCache(settings.num_slots, self._context.num_cells)
         self._reducer = Reducer(spec.banned_ids)

@@ -16,10 +16,11 @@ def check_match(spec: ModelSpec, model: LlamaModel) -> None:
             f"{model.path} has a diffusion architecture without a KV cache, which a later version will run; "
             "use a model of a causal architecture such as qwen3"
         )
-    named = [*spec.banned_ids, *spec.end_ids]
+    named = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
     named += [spec.sampling.mask_id] if isinstance(spec.sampling, MaskSampling) else []
     named += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []
     if spec.vocab_size != model.vocab_size or not all(0 <= token < model.vocab_size for token in named):
         raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
-    if len(set(spec.banned_ids)) >= model.vocab_size or not spec.canvas_lengths or min(spec.canvas_lengths) < 1:
+    has_lengths = spec.sampling is None or min(spec.canvas_lengths, default=0) > 0
+    if len(set(spec.banned_ids)) >= model.vocab_size or not has_lengths:
         raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")

@@ -8,6 +8,7 @@ import numpy as np
 from dg_lsp.backends.checks import checked_ids
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.spec import FimOrder, FimTokens, SpecialTokens
 from dg_lsp.errors import BackendError
 
 _PIECE_BYTES = 256
@@ -50,6 +51,22 @@ class LlamaTokenizer:
         if piece is None:
             piece = self._pieces[token] = self._native_piece(token)
         return piece
+
+    def specials(self) -> SpecialTokens:
+        """What the file says of its special tokens; llama.cpp knows older keys and usual spellings, too."""
+        self._check_open()
+        api, vocabulary = self._api, self._vocabulary
+        control = tuple(i for i in range(self._vocab_size) if api.llama_vocab_is_control(vocabulary, i))
+        ends = tuple(i for i in control if api.llama_vocab_is_eog(vocabulary, i))
+        start = api.llama_vocab_bos(vocabulary) if api.llama_vocab_get_add_bos(vocabulary) else -1
+        fim = tuple(int(getattr(api, f"llama_vocab_fim_{part}")(vocabulary)) for part in ("pre", "suf", "mid"))
+        is_fim = min(fim) >= 0 and len(set(fim)) == len(fim)
+        return SpecialTokens(
+            control_ids=control,
+            end_ids=ends,
+            start_ids=(start,) if start >= 0 else (),
+            fim=FimTokens(*fim, FimOrder.PREFIX_FIRST) if is_fim else None,
+        )
 
     def close(self) -> None:
         """The model is about to be freed."""
