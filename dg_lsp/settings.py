@@ -16,6 +16,8 @@ from attrs import field, validators
 
 from dg_lsp.errors import SettingsError
 
+PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
+
 
 @attrs.frozen
 class RuntimeSettings:
@@ -37,6 +39,10 @@ class FillSettings:
 
     deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
     """Milliseconds after which what is stable so far is shown, or nothing."""
+    patience_ms: float = field(default=150.0, validator=validators.ge(0))
+    """Milliseconds after which the whole lines that are stable are enough; 0 waits for all of the fill."""
+    plan: str = field(default="auto", validator=validators.in_(PLANS))
+    """How a fill is decoded: `auto`, `canvas`, `race`, `causal`, `draft-verify` or `lookup`."""
     canvas_length: int = field(default=0, validator=validators.ge(0))
     """Tokens denoised at once; 0 takes the model's shortest that holds a line."""
     max_tokens: int = field(default=64, validator=validators.ge(1))

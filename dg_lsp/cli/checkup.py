@@ -15,7 +15,9 @@ from dg_lsp import __version__
 from dg_lsp.cli.configuration import configure, settings_file
 from dg_lsp.cli.report import rejected
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.costs import Points, measure_costs
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.planner import PlaceKind
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import Settings
@@ -44,6 +46,10 @@ class Checkup:
     devices: list[dict[str, Any]] = field(default_factory=list)
     model: dict[str, Any] | None = None
     threads: int | None = None
+    costs: dict[str, dict[int, float]] | None = None
+    """Milliseconds of a causal pass and of a pass over a canvas, by their tokens."""
+    plans: dict[str, str] | None = None
+    """What `auto` decodes by, by kind of place."""
     fill: dict[str, Any] | None = None
     memory_bytes: int | None = None
     """Most memory that this process has held."""
@@ -91,11 +97,18 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     denoiser = open_denoiser(model, settings)
     load_ms = 1e3 * (time.perf_counter() - start)
     checkup.threads = denoiser.threads
-    engine = Engine(denoiser, denoiser.tokenizer, settings.fill)
+    costs = measure_costs(denoiser)
+    checkup.costs = {"causal": _rounded(costs.causal), "canvas": _rounded(costs.canvas)}
+    engine = Engine(denoiser, denoiser.tokenizer, settings.fill, costs)
+    checkup.plans = {kind.value: engine.planner.choose(kind).value for kind in PlaceKind}
     try:
         checkup.fill = _timed_fill(engine, load_ms)
     finally:
         engine.close()
+
+
+def _rounded(points: Points) -> dict[int, float]:
+    return {num_tokens: round(ms, 3) for num_tokens, ms in points}
 
 
 def _timed_fill(engine: Engine, load_ms: float) -> dict[str, Any]:
@@ -110,6 +123,7 @@ def _timed_fill(engine: Engine, load_ms: float) -> dict[str, Any]:
         "steps": result.steps,
         "total_ms": round(result.timings.total, 3),
         "prompt_tokens": result.prompt_tokens,
+        "plan": result.plan.value,
         "canvas_length": result.canvas_length,
     }
 

@@ -40,6 +40,7 @@ def report(checkup: "Checkup") -> Iterator[str]:
     yield from _model(checkup.model or {})
     if checkup.threads is not None:
         yield _row("threads", str(checkup.threads))
+    yield from _planning(checkup.costs or {}, checkup.plans or {})
     if checkup.memory_bytes is not None:
         yield _row("memory", f"{_megabytes(checkup.memory_bytes)} at most in this process")
     if checkup.fill is not None:
@@ -71,6 +72,15 @@ def _model(model: dict[str, Any]) -> Iterator[str]:
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             yield _row(f"model {key.replace('_', ' ')}", shown)
+
+
+def _planning(costs: dict[str, dict[int, float]], plans: dict[str, str]) -> Iterator[str]:
+    for what, passes in costs.items():
+        if passes:
+            shown = ", ".join(f"{ms:.1f} ms for {num}" for num, ms in passes.items())
+            yield _row(f"{what} pass", f"{shown} tokens")
+    if plans:
+        yield _row("plans", ", ".join(f"{kind}: {plan}" for kind, plan in plans.items()))
 
 
 def _fill(fill: dict[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
+from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -29,6 +29,7 @@ def fill(
     deadline: Annotated[
         float | None, typer.Option(min=1, metavar="MS", help="Take what is stable after this time, load not counted.")
     ] = None,
+    plan: Plan = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same fill.")] = 0,
     visual: Annotated[bool, typer.Option("--visual", help="Show the canvas settling step by step.")] = False,
     as_json: Json = False,
@@ -48,7 +49,15 @@ def fill(
     if write:
         source.check_writable()
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
-    request = FillRequest(source.snapshot(), offset, num_candidates=candidates, suffix_lines=suffix_lines, seed=seed)
+    request = FillRequest(
+        source.snapshot(),
+        offset,
+        num_candidates=candidates,
+        suffix_lines=suffix_lines,
+        deadline_ms=deadline,
+        seed=seed,
+        plan=plan,
+    )
 
     from dg_lsp.cli import loading
 
@@ -57,7 +66,7 @@ def fill(
     load_ms = 1e3 * (time.perf_counter() - start)
     try:
         # nobody is typing meanwhile, so without --deadline the whole fill is waited for
-        until = math.inf if deadline is None else time.monotonic() + deadline / 1e3
+        until = math.inf if deadline is None else None
         result = _show(engine, request, until, visual=visual, as_json=as_json)
     finally:
         engine.close()
@@ -67,7 +76,9 @@ def fill(
     return 0 if result.candidates else 1
 
 
-def _show(engine: "Engine", request: "FillRequest", until: float, *, visual: bool, as_json: bool) -> "FillResult":
+def _show(
+    engine: "Engine", request: "FillRequest", until: float | None, *, visual: bool, as_json: bool
+) -> "FillResult":
     """Fills; with --visual, the steps go to standard error where --json owns standard output."""
     from rich.console import Console
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.models.description import describe
 from dg_lsp.models.registry import known_names, locate
@@ -35,8 +36,8 @@ class LoadedModel:
             "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
-            "confidence_threshold": sampling.confidence_threshold,
-            "max_denoising_steps": sampling.max_denoising_steps,
+            "confidence_threshold": sampling.confidence_threshold if sampling else None,
+            "max_denoising_steps": sampling.max_denoising_steps if sampling else None,
         }
 
 
@@ -54,7 +55,9 @@ def load_model(settings: Settings) -> LoadedModel:
     weights = LlamaModel.load(path, settings.runtime)
     try:
         name = settings.model if settings.model in known_names() else path.stem
-        spec = describe(weights.metadata, weights.vocab_size, name)
+        describes_itself = "dg.version" in weights.metadata
+        specials = None if describes_itself else weights.tokenizer.specials()
+        spec = describe(weights.metadata, weights.vocab_size, name, specials)
     except BaseException:
         weights.close()
         raise
@@ -84,4 +87,4 @@ def open_engine(settings: Settings) -> Engine:
         BackendError: the runtime cannot be loaded.
     """
     denoiser = open_denoiser(load_model(settings), settings)
-    return Engine(denoiser, denoiser.tokenizer, settings.fill)
+    return Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))

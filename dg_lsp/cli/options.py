@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from dg_lsp.engine.plans import PlanName
+
 Model = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", help="A model's name, or the path of a GGUF file.")
 ]
@@ -14,4 +16,5 @@ GpuLayers = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", help="CPU threads of a step; 0 measures and takes the fastest.")
 ]
+Plan = Annotated[PlanName | None, typer.Option("--plan", help="How a fill is decoded, instead of what is set.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

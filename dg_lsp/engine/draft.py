@@ -1,6 +1,6 @@
-"""The fill so far: what is settled of it over all canvases."""
+"""The fill so far: what is settled of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,17 +25,22 @@ class Draft:
         """Nothing yet."""
         return cls(token_ids([]), np.empty(0, np.float32), is_ended=False, steps=0)
 
-    def extend(self, step: Step, end_ids: TokenIds) -> "Draft":
-        """This draft and what has settled of the canvas after it, up to the first end token."""
-        ids = step.canvas_ids[: step.num_settled]
+    def grow(self, ids: TokenIds, confidence: Floats, end_ids: TokenIds) -> "Draft":
+        """This draft and committed tokens after it, up to the first end token."""
         ends = np.flatnonzero(among(ids, end_ids))
         length = int(ends[0]) if len(ends) else len(ids)
-        return Draft(
+        return replace(
+            self,
             ids=token_ids(np.concatenate([self.ids, ids[:length]])),
-            confidence=np.concatenate([self.confidence, step.confidence[: length + bool(len(ends))]]),
+            confidence=np.concatenate([self.confidence, confidence[: length + bool(len(ends))]]),
             is_ended=bool(len(ends)),
-            steps=self.steps + step.number,
         )
+
+    def settle(self, step: Step, end_ids: TokenIds) -> "Draft":
+        """This draft and what has settled of the canvas after it."""
+        settled = slice(0, step.num_settled)
+        grown = self.grow(step.canvas_ids[settled], step.confidence[settled], end_ids)
+        return replace(grown, steps=self.steps + step.number)
 
     @property
     def score(self) -> float:

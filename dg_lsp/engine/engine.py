@@ -3,7 +3,6 @@
 Is handed a denoiser and its tokenizer. Not thread-safe: one thread owns an engine (see `worker`).
 """
 
-import time
 from collections.abc import Generator
 
 import numpy as np
@@ -15,16 +14,22 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.context.window import prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.engine.costs import StepCosts
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.drain import drain
-from dg_lsp.engine.filling import Filling, Limits, Progress, with_overrides
+from dg_lsp.engine.enough import Enough
+from dg_lsp.engine.filling import Progress, Task
 from dg_lsp.engine.frames import Framer
+from dg_lsp.engine.limits import Limits, limits_of
+from dg_lsp.engine.planner import PlaceKind, Planner
+from dg_lsp.engine.plans.choice import filling_of
+from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.sampling import with_overrides
 from dg_lsp.engine.slots import Slots
 from dg_lsp.engine.stopwatch import Stopwatch
 from dg_lsp.engine.timed import TimedDenoiser
-from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
 from dg_lsp.postprocess.judge import judge
 from dg_lsp.postprocess.rank import rank
@@ -37,10 +42,16 @@ CHARS_PER_TOKEN = 4
 class Engine:
     """A model, its KV cache and how requests use them."""
 
-    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer, settings: FillSettings) -> None:
+    def __init__(
+        self, denoiser: Denoiser, tokenizer: Tokenizer, settings: FillSettings, costs: StepCosts | None = None
+    ) -> None:
+        """Without costs, `auto` denoises a canvas wherever the model has one."""
         self._denoiser = denoiser
         self._tokenizer = tokenizer
         self._settings = settings
+        self._sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
+        self.planner = Planner(denoiser.spec, costs, wanted_length=settings.canvas_length)
+        """What `auto` asks. Read it, don't change it."""
         self._slots = Slots(denoiser.num_slots)
 
     @property
@@ -62,34 +73,35 @@ class Engine:
         return drain(self.run(request, deadline=deadline))
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        """One value per denoising step, then the result. Not asking for the next one cancels the request.
+        """One value per forward pass, then the result. Not asking for the next one cancels the request.
 
         Args:
             request: what is asked.
             deadline: in `time.monotonic` seconds; None counts the request's own from now.
 
         Raises:
-            RequestError: the canvas length or the number of candidates is more than the model takes.
+            RequestError: the plan, the canvas length or the number of candidates is nothing that the model can do.
             BackendError: the runtime failed.
         """
         watch = Stopwatch()
         with watch.stage("prompt"):
-            limits = self._limits(request, deadline)
+            plan = self._plan(request)
+            limits = limits_of(request, self._settings, self.spec, plan, deadline)
+            enough = Enough(self._tokenizer, limits)
+            task = Task(TimedDenoiser(self._denoiser, watch), limits, enough, np.random.default_rng(request.seed))
+            filling = filling_of(plan, task, self._sampling)
             prompt_ids = self._prompt_ids(request)
-        denoiser = TimedDenoiser(self._denoiser, watch)
         slot = self._slots.choose(prompt_ids)
-        num_decoded = denoiser.prefill(slot, prompt_ids)
+        num_decoded = filling.prefill(slot, prompt_ids, self._slots.num_shared(slot, prompt_ids))
         self._slots.hold(slot, prompt_ids)
-        sampling = with_overrides(self.spec.sampling, self._settings.confidence_threshold, self._settings.order)
-        filling = Filling(denoiser, self._tokenizer, sampling, limits, np.random.default_rng(request.seed))
         drafts = yield from watch.passing_on(filling.run(slot, prompt_ids))
         with watch.stage("postprocess"):
-            verdicts = [self._judge(draft, request, limits) for draft in drafts]
+            verdicts = [self._judge(draft, enough, request, limits) for draft in drafts]
             candidates, rejections = rank(verdicts)
         best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
         return FillResult(
             model=self.spec.name,
-            candidates=candidates,
+            candidates=candidates[: request.num_candidates],
             rejections=rejections,
             canvas_length=limits.canvas_length,
             steps=max(draft.steps for draft in drafts),
@@ -97,6 +109,7 @@ class Engine:
             prompt_tokens=len(prompt_ids),
             cached_tokens=len(prompt_ids) - num_decoded,
             timings=watch.timings(),
+            plan=plan,
         )
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
@@ -115,21 +128,15 @@ class Engine:
         """Gives the model's memory back."""
         self._denoiser.close()
 
-    def _limits(self, request: FillRequest, deadline: float | None) -> Limits:
-        settings, lengths = self._settings, self.spec.canvas_lengths
-        max_lines = request.max_lines
-        if max_lines is None:
-            max_lines = allowed_lines(Place.at(request.snapshot.text, request.offset))
-        if settings.canvas_length > lengths[-1]:
-            raise RequestError(
-                f"canvas length {settings.canvas_length} is more than {self.spec.name} was trained for; "
-                f"choose at most {lengths[-1]}"
-            )
-        wanted = 16 if max_lines == 1 else 32
-        canvas_length = settings.canvas_length or min((n for n in lengths if n >= wanted), default=lengths[-1])
-        if deadline is None:
-            deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
-        return Limits(canvas_length, settings.max_tokens, max_lines, request.num_candidates, deadline)
+    def _plan(self, request: FillRequest) -> PlanName:
+        """What runs; several candidates are a race wherever there is a canvas."""
+        plan = request.plan or PlanName(self._settings.plan)
+        several = request.num_candidates > 1
+        if plan is PlanName.AUTO and not (several and self.spec.sampling):
+            place = Place.at(request.snapshot.text, request.offset)
+            max_lines = allowed_lines(place) if request.max_lines is None else request.max_lines
+            return self.planner.choose(PlaceKind.of(place, max_lines))
+        return PlanName.RACE if several and plan in (PlanName.AUTO, PlanName.CANVAS) else plan
 
     def _prompt_ids(self, request: FillRequest) -> TokenIds:
         chars = self.spec.max_prompt_tokens * CHARS_PER_TOKEN
@@ -142,11 +149,11 @@ class Engine:
         )
         return fim_prompt(prompt, self._tokenizer, self.spec, self.spec.max_prompt_tokens)
 
-    def _judge(self, draft: Draft, request: FillRequest, limits: Limits) -> Candidate | Rejection:
+    def _judge(self, draft: Draft, enough: Enough, request: FillRequest, limits: Limits) -> Candidate | Rejection:
         if not len(draft.confidence):
             return Rejection(Reason.UNFINISHED)
         return judge(
-            self._tokenizer.decode(draft.ids),
+            enough.fill(draft),
             snapshot=request.snapshot,
             offset=request.offset,
             max_lines=limits.max_lines,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.plans.name import PlanName
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +20,8 @@ class FillRequest:
     """Lines after the cursor's own that the model may see; None is as many as fit."""
     deadline_ms: float | None = None
     """Milliseconds from submission; None takes the setting."""
+    patience_ms: float | None = None
+    """Milliseconds after which whole lines are enough, 0 for never; None takes the setting."""
+    plan: PlanName | None = None
+    """How it is decoded; None takes the setting."""
     seed: int = 0

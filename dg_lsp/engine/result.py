@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.postprocess.candidate import Candidate, Rejection
 
 
@@ -27,13 +28,17 @@ class FillResult:
     candidates: tuple[Candidate, ...]
     rejections: tuple[Rejection, ...]
     canvas_length: int
+    """0 for a plan without a canvas."""
     steps: int
+    """Forward passes after the prompt's."""
     tokens_per_forward: float
-    """Fill tokens of the best candidate, its end token included, over the denoising steps that made it."""
+    """Fill tokens of the best candidate, its end token included, over the forward passes that made it."""
     prompt_tokens: int
     cached_tokens: int
     """Prompt tokens that did not have to be decoded."""
     timings: Timings
+    plan: PlanName = PlanName.AUTO
+    """What ran; `auto` where the request never got so far."""
 
     @property
     def text(self) -> str:

@@ -19,6 +19,10 @@ class Slots:
         self._held.move_to_end(best)
         return best
 
+    def num_shared(self, slot: int, prompt_ids: TokenIds) -> int:
+        """How many of the prompt's first tokens the slot holds."""
+        return common_prefix_length(self._held[slot], prompt_ids)
+
     def hold(self, slot: int, prompt_ids: TokenIds) -> None:
         """Notes that the slot holds this prompt now."""
         self._held[slot] = prompt_ids

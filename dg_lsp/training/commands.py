@@ -158,11 +158,10 @@ def evaluate_file(
         print(f"{run.name}, average of the weights, {weights.tokens_seen / 1e6:.2f} M tokens seen, nats: {losses}\n")
     # llama.cpp is of the base installation, but training itself does without it
     from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-    from dg_lsp.backends.llamacpp.greedy import GreedyDecoder
     from dg_lsp.backends.llamacpp.model import LlamaModel
     from dg_lsp.models.description import describe
     from dg_lsp.settings import RuntimeSettings
-    from dg_lsp.training.evaluation import MAX_TOKENS, Fillers, evaluate, table
+    from dg_lsp.training.evaluation import Fillers, evaluate, table
     from dg_lsp.training.questions import held_out_questions
 
     path = whole(file or root / "runs" / f"{config}-q8_0.gguf")
@@ -170,12 +169,10 @@ def evaluate_file(
     model = LlamaModel.load(path, runtime)
     spec = describe(model.metadata, model.vocab_size, path.stem)
     denoiser = LlamaDenoiser(model, spec, runtime)
-    greedy = GreedyDecoder(model, spec, threads=denoiser.threads, max_tokens=MAX_TOKENS)
     questions = held_out_questions(
         read_texts(root / "val.jsonl.xz"), sites, lambda text: model.tokenizer.encode(text).tolist()
     )
-    results = evaluate(Fillers(denoiser, greedy), questions)
-    greedy.close()
+    results = evaluate(Fillers(denoiser, denoiser.tokenizer), questions)
     denoiser.close()
     tokens = int(model.metadata.get("dg.tokens_seen", 0))
     print(

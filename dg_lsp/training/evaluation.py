@@ -1,6 +1,6 @@
-"""How well a GGUF fills held-out lines: the same weights as diffusion and as autoregression, in one run.
+"""How well a GGUF fills held-out lines: the same weights by every plan, in one run.
 
-Prompt, canvas and denoising loop are the product's own; nothing is postprocessed.
+Prompt, canvas and plans are the product's own; nothing is postprocessed.
 """
 
 import difflib
@@ -10,16 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.greedy import GreedyDecoder
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.context.window import prompt_at
+from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.drain import drain
 from dg_lsp.engine.engine import CHARS_PER_TOKEN
-from dg_lsp.engine.filling import Filling, Limits, with_overrides
+from dg_lsp.engine.enough import Enough
+from dg_lsp.engine.filling import Task
+from dg_lsp.engine.limits import Limits
+from dg_lsp.engine.plans import PlanName
+from dg_lsp.engine.plans.choice import filling_of
+from dg_lsp.engine.sampling import with_overrides
 from dg_lsp.training.questions import Question
 
 MAX_TOKENS = 48
@@ -27,8 +31,9 @@ MAX_TOKENS = 48
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an answer is made; `canvas` 0 is autoregressive."""
+    """How an answer is made; `canvas` 0 for a plan without one."""
 
+    plan: PlanName = PlanName.CAUSAL
     canvas: int = 0
     threshold: float = 0.9
     order: str = "leftmost"
@@ -37,19 +42,22 @@ class Way:
     def name(self) -> str:
         """As in the table."""
         if not self.canvas:
-            return "autoregressive, greedy"
-        return f"canvas {self.canvas}, threshold {self.threshold:g}, {self.order}"
+            return f"{self.plan}"
+        return f"{self.plan} {self.canvas}, threshold {self.threshold:g}, {self.order}"
 
 
 WAYS = (
     Way(),
-    Way(16, 0.9),
-    Way(16, 0.7),
-    Way(16, 0.5),
-    Way(16, 1.0),
-    Way(16, 0.9, "confident"),
-    Way(32, 0.9),
-    Way(32, 0.9, "confident"),
+    Way(PlanName.LOOKUP),
+    Way(PlanName.DRAFT_VERIFY, 16),
+    Way(PlanName.RACE, 16),
+    Way(PlanName.CANVAS, 16),
+    Way(PlanName.CANVAS, 16, 0.7),
+    Way(PlanName.CANVAS, 16, 0.5),
+    Way(PlanName.CANVAS, 16, 1.0),
+    Way(PlanName.CANVAS, 16, 0.9, "confident"),
+    Way(PlanName.CANVAS, 32),
+    Way(PlanName.CANVAS, 32, 0.9, "confident"),
 )
 
 
@@ -90,12 +98,11 @@ class Answer:
 
 
 class Fillers:
-    """One model, both ways of using it."""
+    """One model, all ways of using it."""
 
-    def __init__(self, denoiser: LlamaDenoiser, greedy: GreedyDecoder) -> None:
+    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer) -> None:
         self._denoiser = denoiser
-        self._greedy = greedy
-        self._tokenizer: Tokenizer = denoiser.tokenizer
+        self._tokenizer = tokenizer
 
     def prompt_ids(self, question: Question) -> TokenIds:
         """The prompt that the product would make of the file without the middle."""
@@ -109,26 +116,20 @@ class Fillers:
     def answer(self, question: Question, way: Way) -> Answer:
         """One line; the prompt's prefill is not timed."""
         prompt_ids = self.prompt_ids(question)
-        return self._denoised(prompt_ids, way) if way.canvas else self._decoded(prompt_ids)
+        num_canvases = 2 if way.plan is PlanName.RACE else 1
+        limits = Limits(way.canvas, MAX_TOKENS, max_lines=1, num_canvases=num_canvases)
+        task = Task(self._denoiser, limits, Enough(self._tokenizer, limits), np.random.default_rng(0))
+        sampling = with_overrides(self._denoiser.spec.sampling, way.threshold, way.order)
+        filling = filling_of(way.plan, task, sampling)
+        filling.prefill(0, prompt_ids, 0)
+        started = time.perf_counter()
+        drafts = drain(filling.run(0, prompt_ids))
+        best = max(drafts, key=lambda draft: draft.score)
+        return Answer(best.ids, best.steps, time.perf_counter() - started)
 
     def first_line(self, ids: TokenIds) -> str:
         """The text up to its first line end, without trailing blanks."""
         return self._tokenizer.decode(ids).decode("utf-8", "replace").split("\n")[0].rstrip()
-
-    def _decoded(self, prompt_ids: TokenIds) -> Answer:
-        self._greedy.prefill(prompt_ids)
-        started = time.perf_counter()
-        ids = self._greedy.decode(lambda token: b"\n" in self._tokenizer.decode(np.array([token], np.int32)))
-        return Answer(ids, len(ids), time.perf_counter() - started)
-
-    def _denoised(self, prompt_ids: TokenIds, way: Way) -> Answer:
-        sampling = with_overrides(self._denoiser.spec.sampling, way.threshold, way.order)
-        limits = Limits(way.canvas, MAX_TOKENS, max_lines=1, num_candidates=1, deadline=None)
-        filling = Filling(self._denoiser, self._tokenizer, sampling, limits, np.random.default_rng(0))
-        self._denoiser.prefill(0, prompt_ids)
-        started = time.perf_counter()
-        (draft,) = drain(filling.run(0, prompt_ids))
-        return Answer(draft.ids, draft.steps, time.perf_counter() - started)
 
 
 def evaluate(fillers: Fillers, questions: Sequence[Question], ways: Sequence[Way] = WAYS) -> dict[str, list[Result]]:

@@ -4,7 +4,18 @@ from dg_lsp.cli.checkup import Checkup
 from dg_lsp.cli.doctor import report
 from dg_lsp.models.registry import BUNDLED
 
-KEYS = ["software", "settings_file", "devices", "model", "threads", "fill", "memory_bytes", "problems"]
+KEYS = [
+    "software",
+    "settings_file",
+    "devices",
+    "model",
+    "threads",
+    "costs",
+    "plans",
+    "fill",
+    "memory_bytes",
+    "problems",
+]
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -12,7 +23,19 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_sound_installation_is_told_with_a_timed_fill(dg_lsp):
     outcome = dg_lsp("doctor")
     assert outcome.code == 0, outcome.out
-    for word in ("python", "dg-lsp", "llama-cpp-python", "pygls", "device", "threads", "test fill", "prefill", "steps"):
+    for word in (
+        "python",
+        "dg-lsp",
+        "llama-cpp-python",
+        "pygls",
+        "device",
+        "threads",
+        "test fill",
+        "prefill",
+        "steps",
+        "causal pass",
+        "plans",
+    ):
         assert word in outcome.out
     assert str(BUNDLED[0].path) in outcome.out
     assert outcome.out.endswith("all is well\n")
@@ -29,6 +52,9 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert found["model"]["name"] == "dg-mini"
     assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
     assert found["devices"]
+    assert list(found["costs"]) == ["causal", "canvas"]
+    assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
+    assert list(found["plans"]) == ["line-end", "whole-line", "block"]
     assert found["fill"]["steps"] >= 1
     assert found["fill"]["load_ms"] > 0
     assert found["memory_bytes"] > 1e6

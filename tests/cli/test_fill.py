@@ -10,6 +10,7 @@ KEYS = [
     "model",
     "candidates",
     "rejected",
+    "plan",
     "canvas_length",
     "steps",
     "tokens_per_forward",

@@ -10,10 +10,12 @@ from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.candidate import Reason
 from dg_lsp.settings import FillSettings
 
+UNHURRIED = FillSettings(deadline_ms=60_000, patience_ms=0)
+
 
 def engine_of(fill, settings=None, **script):
     denoiser = ScriptedDenoiser(fill, **script)
-    return Engine(denoiser, denoiser.tokenizer, settings or FillSettings()), denoiser
+    return Engine(denoiser, denoiser.tokenizer, settings or UNHURRIED), denoiser
 
 
 def ask(text, **more):

@@ -1,4 +1,4 @@
-"""Held-out questions answered by a random model, both ways, through the product's own loop."""
+"""Held-out questions answered by a random model, in every way, through the product's own plans."""
 
 import random
 
@@ -9,8 +9,8 @@ pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.greedy import GreedyDecoder
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.engine.plans import PlanName
 from dg_lsp.models.description import describe
 from dg_lsp.settings import RuntimeSettings
 from dg_lsp.training.corpus import SourceFile
@@ -31,22 +31,32 @@ def fillers(toy, tmp_path_factory):
     write_gguf(path, Network(toy.config.network).eval(), toy.tokenizer, Description("tiny", (8, 16), 96, 0), "F32")
     model = LlamaModel.load(path, CPU)
     spec = describe(model.metadata, model.vocab_size, "toy")
-    greedy, denoiser = GreedyDecoder(model, spec, threads=1, max_tokens=48), LlamaDenoiser(model, spec, CPU)
-    yield Fillers(denoiser, greedy)
-    greedy.close()
+    denoiser = LlamaDenoiser(model, spec, CPU)
+    yield Fillers(denoiser, denoiser.tokenizer)
     denoiser.close()
 
 
 def test_every_question_is_answered_in_every_way(fillers):
     questions = held_out_questions(FILES, 6, str.split)
-    results = evaluate(fillers, questions, [Way(), Way(8), Way(16, 0.5, "confident")])
-    assert [len(rows) for rows in results.values()] == [6, 6, 6]
+    ways = [Way(), Way(PlanName.LOOKUP), Way(PlanName.DRAFT_VERIFY, 8), Way(PlanName.CANVAS, 16, 0.5, "confident")]
+    results = evaluate(fillers, questions, ways)
+    assert [len(rows) for rows in results.values()] == [6] * 4
     for rows in results.values():
         assert all("\n" not in row.got and row.seconds > 0 for row in rows)
         assert [row.want for row in rows] == [question.want.rstrip() for question in questions]
     lines = table(results).split("\n")
-    assert len(lines) == 2 + 3
+    assert len(lines) == 2 + 4
     assert {line.count("|") for line in lines} == {12}
+
+
+def test_plans_that_verify_answer_what_the_causal_one_does(fillers):
+    questions = held_out_questions(FILES, 6, str.split)
+    causal, *others = (
+        [row.got for row in rows]
+        for rows in evaluate(fillers, questions, [Way(), Way(PlanName.LOOKUP), Way(PlanName.DRAFT_VERIFY, 8)]).values()
+    )
+    assert any(causal)
+    assert others == [causal, causal]
 
 
 def test_the_middle_is_not_in_its_own_prompt(fillers):

@@ -1,0 +1,41 @@
+"""When a draft says enough, whatever plan makes it; and how much of it is fit to be shown."""
+
+from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.engine.draft import Draft
+from dg_lsp.engine.limits import Limits
+from dg_lsp.postprocess.trim import cut_loops, goes_in_circles
+
+
+class Enough:
+    """One request's rule."""
+
+    def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
+        self._tokenizer = tokenizer
+        self._limits = limits
+
+    def is_met(self, draft: Draft) -> bool:
+        """The fill has ended, has the lines that may be shown, or whole ones and took long, or goes in circles."""
+        if draft.is_ended or len(draft.ids) >= self._limits.max_tokens:
+            return True
+        text = self._tokenizer.decode(draft.ids).decode("utf-8", "replace")
+        return self._has_lines(text) or _loops(text)
+
+    def fill(self, draft: Draft) -> bytes:
+        """What may be judged of the draft: a last line that was broken off is left out where whole ones precede it."""
+        fill = self._tokenizer.decode(draft.ids)
+        whole = fill[: fill.rfind(b"\n") + 1]
+        if draft.is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace")):
+            return fill
+        return whole
+
+    def _has_lines(self, text: str) -> bool:
+        whole, line_end, _ = text.rpartition("\n")
+        if not line_end:
+            return False
+        max_lines = self._limits.max_lines
+        has_all = max_lines is not None and text.count("\n") >= max_lines
+        return has_all or (bool(whole.strip()) and not self._limits.is_patient())
+
+
+def _loops(text: str) -> bool:
+    return goes_in_circles(text) or cut_loops(text) != text

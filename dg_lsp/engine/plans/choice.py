@@ -1,0 +1,28 @@
+"""From a plan's name to the plan at work."""
+
+from dg_lsp.canvas.spec import Sampling
+from dg_lsp.engine.filling import Filling, Task
+from dg_lsp.engine.plans.canvas import CanvasFilling
+from dg_lsp.engine.plans.causal import CausalFilling
+from dg_lsp.engine.plans.lookup import LookupFilling
+from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.plans.verify import VerifiedFilling
+from dg_lsp.errors import RequestError
+
+
+def filling_of(plan: PlanName, task: Task, sampling: Sampling | None) -> Filling:
+    """A plan other than `auto` at work. A race has as many canvases as the task's limits say.
+
+    Raises:
+        RequestError: the model lacks what the plan needs.
+    """
+    spec = task.denoiser.spec
+    if plan.needs_causal_head and not spec.has_causal_head:
+        raise RequestError(f"{spec.name} has no causal head, which the plan {plan} needs; choose canvas or race")
+    if plan is PlanName.CAUSAL:
+        return CausalFilling(task)
+    if plan is PlanName.LOOKUP:
+        return LookupFilling(task)
+    if sampling is None:
+        raise RequestError(f"{spec.name} has no canvas, which the plan {plan} needs; choose causal or lookup")
+    return VerifiedFilling(task, sampling) if plan is PlanName.DRAFT_VERIFY else CanvasFilling(task, sampling)

@@ -1,0 +1,56 @@
+"""The plan `lookup`: code repeats itself, so what followed the same last tokens in the prompt is the guess."""
+
+from collections.abc import Generator
+
+import numpy as np
+
+from dg_lsp.canvas.fim import prompt_parts
+from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.engine.draft import Draft
+from dg_lsp.engine.filling import Progress, Task
+from dg_lsp.engine.plans.causal import NOTHING, CausalFilling
+
+MIN_MATCH, MAX_MATCH = 2, 8
+"""Tokens that must be the same before a guess; of more, more say nothing."""
+MAX_GUESS = 8
+_BORDER = token_ids([-1])
+"""No token: nothing matches across it."""
+
+
+class LookupFilling(CausalFilling):
+    """See `Filling`. Guesses cost no pass of their own; without a match a pass gives one token."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._text = NOTHING
+        self._num_prompt = 0
+
+    def run(self, slot: int, prompt_ids: TokenIds) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """See `Filling.run`."""
+        prefix, suffix = prompt_parts(prompt_ids, self._task.denoiser.spec)
+        self._text, self._num_prompt = np.concatenate([suffix, _BORDER, prefix]), len(prompt_ids)
+        return (yield from super().run(slot, prompt_ids))
+
+    def _guess(self, slot: int, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, tuple[TokenIds, int]]:
+        del slot, draft
+        yield from ()
+        return continuation(np.concatenate([self._text, known_ids[self._num_prompt :]])), 0
+
+
+def continuation(ids: TokenIds) -> TokenIds:
+    """What followed the longest earlier copy of the last tokens, the latest of equally long ones; shape (0..8,)."""
+    if len(ids) <= MIN_MATCH:
+        return NOTHING
+    is_match = (ids[1:-1] == ids[-1]) & (ids[:-2] == ids[-2])
+    ends = np.flatnonzero(is_match) + 2  # where the continuation begins
+    best = max(ends.tolist(), key=lambda end: (_match_length(ids, end), end), default=len(ids))
+    following = ids[best : best + MAX_GUESS]
+    borders = np.flatnonzero(following == _BORDER[0])
+    return following[: borders[0]] if len(borders) else following
+
+
+def _match_length(ids: TokenIds, end: int) -> int:
+    """How many tokens before `end` are the last ones, at most `MAX_MATCH`."""
+    size = min(end, MAX_MATCH)
+    same = (ids[end - size : end] == ids[len(ids) - size :])[::-1]
+    return size if same.all() else int(np.argmin(same))

@@ -1,0 +1,40 @@
+"""The plans over the bundled model: the text does not depend on what was guessed."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.bench.samples import read_places
+from dg_lsp.cli.loading import open_engine
+from dg_lsp.cli.source import SourceFile
+from dg_lsp.engine.plans import PlanName
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.settings import RuntimeSettings, Settings
+
+SAMPLES = Path(__file__).parents[3] / "samples"
+
+
+@pytest.fixture(scope="module")
+def engine():
+    opened = open_engine(Settings(runtime=RuntimeSettings(threads=1, gpu_layers=0)))
+    yield opened
+    opened.close()
+
+
+def ids_of(engine, place, plan):
+    source = SourceFile.read(SAMPLES / place.file)
+    request = FillRequest(source.snapshot(), source.offset_at(place.line, place.col), plan=plan)
+    steps = engine.run(request, deadline=math.inf)
+    *_, last = steps
+    return last.draft.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "place", read_places(SAMPLES / "places.toml")[::4], ids=lambda place: f"{place.file}:{place.line}"
+)
+def test_guesses_change_nothing(engine, place):
+    causal = ids_of(engine, place, PlanName.CAUSAL)
+    assert causal
+    assert ids_of(engine, place, PlanName.LOOKUP) == causal
+    assert ids_of(engine, place, PlanName.DRAFT_VERIFY) == causal
