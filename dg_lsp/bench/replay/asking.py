@@ -1,4 +1,7 @@
-"""The model on the virtual clock: it answers one request after the other, each in the time that it really takes."""
+"""The model on the virtual clock: it answers one request after the other, each in the time that it really takes.
+
+An attempt's model time is all of the engine's: a step of a stale request holds up the next one, whoever spent it.
+"""
 
 import math
 import time
@@ -66,7 +69,7 @@ class LiveAsker:
         """
         begun = max(question.at_ms, self._free_ms)
         if begun >= question.stale_ms:
-            return _cancelled(question, waited_ms=question.stale_ms - question.at_ms, model_ms=0.0, steps=0)
+            return self._cancelled(question, waited_ms=question.stale_ms - question.at_ms, model_ms=0.0, steps=0)
         patience = self._engine.settings.deadline_ms - (begun - question.at_ms)
         start = self._clock()
         steps = self._engine.run(question.request, deadline=time.monotonic() + patience / 1e3)
@@ -74,7 +77,7 @@ class LiveAsker:
         self._free_ms = begun + spent
         latency = self._free_ms - question.at_ms
         if result is None or self._free_ms >= question.stale_ms:
-            return _cancelled(question, waited_ms=latency, model_ms=spent, steps=num)
+            return self._cancelled(question, waited_ms=latency, model_ms=spent, steps=num)
         return _answered(question, result, latency, spent)
 
     def _run(
@@ -91,6 +94,25 @@ class LiveAsker:
             return num, result, 1e3 * (self._clock() - start)
         steps.close()
         return num, None, 1e3 * (self._clock() - start)
+
+    def _cancelled(self, question: Question, *, waited_ms: float, model_ms: float, steps: int) -> Attempt:
+        return Attempt(
+            site=question.site,
+            kind=question.kind,
+            way=WAY,
+            plan=question.request.plan or self._engine.settings.plan,
+            want=_reference(question.coming, ""),
+            shown=(),
+            is_exact=False,
+            passes=None,
+            latency_ms=waited_ms,
+            steps=steps,
+            tokens=0,
+            confidence=math.nan,
+            rejection=CANCELLED,
+            prefill_ms=0.0,
+            model_ms=model_ms,
+        )
 
 
 class RecordedAsker:
@@ -121,26 +143,6 @@ class RecordedAsker:
         return attempt
 
 
-def _cancelled(question: Question, *, waited_ms: float, model_ms: float, steps: int) -> Attempt:
-    return Attempt(
-        site=question.site,
-        kind=question.kind,
-        way=WAY,
-        plan="",
-        want=_reference(question.coming, ""),
-        shown=(),
-        is_exact=False,
-        passes=None,
-        latency_ms=waited_ms,
-        steps=steps,
-        tokens=0,
-        confidence=math.nan,
-        rejection=CANCELLED,
-        prefill_ms=0.0,
-        model_ms=model_ms,
-    )
-
-
 def _answered(question: Question, result: FillResult, latency_ms: float, model_ms: float) -> Attempt:
     text = result.text
     want = _reference(question.coming, text)
@@ -148,7 +150,7 @@ def _answered(question: Question, result: FillResult, latency_ms: float, model_m
         site=question.site,
         kind=question.kind,
         way=WAY,
-        plan="canvas",
+        plan=result.plan.value,
         want=want,
         shown=(Shown(latency_ms, text),) if text else (),
         is_exact=bool(text) and is_same(text, want),

@@ -14,8 +14,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dg_lsp.context.place import is_word
 
 _KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
@@ -39,6 +37,8 @@ class Typist:
 
     def delays(self, keys: Sequence[str], seed: int) -> tuple[float, ...]:
         """Milliseconds before each key. The same keys and seed give the same, whatever a model does meanwhile."""
+        import numpy as np  # not with this module: the command line reads its defaults here
+
         name = zlib.crc32("".join(keys).encode("utf-8", "surrogatepass"))
         normal = np.random.default_rng((seed, name)).standard_normal(len(keys))
         # a log-normal's mean is above its median by this much

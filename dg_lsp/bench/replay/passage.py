@@ -29,6 +29,11 @@ class Passage:
         """1-based, in the file."""
         return len(LINE_END.findall(self.head)) + 1
 
+    @property
+    def last_line(self) -> int:
+        """1-based, in the file; a text that ends with a line end ends on the empty line after it."""
+        return self.first_line + len(LINE_END.findall(self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dg_lsp.bench.replay.asking import Asker
+from dg_lsp.bench.replay.editor import Editor
 from dg_lsp.bench.replay.events import Asked, Event
 from dg_lsp.bench.replay.keys import Typist, keys_of
 from dg_lsp.bench.replay.passage import Passage
-from dg_lsp.bench.replay.session import Editor, Session
+from dg_lsp.bench.replay.session import Session
+from dg_lsp.engine.plans.name import PlanName
 
 
 class Buffer(StrEnum):
@@ -33,6 +35,8 @@ class Replay:
     seed: int = 0
     limit: int | None = None
     """Requests for each file."""
+    plan: PlanName | None = None
+    """How requests are decoded; None takes the setting."""
 
     @property
     def num_keys(self) -> int:
@@ -46,7 +50,7 @@ class Replay:
             if self.limit is not None and asked[passage.path] >= self.limit:
                 continue
             asker.begin()
-            session = Session(passage, self.typist, self.editor, asker, seed=self.seed)
+            session = Session(passage, self.typist, self.editor, asker, seed=self.seed, plan=self.plan)
             for event in session.run():
                 yield event
                 asked[passage.path] += isinstance(event, Asked)

@@ -10,37 +10,18 @@ and readers who wait for the model or are held up by what they read.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import accumulate
 
 from dg_lsp.bench.replay.accept import taking
 from dg_lsp.bench.replay.asking import Asker, Question
+from dg_lsp.bench.replay.editor import Editor, TypeThrough
 from dg_lsp.bench.replay.events import Accepted, Asked, Event, Typed
 from dg_lsp.bench.replay.keys import Typist, keys_of
 from dg_lsp.bench.replay.passage import Passage
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.context.style import LINE_END
+from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.engine.request import FillRequest
-
-
-class TypeThrough(StrEnum):
-    """What an editor does when a key continues the item that it shows."""
-
-    ASK = "ask"
-    """The item stays, and every key asks again, as in VS Code."""
-    KEEP = "keep"
-    """The item stays, and nothing is asked while it does, as in llama.vim."""
-    DISMISS = "dismiss"
-    """The item goes at every key, and the next answer is shown, as in Neovim 0.12."""
-
-
-@dataclass(frozen=True, slots=True)
-class Editor:
-    """When requests are sent."""
-
-    debounce_ms: float = 50.0
-    """From a key to its request; VS Code's least. Neovim 0.12 waits 200, llama.vim not at all."""
-    type_through: TypeThrough = TypeThrough.ASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +37,16 @@ class _Item:
 class Session:
     """Everything that happens while a passage is typed. Lives for one run."""
 
-    def __init__(self, passage: Passage, typist: Typist, editor: Editor, asker: Asker, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        passage: Passage,
+        typist: Typist,
+        editor: Editor,
+        asker: Asker,
+        *,
+        seed: int = 0,
+        plan: PlanName | None = None,
+    ) -> None:
         self._passage = passage
         self._editor = editor
         self._asker = asker
@@ -66,6 +56,7 @@ class Session:
         self._starts = (0, *accumulate(map(len, self._keys)))
         self._key_at = {start: number for number, start in enumerate(self._starts)}
         self._seed = seed
+        self._plan = plan
 
     @property
     def num_keys(self) -> int:
@@ -105,7 +96,10 @@ class Session:
             site=f"{passage.path}:{len(lines)}:{len(lines[-1]) + 1}",
             kind="line-end" if lines[-1].strip() else "whole-line",
             request=FillRequest(
-                Snapshot(passage.path, done, text + passage.tail, passage.language), len(text), seed=self._seed
+                Snapshot(passage.path, done, text + passage.tail, passage.language),
+                len(text),
+                plan=self._plan,
+                seed=self._seed,
             ),
             coming=coming,
             at_ms=at_ms,

@@ -8,9 +8,10 @@ import pytest
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.replay.account import Account
 from dg_lsp.bench.replay.asking import LiveAsker
+from dg_lsp.bench.replay.editor import Editor, TypeThrough
 from dg_lsp.bench.replay.keys import Typist
 from dg_lsp.bench.replay.passage import Passage
-from dg_lsp.bench.replay.session import Editor, Session, TypeThrough
+from dg_lsp.bench.replay.session import Session
 from dg_lsp.engine.engine import Engine
 from dg_lsp.settings import FillSettings
 
@@ -62,7 +63,7 @@ class Desk:
         """A live asker, and the denoiser behind it. `fill` is what the scripted model takes."""
         clock = Clock()
         denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
-        settings = FillSettings(check_syntax=False, deadline_ms=60_000)
+        settings = FillSettings(check_syntax=False, deadline_ms=60_000, plan="canvas")
         return LiveAsker(Engine(denoiser, denoiser.tokenizer, settings), clock), denoiser
 
     def passage(self, text, head="", tail=""):

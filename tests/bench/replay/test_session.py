@@ -4,8 +4,9 @@ import pytest
 
 from dg_lsp.bench.replay.accept import Level
 from dg_lsp.bench.replay.asking import Question
+from dg_lsp.bench.replay.editor import TypeThrough
 from dg_lsp.bench.replay.events import Accepted, Asked, Typed
-from dg_lsp.bench.replay.session import Session, TypeThrough
+from dg_lsp.bench.replay.session import Session
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.request import FillRequest
 
