@@ -2,7 +2,7 @@
 
 import typer
 
-from dg_lsp.cli.bench import samples, steps
+from dg_lsp.cli.bench import infill, samples, steps
 
 app = typer.Typer(help="Measure fills and steps.")
 
@@ -12,5 +12,6 @@ def bench() -> None:
     """Measure fills and steps."""
 
 
+app.command("infill")(infill.infill)
 app.command("samples")(samples.samples)
 app.command("steps")(steps.steps)
