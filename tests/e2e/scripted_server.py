@@ -15,9 +15,11 @@ from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.postprocess.candidate import Candidate
 from dg_lsp.server.app import serve_stdio, serve_tcp
-from dg_lsp.settings import Settings
+from dg_lsp.settings import FillSettings, Settings
 
 SECRET = "never-in-a-log"
+UNHURRIED = Settings(fill=FillSettings(patience_ms=0))
+"""What a fill says must not depend on how busy the machine is."""
 
 
 class EchoEngine(Engine):
@@ -100,9 +102,9 @@ def open_engine(settings: Settings) -> Engine:
 if __name__ == "__main__":
     try:
         if len(sys.argv) > 2:
-            code = serve_tcp("127.0.0.1", int(sys.argv[2]), open_engine, Settings())
+            code = serve_tcp("127.0.0.1", int(sys.argv[2]), open_engine, UNHURRIED)
         else:
-            code = serve_stdio(open_engine, Settings())
+            code = serve_stdio(open_engine, UNHURRIED)
     except DgLspError as error:
         print(error, file=sys.stderr)
         code = error.exit_code

@@ -59,13 +59,16 @@ class LlamaTokenizer:
         control = tuple(i for i in range(self._vocab_size) if api.llama_vocab_is_control(vocabulary, i))
         ends = tuple(i for i in control if api.llama_vocab_is_eog(vocabulary, i))
         start = api.llama_vocab_bos(vocabulary) if api.llama_vocab_get_add_bos(vocabulary) else -1
-        fim = tuple(int(getattr(api, f"llama_vocab_fim_{part}")(vocabulary)) for part in ("pre", "suf", "mid"))
-        is_fim = min(fim) >= 0 and len(set(fim)) == len(fim)
+        prefix, suffix, middle = (
+            int(read(vocabulary))
+            for read in (api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid)
+        )
+        is_fim = min(prefix, suffix, middle) >= 0 and len({prefix, suffix, middle}) == 3
         return SpecialTokens(
             control_ids=control,
             end_ids=ends,
             start_ids=(start,) if start >= 0 else (),
-            fim=FimTokens(*fim, FimOrder.PREFIX_FIRST) if is_fim else None,
+            fim=FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST) if is_fim else None,
         )
 
     def close(self) -> None:
