@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.cli import loading
+from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.settings import Settings
 
@@ -19,7 +20,7 @@ class OpenedModel:
 
 
 def open_model(settings: Settings) -> OpenedModel:
-    """Loads the model of the settings.
+    """Loads the model of the settings, ready for its first request as in an editor: `auto` knows what steps cost here.
 
     Raises:
         ModelError: no such model, broken, unsupported, or no memory for it.
@@ -27,4 +28,5 @@ def open_model(settings: Settings) -> OpenedModel:
     """
     model = loading.load_model(settings)
     denoiser = loading.open_denoiser(model, settings)
-    return OpenedModel(Engine(denoiser, denoiser.tokenizer, settings.fill), model.path, denoiser.threads)
+    engine = Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))
+    return OpenedModel(engine, model.path, denoiser.threads)
