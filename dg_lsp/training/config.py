@@ -58,6 +58,10 @@ class TrainConfig:
     network: NetworkConfig
     rows: RowConfig
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    causal_share: float = 0.5  # share of the steps that see no canvas: half the cost, the same weights
+    causal_until: float = 0.6  # share of the planned time after which every step sees canvases
+    next_weight: float = 1.0  # of the next-token loss beside the denoising loss
+    inverse_rate: float = 0.0  # weight of a slot, 1 / share hidden of its canvas, is cut here; 0 weighs all the same
     fill_weight: float = 0.1  # of the end tokens that fill a canvas after the first
     lead_weight: float = 4.0  # added to the leftmost hidden slot of a canvas; halved for each one after it
     full_mask: float = 0.15  # share of canvases that are all masks

@@ -10,7 +10,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from dg_lsp.training import vocabulary as v
 from dg_lsp.training.config import NetworkConfig
@@ -60,6 +62,24 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def read_gguf(path: Path, config: NetworkConfig) -> tuple[dict[str, Tensor], int]:
+    """The weights of a file that `write_gguf` made, in float32 by the network's names, and the tokens they have seen.
+
+    Raises:
+        ValueError: the file is of another architecture or size.
+    """
+    reader = gguf.GGUFReader(path)
+    stored = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    names = {"embedding.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
+    for i in range(config.layers):
+        names |= {f"blocks.{i}.{ours}.weight": f"blk.{i}.{theirs}.weight" for ours, theirs in TENSORS.items()}
+    if set(stored) != set(names.values()) or stored["token_embd.weight"].shape != (config.num_tokens, config.width):
+        raise ValueError(f"{path} does not hold weights of this configuration")
+    seen = reader.get_field("dg.tokens_seen")
+    weights = {ours: torch.from_numpy(np.array(stored[theirs], np.float32)) for ours, theirs in names.items()}
+    return weights, int(seen.contents()) if seen else 0
 
 
 def _add_shape(writer: gguf.GGUFWriter, c: NetworkConfig) -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from dg_lsp.training.attention import Mask, visible
 from dg_lsp.training.blocks import block_mask
 from dg_lsp.training.config import TrainConfig
+from dg_lsp.training.cross_entropy import linear_cross_entropy
 from dg_lsp.training.feed import open_rows
 from dg_lsp.training.network import Network
 from dg_lsp.training.noise import draw_hidden
@@ -17,6 +18,7 @@ from dg_lsp.training.rows import Batch
 from dg_lsp.training.vocabulary import MASK
 
 VALIDATION_SEED = 7
+CHUNK = 16_384  # targets of one product with the vocabulary on a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,17 @@ class Losses:
     slot_in_middle: Tensor
     slot_kind: Tensor
     slot_rank: Tensor  # hidden slots before this one in its canvas: decoding takes the leftmost first
+    slot_share: Tensor  # share of its canvas that is hidden
 
-    def total(self, fill_weight: float, lead_weight: float) -> Tensor:
+    def total(self, config: TrainConfig) -> Tensor:
         """What is minimised: mean next-token loss plus weighted mean denoising loss.
 
         The easy fill weighs less; the leftmost hidden slots, whose predictions are taken first, weigh more.
         """
-        weight = torch.where(self.slot_is_fill, fill_weight, 1.0 + lead_weight * 0.5**self.slot_rank)
-        return self.next.mean() + (self.slot * weight).sum() / weight.sum().clamp(min=1.0)
+        weight = torch.where(self.slot_is_fill, config.fill_weight, 1.0 + config.lead_weight * 0.5**self.slot_rank)
+        if config.inverse_rate:
+            weight = weight * (1.0 / self.slot_share).clamp(max=config.inverse_rate)
+        return config.next_weight * self.next.mean() + (self.slot * weight).sum() / weight.sum().clamp(min=1.0)
 
     def summary(self) -> Tensor:
         """Mean next-token, content and fill losses (3,), NaN where a batch has none; stays on the device."""
@@ -64,9 +69,6 @@ class Objective:
         self.network, self.config = network, config
         device = next(network.parameters()).device
         self.is_cuda = device.type == "cuda"
-        self.chunk = (
-            16_384 if self.is_cuda else 1024
-        )  # targets per product with the vocabulary: static shapes, small logits
         self.loss = torch.compile(_loss) if compiled else _loss
 
     def mask(self, b: dict[str, Tensor]) -> Mask:
@@ -87,6 +89,7 @@ class Objective:
         h = self.network.hidden(ids, position, self.mask(b))
         follows = (b["document"][:, 1:] == b["document"][:, :-1]) & (b["document"][:, 1:] >= 0)
         rank = (hidden.cumsum(-1) - 1).view(rows, -1)
+        share = hidden.sum(-1) / b["length"].clamp(min=1)
         hidden = hidden.view(rows, -1)
         targets = torch.cat([b["tokens"][:, 1:][follows], truth.view(rows, -1)[hidden]]).long()
         states = torch.cat([h[:, : num_clean - 1][follows], h[:, num_clean:][hidden]])
@@ -95,15 +98,21 @@ class Objective:
         is_fill = (at >= b["content"][:, :, None]).view(rows, -1)[hidden]
         middle = b["is_middle"].repeat_interleave(slots, 1)[hidden]
         kinds = kind.repeat_interleave(slots, 1)[hidden]
-        return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, middle, kinds, rank[hidden])
+        shares = share.repeat_interleave(slots, 1)[hidden]
+        return Losses(
+            loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, middle, kinds, rank[hidden], shares
+        )
 
     def _per_target(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Per-target loss; padded to whole chunks so that one compiled graph serves all batches."""
-        num = len(targets)
-        pad = -num % self.chunk
-        states, targets = F.pad(states, (0, 0, 0, pad)), F.pad(targets, (0, pad), value=-100)
+        """Nats per target."""
         weight = self.network.embedding.weight
-        parts = zip(states.split(self.chunk), targets.split(self.chunk), strict=True)
+        if not self.is_cuda:
+            return linear_cross_entropy(states, weight, targets)
+        # padded to whole chunks so that one compiled graph serves all batches
+        num = len(targets)
+        pad = -num % CHUNK
+        states, targets = F.pad(states, (0, 0, 0, pad)), F.pad(targets, (0, pad), value=-100)
+        parts = zip(states.split(CHUNK), targets.split(CHUNK), strict=True)
         return torch.cat([self.loss(h, weight, y) for h, y in parts])[:num]
 
 
@@ -111,6 +120,12 @@ def held_out_batches(root: Path, config: TrainConfig, device: torch.device, num:
     """The same held-out batches every time."""
     rows = open_rows(root, "val", config, VALIDATION_SEED)
     return [tensors(rows.batch(), device) for _ in range(num)]
+
+
+def without_canvases(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The clean stream of a batch alone."""
+    of_canvases = {"start", "low", "length", "content", "is_middle", "truth"}
+    return {name: tensor[:, :0] if name in of_canvases else tensor for name, tensor in batch.items()}
 
 
 @torch.no_grad()

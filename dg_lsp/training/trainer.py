@@ -19,8 +19,9 @@ from dg_lsp.training import checkpoint
 from dg_lsp.training.checkpoint import Progress
 from dg_lsp.training.config import TrainConfig
 from dg_lsp.training.feed import Feed
+from dg_lsp.training.gguf_file import read_gguf
 from dg_lsp.training.network import Network
-from dg_lsp.training.objective import Objective, held_out_batches, tensors, validate
+from dg_lsp.training.objective import Objective, held_out_batches, tensors, validate, without_canvases
 from dg_lsp.training.optimizers import build_optimizers, rate_scale, set_rate
 from dg_lsp.training.replicas import Replicas
 
@@ -95,6 +96,13 @@ class Trainer:
             generator, self.feed_state = streams[self.replicas.rank]
             self.generator.set_state(generator)
 
+    def start_from(self, path: Path) -> None:
+        """Takes the weights of a GGUF of this configuration; everything else begins anew."""
+        weights, tokens = read_gguf(path, self.config.network)
+        self.network.load_state_dict(weights)
+        self.average.load_state_dict(weights)
+        self.progress.tokens = tokens
+
     def save(self) -> None:
         """Writes everything `resume` needs; every replica must call it."""
         streams = self.replicas.gathered((self.generator.get_state(), self.feed_state))
@@ -124,7 +132,10 @@ class Trainer:
                 if progress.seconds >= until or progress.step == last_step:
                     break
                 scale = rate_scale(self.config.optimizer, progress.step, progress.seconds / planned)
-                self.step(tensors(batch, self.device), self.config.optimizer.learning_rate * scale)
+                arrays = tensors(batch, self.device)
+                if self.is_causal(progress.seconds / planned):
+                    arrays = without_canvases(arrays)
+                self.step(arrays, self.config.optimizer.learning_rate * scale)
                 self.feed_state = feed.state
                 progress.step += 1
                 progress.tokens += batch.tokens.size * self.replicas.num
@@ -137,6 +148,11 @@ class Trainer:
                     next_save = progress.seconds + self.config.checkpoint_minutes * 60
         self._keep(show)
         return progress
+
+    def is_causal(self, share: float) -> bool:
+        """Whether this step leaves the canvases out; spread evenly, the same in every replica."""
+        before, after = (int(step * self.config.causal_share) for step in (self.progress.step, self.progress.step + 1))
+        return share < self.config.causal_until and after > before
 
     def _tell(self, show: Show, news: Report | dict[str, Any]) -> None:
         if self.replicas.is_first:
@@ -152,7 +168,7 @@ class Trainer:
         """One update; keeps the next-token, content and fill losses for the next report."""
         with torch.autocast(self.device.type, torch.bfloat16):
             losses = self.objective.losses(batch, self.generator)
-        losses.total(self.config.fill_weight, self.config.lead_weight).backward()
+        losses.total(self.config).backward()
         self.replicas.average_gradients(list(self.network.parameters()))
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip)
         set_rate(self.optimizers, rate)

@@ -1,5 +1,6 @@
 # ruff: noqa: E402 - what may be missing is asked for first
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -7,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from dg_lsp.training.noise import draw_hidden
-from dg_lsp.training.objective import Objective
+from dg_lsp.training.objective import without_canvases
 from dg_lsp.training.trainer import Report, Trainer
 from dg_lsp.training.vocabulary import MASK
 
@@ -96,12 +97,13 @@ def test_losses_leave_out_what_has_no_target(config, tmp_path):
     inside = (batch["document"][:, 1:] == batch["document"][:, :-1]) & (batch["document"][:, 1:] >= 0)
     assert len(losses.next) == int(inside.sum()) == len(losses.next_in_middle)
     assert len(losses.slot) == len(losses.slot_is_fill) == len(losses.slot_kind)
-    light, heavy = (losses.total(weight, 0.0).item() for weight in (0.0, 1.0))
+    plain = replace(config, fill_weight=1.0, lead_weight=0.0, next_weight=1.0, inverse_rate=0.0)
+    light, heavy = (losses.total(replace(plain, fill_weight=weight)).item() for weight in (0.0, 1.0))
     content = losses.slot[~losses.slot_is_fill].mean().item()
     assert light == pytest.approx(losses.next.mean().item() + content, rel=1e-5)
     assert heavy == pytest.approx(losses.next.mean().item() + losses.slot.mean().item(), rel=1e-5)
     first = losses.slot[(losses.slot_rank == 0) & ~losses.slot_is_fill].mean().item()
-    leading = losses.total(0.0, 1e9).item() - losses.next.mean().item()
+    leading = losses.total(replace(plain, fill_weight=0.0, lead_weight=1e9)).item() - losses.next.mean().item()
     weights = 0.5 ** losses.slot_rank[~losses.slot_is_fill]
     assert leading == pytest.approx(
         (losses.slot[~losses.slot_is_fill] * weights).sum().item() / weights.sum().item(), rel=1e-3
@@ -110,11 +112,52 @@ def test_losses_leave_out_what_has_no_target(config, tmp_path):
     assert first > 0
 
 
-def test_the_chunk_of_the_output_layer_changes_nothing(config, tmp_path):
+def test_slots_of_a_canvas_with_little_hidden_can_weigh_more(config, tmp_path):
     trainer = make(tmp_path, config)
-    objective = Objective(trainer.network, config, compiled=False)
+    losses = trainer.objective.losses(trainer.held_out[0], torch.Generator().manual_seed(5))
+    assert float(losses.slot_share.min()) > 0
+    assert float(losses.slot_share.max()) == 1.0
+    inverse = replace(config, fill_weight=1.0, lead_weight=0.0, next_weight=0.0, inverse_rate=2.0)
+    weights = (1 / losses.slot_share).clamp(max=2.0)
+    expected = (losses.slot * weights).sum() / weights.sum()
+    assert losses.total(inverse).item() == pytest.approx(expected.item())
+
+
+def test_a_step_without_canvases_learns_from_the_clean_stream_alone(config, tmp_path):
+    trainer = make(tmp_path, config)
     batch = trainer.held_out[0]
-    a = objective.losses(batch, torch.Generator().manual_seed(1)).slot
-    objective.chunk = 64  # more products, the same losses
-    b = objective.losses(batch, torch.Generator().manual_seed(1)).slot
-    torch.testing.assert_close(a, b)
+    whole = trainer.objective.losses(batch, torch.Generator().manual_seed(5))
+    alone = trainer.objective.losses(without_canvases(batch), torch.Generator().manual_seed(5))
+    torch.testing.assert_close(whole.next, alone.next)
+    assert not len(alone.slot)
+    assert alone.total(config).item() == pytest.approx(alone.next.mean().item())
+
+
+def test_steps_without_canvases_are_spread_evenly_and_end_in_time(config, tmp_path):
+    trainer = make(tmp_path, replace(config, causal_share=0.5, causal_until=0.6))
+    kinds = []
+    for step in range(8):
+        trainer.progress.step = step
+        kinds.append(trainer.is_causal(0.1))
+    assert kinds == [False, True] * 4
+    assert not trainer.is_causal(0.6)
+    assert not any(make(tmp_path, replace(config, causal_share=0.0)).is_causal(share) for share in (0.0, 0.3))
+
+
+def test_thirty_steps_on_200_lines_lower_the_loss_and_two_parts_equal_one(config, tmp_path, toy):
+    from dg_lsp.training.store import build_store, write_store
+
+    text = "\n".join("\n".join(toy.texts).split("\n")[:200]) + "\n"
+    (tmp_path / "train").unlink()
+    write_store(tmp_path / "train", build_store([text], toy.tokenizer))
+    news: list = []
+    whole = make(tmp_path, config)
+    whole.run(news.append, max_steps=30)
+    reports = [n for n in news if isinstance(n, Report)]
+    assert sum(r.following for r in reports[-5:]) < 0.8 * sum(r.following for r in reports[:5])
+    make(tmp_path, config).run(lambda _: None, max_steps=13)
+    resumed = make(tmp_path, config)
+    resumed.resume()
+    resumed.run(lambda _: None, max_steps=17)
+    for a, b in zip(whole.network.parameters(), resumed.network.parameters(), strict=True):
+        assert torch.equal(a, b)
