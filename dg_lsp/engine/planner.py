@@ -11,8 +11,10 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.place import Place
 from dg_lsp.engine.costs import StepCosts
 from dg_lsp.engine.limits import MIN_RACE, canvas_length
-from dg_lsp.engine.plans.lookup import MAX_GUESS
 from dg_lsp.engine.plans.name import PlanName
+
+CHECKED = 4
+"""Tokens of a pass over a guess: the newest one, and about three that are guessed."""
 
 
 class PlaceKind(StrEnum):
@@ -58,8 +60,7 @@ class Planner:
         if row is None or self.costs is None:
             return float("inf")
         ms = row.singles * self.costs.extend(1) if row.singles else 0.0
-        guess = 1 + MAX_GUESS
-        ms += row.checks * self.costs.extend(guess) if row.checks else 0.0
+        ms += row.checks * self.costs.extend(CHECKED) if row.checks else 0.0
         if row.canvases:
             length = canvas_length(self._wanted_length, self._spec, None if kind is PlaceKind.BLOCK else 1)
             ms += row.canvases * self.costs.predict(length * (MIN_RACE if plan is PlanName.RACE else 1))

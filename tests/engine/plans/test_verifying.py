@@ -105,13 +105,14 @@ def test_what_stands_below_is_looked_up_too(engine_of, ask):
     [
         pytest.param([], [], id="nothing"),
         pytest.param([1, 2], [], id="no room for a copy"),
-        pytest.param([1, 2, 3, 1, 2], [3, 1, 2], id="one copy"),
+        pytest.param([1, 2, 3, 4, 1, 2], [3], id="one token after two"),
+        pytest.param([0, 1, 2, 3, 4, 5, 0, 1, 2], [3, 4], id="two tokens after three"),
         pytest.param([9, 2, 3, 1, 2], [], id="only the last token came before"),
-        pytest.param([1, 2, 3, 1, 2, 4, 1, 2], [4, 1, 2], id="of two copies the later"),
-        pytest.param([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], [3, 8, 1, 2, 4, 7, 1, 2], id="of two copies the longer"),
-        pytest.param([1, 2, 3, -1, 1, 2], [3], id="not beyond a border"),
+        pytest.param([1, 2, 3, 1, 2, 4, 1, 2], [4], id="of two copies the later"),
+        pytest.param([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], [3, 8], id="of two copies the longer"),
+        pytest.param([0, 1, 2, 3, -1, 0, 1, 2], [3], id="not beyond a border"),
         pytest.param([5, 5, 5, 5], [5], id="a copy that overlaps"),
-        pytest.param([1, 2, *range(20, 40), 1, 2], list(range(20, 28)), id="eight tokens at most"),
+        pytest.param([*range(30), *range(12)], [12, 13, 14, 15], id="four tokens at most"),
     ],
 )
 def test_continuations(ids, following):
