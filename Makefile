@@ -11,6 +11,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(CORES)
 CREATED := $(VENV)/.created
 BASE := $(VENV)/.installed-base
 DEV := $(VENV)/.installed-dev
+BROWSER := $(VENV)/.browser
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test check fix bench e2e samples clean
@@ -22,7 +23,7 @@ demo: $(BASE)  ## install what a user needs, and fill a hole of a sample
 	@echo '$$ dg-lsp fill samples/shapes.py:47:5 --visual --deadline 3000'
 	@$(BIN)/dg-lsp fill samples/shapes.py:47:5 --visual --deadline 3000
 
-test: check  ## install what a developer needs; all checks, all tests
+test: check $(BROWSER)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q
 
 check: $(DEV)  ## style, types and the rooms' walls
@@ -75,3 +76,14 @@ $(DEV): pyproject.toml $(BASE)
 	$(PIP) --editable '.[dev]'
 	$(PIP) torch==2.13.0
 	@touch $@
+
+# The tests look at the benchmarks' report in a real browser; root on Debian, in a container or on CI, gets one without
+# being asked. Elsewhere these tests are skipped and say how to get one.
+$(BROWSER): $(CREATED)
+	@for name in chromium-headless-shell chromium chromium-browser google-chrome chrome; do \
+	  if command -v $$name >/dev/null; then touch $@; exit 0; fi; done; \
+	{ [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release && command -v apt-get >/dev/null; } || exit 0; \
+	echo 'Installing chromium-headless-shell, 64 MB: the tests look at the report in it.'; \
+	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null && touch $@; } || \
+	  echo 'No browser could be installed: the tests that need one are skipped.' >&2

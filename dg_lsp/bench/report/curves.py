@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from dg_lsp.bench.report.axis import Axis, log_ticks, share_ticks
 from dg_lsp.bench.report.chart import Size, drawn, figure, key, table
 from dg_lsp.bench.report.markup import Html, element, join
-from dg_lsp.bench.report.wording import percent
+from dg_lsp.bench.report.wording import percent, shortened
 from dg_lsp.metrics.summary import CUTS
 
 _LABEL_GAP = 18.0
+_LONGEST = 24
+"""Characters of a way's name beside its line."""
 _TOP, _BOTTOM = 12.0, 44.0
 
 
@@ -55,8 +57,8 @@ def useful_by(curves: Sequence[Curve]) -> Html:
 
 def _draw(curves: Sequence[Curve], hits: Sequence[float], size: Size) -> tuple[float, list[Html]]:
     height = 300.0 if size.is_narrow else 380.0
-    longest = max((len(curve.way) for curve in curves), default=0)
-    right = 48.0 if size.is_narrow else min(60.0 + 7.6 * longest, 260.0)
+    longest = max((min(len(curve.way), _LONGEST) for curve in curves), default=0)
+    right = 50.0 if size.is_narrow else 64.0 + 8.0 * longest
     times = log_ticks(min([*hits, 50.0]), max([*hits, 1000.0]))
     shares = share_ticks(max((curve.end for curve in curves), default=0.0))
     x = Axis(times[0], times[-1], 46.0, size.width - right, is_log=True)
@@ -100,7 +102,7 @@ def _labels(curves: Sequence[Curve], x: Axis, y: Axis, size: Size) -> Iterator[H
     """Beside the lines' ends; on narrow pages only the share, for the key below names them."""
     wanted = [y.at(curve.end) for curve in curves]
     for curve, at, end in zip(curves, spread(wanted, _LABEL_GAP, y.start), wanted, strict=True):
-        text = percent(curve.end, 0) if size.is_narrow else f"{curve.way}  {percent(curve.end, 0)}"
+        text = percent(curve.end, 0) if size.is_narrow else f"{shortened(curve.way, _LONGEST)}  {percent(curve.end, 0)}"
         yield element("path", d=f"M{x.end:g} {end:.1f}L{x.end + 8:g} {at:.1f}", class_=f"leader {curve.look}")
         yield element("text", text, x=x.end + 11, y=at + 4.5, class_=f"label {curve.look}")
 

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 
 from dg_lsp.bench.report.chart import scroller
 from dg_lsp.bench.report.markup import Html, element, join
-from dg_lsp.bench.report.misses import excerpt
+from dg_lsp.bench.report.misses import pair
 from dg_lsp.bench.report.record import Film
 from dg_lsp.bench.report.wording import count
 from dg_lsp.engine.result import Cell, Frame
@@ -63,15 +63,15 @@ def _title(film: Film) -> str:
 
 def _panel(film: Film, i: int) -> Html:
     last = len(film.frames)
-    committed = f"{count(last, 'step')}, {count(max(_lengths(film), default=0), 'position')}"
+    facts = [film.plan, count(last, "step"), count(max(_lengths(film), default=0), "position")]
     return element(
         "section",
         element("h3", _title(film)),
-        element("p", committed, class_="hint"),
+        element("p", ", ".join(fact for fact in facts if fact), class_="hint"),
         *(_code(film, k) for k in range(last)),
         _controls(film),
         _matrix(film),
-        element("div", *_pair("reference", film.want), *_pair("shown", film.text), class_="pair"),
+        element("div", pair("wanted", film.want), pair("shown", film.text), class_="pair"),
         id=f"film-{i}",
         class_="film",
         data_steps=str(last),
@@ -80,11 +80,6 @@ def _panel(film: Film, i: int) -> Html:
 
 def _lengths(film: Film) -> Iterator[int]:
     return (len(frame.cells) for frame in film.frames)
-
-
-def _pair(name: str, text: str) -> tuple[Html, ...]:
-    shown = element("pre", element("code", excerpt(text))) if text else element("p", "nothing", class_="hint")
-    return (element("div", element("p", name, class_="name"), shown),)
 
 
 def _controls(film: Film) -> Html:
@@ -136,26 +131,26 @@ def _draft(frames: Sequence[Frame], k: int) -> Iterator[Html]:
 
 
 def _matrix(film: Film) -> Html:
-    caption = f"Canvas of {film.site}: one row per step, one column per position"
+    caption = f"{film.site}: one row per step, one column per position"
     width = max(_lengths(film), default=0)
-    head = element(
-        "tr", element("th", "step", scope="col"), *(element("th", str(i + 1), scope="col") for i in range(width))
-    )
-    indices = range(len(film.frames))
+    positions = (element("th", str(i + 1), scope="col") for i in range(width))
+    head = element("tr", element("th", "step", scope="col"), *positions)
     bodies = [
-        element("tbody", *(_matrix_row(film, k) for k in block))
-        for _, block in groupby(indices, lambda k: film.frames[k].block)
+        element("tbody", *(_matrix_row(film.frames, k, width) for k in block))
+        for _, block in groupby(range(len(film.frames)), lambda k: film.frames[k].block)
     ]
     table = element("table", element("caption", caption, class_="sr"), element("thead", head), *bodies, class_="matrix")
     return scroller(caption, table)
 
 
-def _matrix_row(film: Film, k: int) -> Html:
-    frame = film.frames[k]
-    cells = (
+def _matrix_row(frames: Sequence[Frame], k: int, width: int) -> Html:
+    """Filled up with empty cells where there is no canvas and the text only grows."""
+    frame = frames[k]
+    cells = [
         element("td", _shape(cell), class_=_class(cell, is_new=is_new), title=f"{100 * cell.confidence:.0f} %")
-        for cell, is_new in zip(frame.cells, _new(film.frames, k), strict=True)
-    )
+        for cell, is_new in zip(frame.cells, _new(frames, k), strict=True)
+    ]
+    cells += [element("td")] * (width - len(cells))
     return element("tr", element("th", str(frame.step), scope="row"), *cells, data_step=str(k + 1))
 
 
@@ -163,8 +158,8 @@ def _new(frames: Sequence[Frame], k: int) -> list[bool]:
     """Which positions this step accepted."""
     frame = frames[k]
     before = frames[k - 1].cells if k and frames[k - 1].block == frame.block else ()
-    was = [cell.is_committed for cell in before] or [False] * len(frame.cells)
-    return [cell.is_committed and not done for cell, done in zip(frame.cells, was, strict=False)]
+    done = [cell.is_committed for cell in before]
+    return [cell.is_committed and not any(done[i : i + 1]) for i, cell in enumerate(frame.cells)]
 
 
 def _is_told(cell: Cell) -> bool:

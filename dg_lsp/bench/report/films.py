@@ -1,11 +1,14 @@
 """Films of a few sites: chosen by what came of them, filled once more with somebody looking."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
 from dg_lsp.bench.report.record import Film
 from dg_lsp.bench.sites import Site
+from dg_lsp.engine.drain import drain
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.plans import PlanName
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Frame
 from dg_lsp.metrics.attempt import Attempt, has_same_first_line, is_same
@@ -23,33 +26,30 @@ def request_of(site: Site) -> FillRequest:
 def record_films(
     engine: Engine, sites: Iterable[Site], request: Callable[[Site], FillRequest] = request_of
 ) -> tuple[Film, ...]:
-    """Fills each site once more and keeps every step; sites that took no denoising step are left out.
+    """Fills each site once more and keeps every step; sites that took none are left out.
+
+    Where the planner has the choice, a model with a canvas is filmed on it: there is more to see.
 
     Raises:
         RequestError, BackendError: as the engine's `frames` does.
     """
-    films = (record_film(engine, site, request(site)) for site in sites)
+    films = (record_film(engine, site, _on_canvas(engine, request(site))) for site in sites)
     return tuple(film for film in films if film.frames)
 
 
 def record_film(engine: Engine, site: Site, request: FillRequest) -> Film:
     """One fill, whatever time it takes: who draws steps is in no hurry."""
-    steps = engine.frames(request, deadline=math.inf)
     frames: list[Frame] = []
-    while True:
-        try:
-            frames.append(next(steps))
-        except StopIteration as end:
-            text: str = end.value.text
-            break
+    result = drain(engine.frames(request, deadline=math.inf), frames.append)
     return Film(
         site=site.id,
         want=site.want,
         frames=tuple(frames),
         before=_last_lines(site.prefix),
         after=_first_lines(site.suffix),
-        text=text,
-        why=verdict(text, site.want),
+        text=result.text,
+        plan=result.plan.value,
+        why=verdict(result.text, site.want),
     )
 
 
@@ -81,6 +81,11 @@ _SORTS: Sequence[Callable[[Attempt], bool]] = (
     lambda attempt: bool(attempt.shown) and not attempt.is_useful,
     lambda attempt: not attempt.shown,
 )
+
+
+def _on_canvas(engine: Engine, request: FillRequest) -> FillRequest:
+    is_free = (request.plan or engine.settings.plan) == PlanName.AUTO
+    return dataclasses.replace(request, plan=PlanName.CANVAS) if is_free and engine.spec.sampling else request
 
 
 def _last_lines(text: str) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from dg_lsp.bench.report.axis import Axis, bin_width, log_ticks
 from dg_lsp.bench.report.chart import Size, drawn, figure, table
 from dg_lsp.bench.report.markup import Html, element
-from dg_lsp.bench.report.wording import milliseconds
+from dg_lsp.bench.report.wording import milliseconds, shortened
 from dg_lsp.metrics.summary import percentile
 
-_ROW, _LABEL, _BOTTOM = 66.0, 22.0, 44.0
+_ROW, _LABEL, _BOTTOM, _LEFT = 66.0, 22.0, 44.0, 8.0
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _BINS_PER_DECADE = 12
 _MOST_BINS = 64
@@ -60,19 +60,19 @@ def steps(rows: Sequence[Row]) -> Html:
     """The figure of forward passes."""
     most = math.ceil(max((percentile(row.values, 0.99) for row in rows if row.values), default=1))
     width = bin_width(most + 1, _MOST_BINS)
-    edges = [edge - 0.5 for edge in range(0, most + width + 1, width)]
+    is_longer = any(row.values[-1] > most for row in rows if row.values)
+    edges = [edge - 0.5 for edge in range(0, most + width + 1 + is_longer * width, width)]
     gap = bin_width(most + 1, 12)
     ticks = [(float(tick), f"{tick:,}") for tick in range(0, most + 1, gap)]
-    unit = "forward passes" if width == 1 else f"forward passes, {width} to a bar"
-    if any(row.values[-1] > edges[-1] for row in rows if row.values):
-        unit += "; the last bar holds what is longer"
+    wide = f" A bar holds {width} values." if width > 1 else ""
+    more = " The last bar holds all that is longer." if is_longer else ""
     return _figure(
         "steps",
         "Steps",
         "Forward passes of the model per request, after the prompt; bars are shares of a way's requests. One pass over"
-        " a canvas costs more than one over a single token: compare shapes here, and times above.",
+        f" a canvas costs more than one over a single token: compare shapes here, and times above.{wide}{more}",
         rows,
-        _Scale(edges, ticks, unit, is_log=False),
+        _Scale(edges, ticks, "forward passes", is_log=False),
     )
 
 
@@ -88,12 +88,12 @@ def _figure(name: str, title: str, caption: str, rows: Sequence[Row], scale: _Sc
 
 def _draw(rows: Sequence[Row], scale: _Scale, size: Size) -> tuple[float, list[Html]]:
     height = len(rows) * (_ROW + _LABEL) + _BOTTOM
-    x = Axis(scale.edges[0], scale.edges[-1], 8.0, size.width - 24, is_log=scale.is_log)
+    x = Axis(scale.edges[0], scale.edges[-1], _LEFT, size.width - 24, is_log=scale.is_log)
     highest = max((share for row in rows for share in _shares(row, scale)), default=1.0) or 1.0
     marks: list[Html] = []
     for i, row in enumerate(rows):
         top = i * (_ROW + _LABEL) + _LABEL
-        marks += _row(row, scale, x, Axis(0.0, highest, top + _ROW - 4, top + 4))
+        marks += [*_row(row, scale, x, Axis(0.0, highest, top + _ROW - 4, top + 4)), _label(row, scale, size, top)]
     return height, [*_ticks(scale, x, height - _BOTTOM), *marks]
 
 
@@ -119,9 +119,14 @@ def _row(row: Row, scale: _Scale, x: Axis, y: Axis) -> Iterator[Html]:
         for share, look in ((0.5, "median"), (0.9, "tail")):
             at = x.at(percentile(row.values, share))
             yield element("line", x1=at, x2=at, y1=y.start, y2=y.end, class_=look)
-    said = f"median {_text(row, 0.5, scale)}, 90th percentile {_text(row, 0.9, scale)}" if row.values else "no requests"
-    name = element("tspan", row.way, class_=f"label {row.look}")
-    yield element("text", name, f"  {said}", x=x.start, y=y.end - 8, class_="halo")
+
+
+def _label(row: Row, scale: _Scale, size: Size, top: float) -> Html:
+    """Above a row's bars: whose they are, and what its two marks say."""
+    tail = "p90" if size.is_narrow else "90th percentile"
+    said = f"median {_text(row, 0.5, scale)}, {tail} {_text(row, 0.9, scale)}" if row.values else "no requests"
+    name = element("tspan", shortened(row.way, 16 if size.is_narrow else 60), class_=f"label {row.look}")
+    return element("text", name, f"\N{EN SPACE}{said}", x=_LEFT, y=top - 4, class_="halo")
 
 
 def _shares(row: Row, scale: _Scale) -> list[float]:
@@ -139,4 +144,4 @@ def _text(row: Row, share: float, scale: _Scale) -> str:
     if not row.values:
         return "–"
     value = percentile(row.values, share)
-    return milliseconds(value) if scale.is_log else f"{value:,.0f}"
+    return milliseconds(value) if scale.is_log else f"{value:,.1f}".removesuffix(".0")

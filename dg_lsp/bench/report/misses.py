@@ -1,6 +1,6 @@
 """What was not useful, by reason, with examples folded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, zip_longest
 
 from dg_lsp.bench.report.chart import table
@@ -73,15 +73,15 @@ def _examples(reason: str, by_way: Sequence[Sequence[Attempt]]) -> Html:
 
 def _example(attempt: Attempt) -> Html:
     facts = [attempt.way, attempt.kind, milliseconds(attempt.latency_ms)]
-    heading = element("p", element("b", attempt.site), "  ", ", ".join(fact for fact in facts if fact))
-    parts = [*_text("wanted", attempt.want)]
-    parts += _text("shown", attempt.text) if attempt.shown else [element("p", "nothing was shown", class_="hint")]
-    return element("div", heading, *parts, class_="example")
+    heading = element("p", element("b", attempt.site), "\N{EN SPACE}", ", ".join(fact for fact in facts if fact))
+    shown = pair("wanted", attempt.want), pair("shown", attempt.text)
+    return element("div", heading, element("div", *shown, class_="pair"), class_="example")
 
 
-def _text(name: str, text: str) -> Iterator[Html]:
-    yield element("p", name, class_="name")
-    yield element("pre", element("code", excerpt(text)))
+def pair(name: str, text: str) -> Html:
+    """One half of a pair of texts to compare."""
+    shown = element("pre", element("code", excerpt(text))) if text else element("p", "nothing", class_="hint")
+    return element("div", element("p", name, class_="name"), shown)
 
 
 def excerpt(text: str) -> str:

@@ -5,6 +5,7 @@ Its content policy allows its own style and script, by their hashes, and nothing
 
 import base64
 import hashlib
+from contextlib import suppress
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
@@ -37,18 +38,20 @@ def check_report_path(path: Path) -> None:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Writes the page at once, or leaves what is there.
+    """Writes the page at once, or leaves what is there. A link stays one, and so does a device or a pipe.
 
     Raises:
         InputFileError: it cannot be written there.
     """
     check_report_path(path)
-    part = path.with_name(path.name + ".part")
+    data = page(report).encode()
     try:
-        part.write_text(page(report), encoding="utf-8", newline="\n")
-        part.replace(path)
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _replace(target, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
@@ -70,12 +73,23 @@ def page(report: Report) -> str:
     )
 
 
+def _replace(path: Path, data: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
 def _sections(report: Report) -> list[tuple[str, str, Html]]:
     """Anchor, heading and content, in reading order; those without content are left out."""
     listed = [
         ("numbers", "Numbers", _numbers(report)),
         ("charts", "Time and steps", _charts(report)),
-        ("films", "Films of denoising", join((legend(), films(report.films))) if report.films else Html()),
+        ("films", "Films", join((legend(), films(report.films))) if report.films else Html()),
         ("misses", "Misses", misses(report.attempts)),
         ("machine", "Machine and options", _machine(report)),
         ("definitions", "What each number says", definitions()),

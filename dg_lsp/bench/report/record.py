@@ -13,7 +13,7 @@ from dg_lsp.metrics.attempt import Attempt
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """One fill, denoising step by denoising step."""
+    """One fill, step by step."""
 
     site: str
     """The site's id."""
@@ -26,6 +26,8 @@ class Film:
     """Some text after the cursor."""
     text: str = ""
     """What the engine would show; empty when nothing was worth showing."""
+    plan: str = ""
+    """That really ran."""
     why: str = ""
     """What it is an example of."""
 

@@ -20,6 +20,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def shortened(name: str, most: int) -> str:
+    """As many characters at most, the last one `…` where some were left out."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def interval(share: float, num: int) -> str:
     """The 95% interval of a share of `num` (Wilson), in whole per cent: `58–65`."""
     low, high = wilson(share, num)
