@@ -51,7 +51,7 @@ def account_rows(account: Account) -> tuple[tuple[str, str], ...]:
         ("show rate", f"{summary.show_rate:.1%} of the requests; {account.num_displayed} items on the screen"),
         ("acceptance rate", f"{account.acceptance_rate:.1%} of the items on the screen ({accepted})"),
         ("typed through", f"{account.num_typed_through} items"),
-        ("reversal rate", f"{account.reversal_rate:.1%} of {account.num_confirmable} answers"),
+        ("reversals between requests", f"{account.reversal_rate:.1%} of {account.num_confirmable} answers"),
         (
             "quiet rate",
             f"{account.quiet_rate:.1%} of {account.num_finished_lines} answers at the end of a finished line",
