@@ -30,6 +30,7 @@ class CausalFilling:
         self._task = task
         self._end_ids = token_ids(task.denoiser.spec.end_ids)
         self._num_opening = 1
+        self._room = 0
 
     def prefill(self, slot: int, prompt_ids: TokenIds, num_kept: int) -> int:
         """See `Filling.prefill`; leaves at least the last token to the first pass, which asks what follows it."""
@@ -42,7 +43,8 @@ class CausalFilling:
         """See `Filling.run`; one draft."""
         task, denoiser = self._task, self._task.denoiser
         known_ids, num_new, draft = prompt_ids, self._num_opening, Draft.empty()
-        while not (task.enough.is_met(draft) or task.limits.is_over() or len(known_ids) >= task.max_length):
+        self._room = task.max_length - len(prompt_ids)
+        while not (self._is_done(draft) or task.limits.is_over()):
             guess, num_passes = yield from self._guess(slot, known_ids, draft)
             if task.limits.is_over():
                 break
@@ -71,9 +73,12 @@ class CausalFilling:
         ids, confidence = prediction.argmax_ids[accepted], prediction.confidence[accepted]
         for i in range(len(ids)):
             draft = draft.grow(ids[i : i + 1], confidence[i : i + 1], self._end_ids)
-            if i + 1 < len(ids) and self._task.enough.is_met(draft):
+            if i + 1 < len(ids) and self._is_done(draft):
                 break
         return draft
+
+    def _is_done(self, draft: Draft) -> bool:
+        return len(draft.confidence) >= self._room or self._task.enough.is_met(draft)
 
 
 def progress(draft: Draft, fill_ids: TokenIds, confidence: Floats) -> Progress:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.bench.samples import read_places
+from dg_lsp.canvas.plan import common_prefix_length
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.plans import PlanName
@@ -22,19 +23,26 @@ def engine():
     opened.close()
 
 
-def ids_of(engine, place, plan):
+def draft_of(engine, place, plan):
     source = SourceFile.read(SAMPLES / place.file)
     request = FillRequest(source.snapshot(), source.offset_at(place.line, place.col), plan=plan)
-    steps = engine.run(request, deadline=math.inf)
-    *_, last = steps
-    return last.draft.ids.tolist()
+    *_, last = engine.run(request, deadline=math.inf)
+    return last.draft
+
+
+def check_same(draft, causal):
+    """The same tokens; where two are equally probable, one pass over several may round the other way."""
+    num_same = common_prefix_length(draft.ids, causal.ids)
+    if num_same < max(len(draft.ids), len(causal.ids)):
+        assert draft.confidence[num_same] == pytest.approx(causal.confidence[num_same], abs=0.01)
+        assert draft.confidence[num_same] < 0.51
 
 
 @pytest.mark.parametrize(
     "place", read_places(SAMPLES / "places.toml")[::4], ids=lambda place: f"{place.file}:{place.line}"
 )
 def test_guesses_change_nothing(engine, place):
-    causal = ids_of(engine, place, PlanName.CAUSAL)
-    assert causal
-    assert ids_of(engine, place, PlanName.LOOKUP) == causal
-    assert ids_of(engine, place, PlanName.DRAFT_VERIFY) == causal
+    causal = draft_of(engine, place, PlanName.CAUSAL)
+    assert len(causal.ids)
+    check_same(draft_of(engine, place, PlanName.LOOKUP), causal)
+    check_same(draft_of(engine, place, PlanName.DRAFT_VERIFY), causal)

@@ -1,11 +1,13 @@
 """Guesses save passes and change nothing: whatever is guessed, the text is what `causal` says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.backends.scripted import END_ID, NUM_SPECIALS, ScriptedDenoiser
+from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
 from dg_lsp.engine.drain import drain
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Task
@@ -30,9 +32,10 @@ class GuessingFilling(CausalFilling):
         return np.array(next(self.guesses, []), np.int32), 0
 
 
-def filled(make, script, limits):
+def filled(make, script, limits, room=64):
     """(draft, passes) after a prompt; the slot is checked to hold no guess that was wrong."""
-    denoiser = ScriptedDenoiser(script)
+    spec = replace(MASK_SPEC, max_prompt_tokens=len(PROMPT) + 2, canvas_lengths=(room,))
+    denoiser = ScriptedDenoiser(script, spec=spec)
     filling = make(Task(denoiser, limits, Enough(denoiser.tokenizer, limits), np.random.default_rng(0)))
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
     filling.prefill(0, prompt, 0)
@@ -48,11 +51,12 @@ def filled(make, script, limits):
     script=st.text(alphabet="ab \n", max_size=24),
     guesses=st.lists(st.lists(st.sampled_from([*(np.frombuffer(b"ab \n", np.uint8) + NUM_SPECIALS), END_ID]))),
     max_lines=st.sampled_from([1, 2, None]),
+    room=st.sampled_from([5, 64]),
 )
-def test_any_guess_gives_the_same_draft_in_no_more_passes(script, guesses, max_lines):
+def test_any_guess_gives_the_same_draft_in_no_more_passes(script, guesses, max_lines, room):
     limits = Limits(0, 16, max_lines)
-    causal, num_causal = filled(CausalFilling, script, limits)
-    guessed, num_guessed = filled(lambda task: GuessingFilling(task, guesses), script, limits)
+    causal, num_causal = filled(CausalFilling, script, limits, room)
+    guessed, num_guessed = filled(lambda task: GuessingFilling(task, guesses), script, limits, room)
     assert guessed.ids.tolist() == causal.ids.tolist()
     assert guessed.is_ended == causal.is_ended
     assert len(guessed.confidence) == len(causal.confidence)
