@@ -4,7 +4,8 @@ Everything under `dg.` is a string or a scalar: llama.cpp's metadata strings ski
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf
@@ -44,6 +45,8 @@ class Description:
     max_prompt_tokens: int
     tokens_seen: int
     name: str = "dg-mini"
+    plans: Mapping[str, str] = field(default_factory=dict)
+    """What plans take, measured on validation data: `line-end.causal` -> `5.8,0,0,0.3`; see docs/architecture.md."""
 
 
 def write_gguf(
@@ -144,6 +147,8 @@ def _add_description(writer: gguf.GGUFWriter, d: Description) -> None:
     writer.add_float32("dg.confidence_threshold", CONFIDENCE_THRESHOLD)
     writer.add_bool("dg.causal", True)
     writer.add_uint64("dg.tokens_seen", d.tokens_seen)
+    for name, numbers in d.plans.items():
+        writer.add_string(f"dg.plan.{name}", numbers)
 
 
 def _add_weights(writer: gguf.GGUFWriter, network: Network, kind: str) -> None:
