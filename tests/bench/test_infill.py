@@ -1,4 +1,6 @@
+import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,9 @@ def test_json_has_exactly_the_promised_keys():
         *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
         *("steps_mean", "tokens_per_forward", "model", "length_knowledge"),
     ]
+    page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")
+    documented, *_ = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert list(json.loads(documented)) == list(tree)
     assert (tree["num"], tree["exact_match"], tree["pass_at_1"]) == (1, 1.0, None)
     assert (tree["model"], tree["length_knowledge"]) == ("dg-mini", "none")
 
