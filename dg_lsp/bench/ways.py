@@ -17,6 +17,9 @@ from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 
+ANSWER_SECONDS = 600.0
+"""What takes longer is no answer."""
+
 
 class Way(Protocol):
     """Something that fills sites, one at a time."""
@@ -48,9 +51,29 @@ def before_last_key(site: Site) -> Site:
     return replace(site, prefix=site.prefix[:-1])
 
 
-def has_one_line(site: Site) -> bool:
-    """The product would show one line here, whatever the reference has."""
-    return allowed_lines(Place.at(site.snapshot.text, site.offset)) == 1
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all ways are asked alike."""
+
+    is_warm: bool = False
+    """The prompt less its last character is in the cache already."""
+    patience_ms: float = 0.0
+    """After it whole lines are enough; 0 waits for all."""
+    is_oracle: bool = False
+    """As many lines are wanted as the reference has; else the place decides."""
+
+    def num_lines(self, site: Site) -> int | None:
+        """Lines that are wanted at a site; None is for any number."""
+        return site.num_lines if self.is_oracle else allowed_lines(Place.at(site.snapshot.text, site.offset))
+
+
+TERMS = Terms()
+"""As an editor asks that shows a document for the first time, and waits."""
+
+
+def first_lines(text: str, num: int | None) -> str:
+    """So many of its lines, without their last line end; None is for all."""
+    return text if num is None else "\n".join(text.split("\n")[:num])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +84,14 @@ class EngineWay:
     name: str
     engine: Engine
     plan: PlanName
-    is_warm: bool = False
-    """The prompt less its last character is in the cache already."""
+    terms: Terms = TERMS
 
     def answer(self, site: Site) -> Attempt:
         """See `Way.answer`."""
-        if self.is_warm:
+        if self.terms.is_warm:
             self.engine.fill(self.request(before_last_key(site)), deadline=time.monotonic())
         start = time.perf_counter()
-        result = self.engine.fill(self.request(site), deadline=math.inf)
+        result = self.engine.fill(self.request(site))
         return attempt_of(result, site, self.name, 1e3 * (time.perf_counter() - start))
 
     def notes(self) -> Sequence[str]:
@@ -82,7 +104,14 @@ class EngineWay:
 
     def request(self, site: Site) -> FillRequest:
         """What the engine is asked at a site."""
-        return FillRequest(site.snapshot, site.offset, plan=self.plan)
+        return FillRequest(
+            site.snapshot,
+            site.offset,
+            max_lines=self.terms.num_lines(site),
+            plan=self.plan,
+            patience_ms=self.terms.patience_ms,
+            deadline_ms=1e3 * ANSWER_SECONDS,
+        )
 
 
 def attempt_of(result: FillResult, site: Site, way: str, ms: float) -> Attempt:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dg_lsp.bench.sites import Site
 from dg_lsp.bench.twin import Sentinels, relabel
-from dg_lsp.bench.ways import has_one_line
+from dg_lsp.bench.ways import ANSWER_SECONDS, TERMS, Terms, first_lines
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt, prompt_parts
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
@@ -26,7 +26,6 @@ from dg_lsp.engine.engine import CHARS_PER_TOKEN
 from dg_lsp.errors import BackendError, UsageError
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 
-ANSWER_SECONDS = 600.0
 LINE, LINES = 16, 32
 """Canvas for one line and for more, as the engine's."""
 _TIMES = re.compile(r"total time: ([\d.]+) ?ms, time per step: [\d.]+ ?ms, sampling time per step: [\d.]+ ?ms\s*?\n")
@@ -38,7 +37,15 @@ class CommandWay:
     name = "llama-diffusion-cli"
 
     def __init__(
-        self, program: Path, model: Path, spec: ModelSpec, tokenizer: Tokenizer, *, threads: int, num_steps: int = 0
+        self,
+        program: Path,
+        model: Path,
+        spec: ModelSpec,
+        tokenizer: Tokenizer,
+        terms: Terms = TERMS,
+        *,
+        threads: int,
+        num_steps: int = 0,
     ) -> None:
         """`model` is one of ours; `num_steps` is for a whole canvas, 0 as many as it is long.
 
@@ -46,7 +53,7 @@ class CommandWay:
             UsageError: the model cannot be relabelled.
         """
         self._program, self._spec, self._tokenizer = program, spec, tokenizer
-        self._threads, self._num_steps = threads, num_steps
+        self._terms, self._threads, self._num_steps = terms, threads, num_steps
         self._overheads: list[float] = []
         self._folder = tempfile.TemporaryDirectory(prefix="dg-lsp-")
         self._model = Path(self._folder.name, "model.gguf")
@@ -58,8 +65,8 @@ class CommandWay:
 
     def answer(self, site: Site) -> Attempt:
         """See `Way.answer`; `latency_ms` is what the program says of its denoising."""
-        one_line = has_one_line(site)
-        length = LINE if one_line else LINES
+        num_lines = self._terms.num_lines(site)
+        length = LINE if num_lines == 1 else LINES
         steps = self._num_steps or length
         prompt_ids = self._prompt_ids(site)
         start = time.perf_counter()
@@ -70,8 +77,8 @@ class CommandWay:
             raise BackendError(f"llama-diffusion-cli gave no answer: {_last_words(output)}")
         ms = float(found[1])
         self._overheads.append(wall - ms)
-        text = output[found.end() :].partition(self._sentinels.end)[0].removeprefix("\n").rstrip()
-        text = text.split("\n", 1)[0] if one_line else text
+        text = output[found.end() :].partition(self._sentinels.end)[0].removeprefix("\n")
+        text = first_lines(text, num_lines).rstrip()
         return Attempt(
             site=site.id,
             kind=site.kind,

@@ -8,13 +8,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
 from dg_lsp.bench.sites import Site
-from dg_lsp.bench.ways import before_last_key, has_one_line
+from dg_lsp.bench.ways import ANSWER_SECONDS, Terms, before_last_key, first_lines
 from dg_lsp.canvas.fim import SUFFIX_SHARE
+from dg_lsp.canvas.spec import FimOrder, ModelSpec
 from dg_lsp.context.window import prompt_at
 from dg_lsp.engine.engine import CHARS_PER_TOKEN
 from dg_lsp.errors import BackendError, UsageError
@@ -22,7 +22,6 @@ from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 
 START_SECONDS = 120.0
 """A large model on a slow disk takes that long."""
-ANSWER_SECONDS = 300.0
 STOP_SECONDS = 10.0
 
 
@@ -91,48 +90,52 @@ class ServerProcess:
             connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the server is asked for, as our own engine is."""
-
-    max_prompt_tokens: int
-    max_tokens: int
-    patience_ms: float
-    """After it whole lines are enough; 0 waits for all."""
-    is_warm: bool = False
-    """It has seen the text but for its last character."""
-
-
 class ServerWay:
     """See `Way`. Greedy, as our own causal plan is; the answer counts as it comes, nothing of it is judged."""
 
     name = "llama-server"
 
-    def __init__(self, process: ServerProcess, terms: Terms) -> None:
+    def __init__(self, process: ServerProcess, terms: Terms, *, max_prompt_tokens: int, max_tokens: int) -> None:
         """Takes the process over."""
         self._process = process
         self._terms = terms
+        self._max_prompt_tokens = max_prompt_tokens
+        self._max_tokens = max_tokens
 
     @classmethod
-    def start(cls, program: Path, model: Path, terms: Terms, *, threads: int, gpu_layers: int) -> Self:
-        """Starts the server with our own threads, prompt length and order (suffix first), and waits until it is ready.
+    def start(
+        cls,
+        program: Path,
+        model: Path,
+        spec: ModelSpec,
+        terms: Terms,
+        *,
+        threads: int,
+        gpu_layers: int,
+        max_tokens: int,
+    ) -> Self:
+        """Starts the server with our own threads, prompt length and order, and waits until it is ready.
 
         Raises:
-            UsageError: the program cannot be run.
+            UsageError: the program cannot be run, or the model has no fill-in-the-middle tokens.
             BackendError: it does not get ready.
         """
+        if spec.fim is None:
+            raise UsageError(f"{spec.name} has no fill-in-the-middle tokens, which llama-server's /infill needs")
         # it takes as much of the file as fits a batch: three quarters of it before the cursor, a quarter after it
-        context = 256 * math.ceil((terms.max_prompt_tokens + 2 * terms.max_tokens + 16) / 256)
+        batch = spec.max_prompt_tokens
+        context = 256 * math.ceil((batch + 2 * max_tokens + 16) / 256)
         arguments = ["--model", str(model), "--threads", str(threads), "--threads-batch", str(threads)]
-        arguments += ["--ctx-size", str(context), "--batch-size", str(terms.max_prompt_tokens), "--parallel", "1"]
-        arguments += ["--spm-infill"] + (["--n-gpu-layers", str(gpu_layers)] if gpu_layers >= 0 else [])
+        arguments += ["--ctx-size", str(context), "--batch-size", str(batch), "--parallel", "1"]
+        arguments += ["--spm-infill"] if spec.fim.order is FimOrder.SUFFIX_FIRST else []
+        arguments += ["--n-gpu-layers", str(gpu_layers)] if gpu_layers >= 0 else []
         process = ServerProcess(program, arguments)
         try:
             process.wait()
         except BaseException:
             process.close()
             raise
-        return cls(process, terms)
+        return cls(process, terms, max_prompt_tokens=batch, max_tokens=max_tokens)
 
     def answer(self, site: Site) -> Attempt:
         """See `Way.answer`; an answer that is refused ends the run."""
@@ -142,7 +145,7 @@ class ServerWay:
         start = time.perf_counter()
         reply = self._post(question)
         ms = 1e3 * (time.perf_counter() - start)
-        text = str(reply.get("content", "")).rstrip()
+        text = first_lines(str(reply.get("content", "")), self._terms.num_lines(site)).rstrip()
         timings: Mapping[str, float] = reply.get("timings", {})
         num = int(timings.get("predicted_n", 0))
         prefill_ms = float(timings.get("prompt_ms", 0.0))
@@ -174,7 +177,7 @@ class ServerWay:
 
     def _question(self, site: Site) -> dict[str, Any]:
         """As an editor's plugin asks, but greedily and with our window of the file."""
-        chars = self._terms.max_prompt_tokens * CHARS_PER_TOKEN
+        chars = self._max_prompt_tokens * CHARS_PER_TOKEN
         prompt = prompt_at(site.snapshot, site.offset, prefix_chars=chars, suffix_chars=int(chars * SUFFIX_SHARE))
         return {
             "id_slot": 0,
@@ -182,8 +185,8 @@ class ServerWay:
             "input_suffix": prompt.suffix,
             "input_extra": [],
             "prompt": "",
-            "n_predict": self._terms.max_tokens,
-            "stop": ["\n"] if has_one_line(site) else [],
+            "n_predict": self._max_tokens,
+            "stop": ["\n"] if self._terms.num_lines(site) == 1 else [],
             "temperature": 0.0,
             "samplers": ["temperature"],
             "stream": False,

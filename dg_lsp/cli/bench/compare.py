@@ -30,9 +30,12 @@ def compare(
     ] = 0,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many sites, drawn by the seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Draws the sites and the turns of the ways.")] = 0,
+    length: Annotated[
+        str, typer.Option(metavar="none|oracle", help="What is told: nothing, or the reference's lines.")
+    ] = "none",
     patience: Annotated[
-        float | None, typer.Option(min=0, metavar="MS", help="After it whole lines are enough; 0 waits for all.")
-    ] = None,
+        float, typer.Option(min=0, metavar="MS", help="After it whole lines are enough; 0 waits for all.")
+    ] = 0.0,
     warm: Annotated[
         bool, typer.Option("--warm", help="Every way knows the text but for its last character, as while typing.")
     ] = False,
@@ -47,21 +50,22 @@ def compare(
 ) -> int:
     """Answer the same sites by several ways, in turn: diffusion, the same weights token by token, and others."""
     from dg_lsp.bench.report import check_report_path
+    from dg_lsp.bench.ways import Terms
     from dg_lsp.cli.bench.comparing import Comparison
     from dg_lsp.cli.bench.contenders import Contenders
+    from dg_lsp.cli.bench.infilling import known_length
     from dg_lsp.cli.configuration import configure, overrides
 
     if html is not None:
         check_report_path(html)
-    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads)
-    settings = configure(over if patience is None else {**over, "fill": {"patience_ms": patience}})
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
     contenders = Contenders(
         plans=tuple(plans or ()),
         pretrained=pretrained,
         llama_server=llama_server,
         llama_diffusion_cli=llama_diffusion_cli,
         diffusion_steps=diffusion_steps,
-        is_warm=warm,
+        terms=Terms(is_warm=warm, patience_ms=patience, is_oracle=known_length(length, None) == "oracle"),
     )
     comparison = Comparison.run(
         data,

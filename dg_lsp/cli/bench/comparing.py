@@ -25,7 +25,10 @@ from dg_lsp.metrics.attempt import Attempt
 from dg_lsp.metrics.summary import summarize
 from dg_lsp.settings import Settings
 
-_LENGTH = "Nothing was known of the length of what was missing."
+_KNOWN = {
+    "none": "Nothing was known of the length of what was missing.",
+    "oracle": "Everybody was told how many lines the reference has.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,10 @@ class Comparison:
             header = _header(data, settings, contenders, opened, seed, layers)
             with RunFile(output, header) as run:
                 is_complete = _asked(sites, opened, run, seed, sandbox)
-                attempts = _of(run.attempts, sites)
+                attempts = _in_order(run.attempts, sites, opened)
             films = _films(opened, sites, attempts) if has_films and is_complete else ()
-            notes = (_LENGTH, *(note for way in opened.ways for note in way.notes()))
+            length = "oracle" if contenders.terms.is_oracle else "none"
+            notes = (_KNOWN[length], *(note for way in opened.ways for note in way.notes()))
         return cls(header, attempts, contrasts(attempts, BASELINE, seed=seed), notes, films, is_complete)
 
     @property
@@ -90,7 +94,7 @@ class Comparison:
             "contrasts": [contrast.json() for contrast in self.contrasts],
             "model": self.header.model,
             "model_sha256": self.header.model_sha256,
-            "length_knowledge": "none",
+            "length_knowledge": "oracle" if self.header.options["is_oracle"] else "none",
             "options": dict(self.header.options),
             "machine": dataclasses.asdict(self.header.machine),
             "notes": list(self.notes),
@@ -132,10 +136,10 @@ def _asked(sites: Sequence[Site], opened: Ring, run: RunFile, seed: int, sandbox
     return True
 
 
-def _of(attempts: Sequence[Attempt], sites: Sequence[Site]) -> tuple[Attempt, ...]:
-    """Those at these sites: an earlier session may have had a larger limit."""
-    ids = {site.id for site in sites}
-    return tuple(attempt for attempt in attempts if attempt.site in ids)
+def _in_order(attempts: Sequence[Attempt], sites: Sequence[Site], opened: Ring) -> tuple[Attempt, ...]:
+    """Those at these sites, for an earlier session may have had a larger limit, way by way, ours first."""
+    ids, names = {site.id for site in sites}, [way.name for way in opened.ways]
+    return tuple(sorted((one for one in attempts if one.site in ids), key=lambda one: names.index(one.way)))
 
 
 def _films(opened: Ring, sites: Sequence[Site], attempts: Sequence[Attempt]) -> tuple[Film, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,14 @@ import attrs
 
 from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.runs import file_sha256
-from dg_lsp.bench.ways import EngineWay, Way
+from dg_lsp.bench.ways import TERMS, EngineWay, Terms, Way
 from dg_lsp.bench.ways_cli import CommandWay
-from dg_lsp.bench.ways_server import ServerWay, Terms
+from dg_lsp.bench.ways_server import ServerWay
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli import loading
+from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.errors import UsageError
 from dg_lsp.models.registry import locate
 from dg_lsp.settings import Settings
 
@@ -36,11 +36,12 @@ class Contenders:
     llama_server: Path | None = None
     llama_diffusion_cli: Path | None = None
     diffusion_steps: int = 0
-    is_warm: bool = False
+    terms: Terms = TERMS
 
     def options(self) -> dict[str, Any]:
         """What a run's header must say of them, as plain JSON values."""
-        options: dict[str, Any] = {"plans": [plan.value for plan in self.plans], "warm": self.is_warm}
+        options: dict[str, Any] = {"plans": [plan.value for plan in self.plans]}
+        options |= asdict(self.terms)
         if self.pretrained is not None:
             options |= {"pretrained": self.pretrained, "pretrained_sha256": file_sha256(locate(self.pretrained))}
         if self.llama_server is not None:
@@ -83,16 +84,32 @@ class Ring:
         denoiser_of_first: LlamaDenoiser | None = denoiser
         for name, plan in _own(model.spec, contenders.plans):
             opened, denoiser_of_first = denoiser_of_first or self._open(self._settings)[1], None
-            self._add_engine(name, plan, opened, is_warm=contenders.is_warm)
+            self._add_engine(name, plan, opened, contenders)
         if contenders.pretrained is not None:
             _, other = self._open(attrs.evolve(self._settings, model=contenders.pretrained))
-            self._add_engine(PRETRAINED, PlanName.CAUSAL, other, is_warm=contenders.is_warm)
+            self._add_engine(PRETRAINED, PlanName.CAUSAL, other, contenders)
         if contenders.llama_server is not None:
-            self._add(self._server(contenders.llama_server, model.spec, is_warm=contenders.is_warm))
+            server = ServerWay.start(
+                contenders.llama_server,
+                self.path,
+                model.spec,
+                contenders.terms,
+                threads=self.threads,
+                gpu_layers=self._settings.runtime.gpu_layers,
+                max_tokens=self._settings.fill.max_tokens,
+            )
+            self._add(server)
         if contenders.llama_diffusion_cli is not None:
-            program, steps = contenders.llama_diffusion_cli, contenders.diffusion_steps
-            way = CommandWay(program, self.path, model.spec, denoiser.tokenizer, threads=self.threads, num_steps=steps)
-            self._add(way)
+            command = CommandWay(
+                contenders.llama_diffusion_cli,
+                self.path,
+                model.spec,
+                denoiser.tokenizer,
+                contenders.terms,
+                threads=self.threads,
+                num_steps=contenders.diffusion_steps,
+            )
+            self._add(command)
 
     def close(self) -> None:
         """Ends everybody; harmless when repeated."""
@@ -104,20 +121,15 @@ class Ring:
         model = loading.load_model(settings)
         return model, loading.open_denoiser(model, settings)
 
-    def _add_engine(self, name: str, plan: PlanName, denoiser: "LlamaDenoiser", *, is_warm: bool) -> None:
-        engine = Engine(denoiser, denoiser.tokenizer, self._settings.fill)
-        self._add(EngineWay(name, engine, plan, is_warm))
+    def _add_engine(self, name: str, plan: PlanName, denoiser: "LlamaDenoiser", contenders: Contenders) -> None:
+        # only who may choose has to know what passes cost
+        costs = measure_costs(denoiser) if plan is PlanName.AUTO else None
+        engine = Engine(denoiser, denoiser.tokenizer, self._settings.fill, costs)
+        self._add(EngineWay(name, engine, plan, contenders.terms))
 
     def _add(self, way: Way) -> None:
         self._stack.callback(way.close)
         self.ways.append(way)
-
-    def _server(self, program: Path, spec: ModelSpec, *, is_warm: bool) -> ServerWay:
-        if spec.fim is None:
-            raise UsageError(f"{spec.name} has no fill-in-the-middle tokens, which llama-server's /infill needs")
-        fill, gpu_layers = self._settings.fill, self._settings.runtime.gpu_layers
-        terms = Terms(spec.max_prompt_tokens, fill.max_tokens, fill.patience_ms, is_warm)
-        return ServerWay.start(program, self.path, terms, threads=self.threads, gpu_layers=gpu_layers)
 
 
 @contextmanager

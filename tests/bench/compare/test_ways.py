@@ -4,7 +4,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.sites import Site
-from dg_lsp.bench.ways import EngineWay, attempt_of, before_last_key, has_one_line
+from dg_lsp.bench.ways import EngineWay, Terms, attempt_of, before_last_key, first_lines
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.settings import FillSettings
@@ -50,7 +50,7 @@ def test_a_warm_way_has_the_prompt_but_for_its_end_in_the_cache(engine):
     cold, warm = engine("w * h"), engine("w * h")
     denoisers = [one._denoiser for one in (cold, warm)]
     EngineWay("a", cold, PlanName.CANVAS).answer(SITE)
-    way = EngineWay("a", warm, PlanName.CANVAS, is_warm=True)
+    way = EngineWay("a", warm, PlanName.CANVAS, Terms(is_warm=True))
     num_before = denoisers[1].num_prefilled
     attempt = way.answer(SITE)
     # one byte of the prefix and the middle sentinel are decoded again
@@ -71,14 +71,38 @@ def test_the_text_before_the_last_key():
     assert before_last_key(Site("s", "block", "", "x", "y")).prefix == ""
 
 
-@pytest.mark.parametrize(
-    ("prefix", "suffix", "one"), [("a = ", "\n", True), ("a(", ")\n", True), ("a\n", "\nb", False)]
-)
-def test_a_line_with_text_takes_one_line(prefix, suffix, one):
-    assert has_one_line(Site("s", "", prefix, suffix, "x")) is one
+@pytest.mark.parametrize(("prefix", "suffix", "num"), [("a = ", "\n", 1), ("a(", ")\n", 1), ("a\n", "\nb", None)])
+def test_the_place_decides_how_many_lines_are_wanted_or_the_reference(prefix, suffix, num):
+    site = Site("s", "", prefix, suffix, "x\ny\n")
+    assert Terms().num_lines(site) == num
+    assert Terms(is_oracle=True).num_lines(site) == 2
+
+
+def test_lines_are_cut():
+    assert first_lines("a\nb\nc\n", None) == "a\nb\nc\n"
+    assert first_lines("a\nb\nc\n", 2) == "a\nb"
+    assert first_lines("a", 2) == "a"
+
+
+def test_a_way_that_is_told_the_lines_gives_as_many(engine):
+    site = Site("s", "block", "def f(w, h):\n    ", "\n    return a\n", "a = w\n    b = h")
+    fill = "a = w\n    b = h\n    c = 1\n"
+    told = EngineWay("d", engine(fill), PlanName.CANVAS, Terms(is_oracle=True)).answer(site)
+    assert told.text == site.want
+    assert EngineWay("d", engine(fill), PlanName.CANVAS).answer(site).text == "a = w\n    b = h\n    c = 1"
 
 
 def test_the_reference_may_have_blanks_at_its_lines_ends(engine):
     result = engine("w * h").fill(EngineWay("x", engine(""), PlanName.CANVAS).request(SITE), deadline=math.inf)
     padded = Site("s", "line-end", SITE.prefix, SITE.suffix, "w * h  \n")
     assert attempt_of(result, padded, "x", 1.0).is_exact
+
+
+def test_whole_lines_are_enough_for_who_has_no_patience(engine):
+    fill, site = "a = w\n    b = h\n", Site("s", "block", "def f(w, h):\n    ", "\n    return a\n", "a = w")
+    slow = {"tokens_per_step": 1, "step_seconds": 0.001}
+    patient = EngineWay("d", engine(fill, **slow), PlanName.CANVAS).answer(site)
+    hasty = EngineWay("d", engine(fill, **slow), PlanName.CANVAS, Terms(patience_ms=0.001)).answer(site)
+    assert patient.text == "a = w\n    b = h"
+    assert hasty.text == "a = w"
+    assert hasty.steps < patient.steps

@@ -1,14 +1,19 @@
+import dataclasses
 import os
 import signal
 
 import pytest
 
+from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.bench.sites import Site
-from dg_lsp.bench.ways_server import ServerProcess, ServerWay, Terms
+from dg_lsp.bench.ways import Terms
+from dg_lsp.bench.ways_server import ServerProcess, ServerWay
+from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.errors import BackendError, UsageError
 
 SITE = Site("s1", "line-end", "def area(w, h):\n    return ", "\n\nprint(area(2, 3))\n", "w * h")
-TERMS = Terms(300, 64, 0)
+TERMS = Terms()
+SPEC = dataclasses.replace(MASK_SPEC, max_prompt_tokens=300)
 BLOCK = Site("s2", "block", "def area(w, h):\n", "\n\nprint(area(2, 3))\n", "    a = w * h\n    return a")
 
 
@@ -17,9 +22,10 @@ def server(tmp_path, make_peer):
     """Starts a server that says something; stops it after the test. Gives the way and the peer."""
     started = []
 
-    def start(terms=TERMS, threads=2, gpu_layers=-1, **says):
+    def start(terms=TERMS, spec=SPEC, gpu_layers=-1, **says):
         peer = make_peer("server", **{"content": "w * h", **says})
-        way = ServerWay.start(peer.program, tmp_path / "model.gguf", terms, threads=threads, gpu_layers=gpu_layers)
+        options = {"threads": 3, "gpu_layers": gpu_layers, "max_tokens": 48}
+        way = ServerWay.start(peer.program, tmp_path / "model.gguf", spec, terms, **options)
         started.append(way)
         return way, peer
 
@@ -41,14 +47,19 @@ def test_an_answer_is_an_attempt(server):
 
 
 def test_it_runs_with_our_model_threads_and_prompt_length(server, tmp_path):
-    _, peer = server(threads=3)
+    _, peer = server()
     assert peer.option("--model") == str(tmp_path / "model.gguf")
     assert peer.option("--threads") == peer.option("--threads-batch") == "3"
     assert peer.option("--batch-size") == "300"
-    assert int(peer.option("--ctx-size")) >= 300 + 64
+    assert int(peer.option("--ctx-size")) >= 300 + 48
     assert peer.option("--host") == "127.0.0.1"
     assert "--spm-infill" in peer.arguments
     assert "--n-gpu-layers" not in peer.arguments
+
+
+def test_a_model_that_wants_the_prefix_first_gets_it_first(server):
+    _, peer = server(spec=dataclasses.replace(SPEC, fim=dataclasses.replace(SPEC.fim, order=FimOrder.PREFIX_FIRST)))
+    assert "--spm-infill" not in peer.arguments
 
 
 def test_it_keeps_to_the_cpu_when_we_do(server):
@@ -57,7 +68,7 @@ def test_it_keeps_to_the_cpu_when_we_do(server):
 
 
 def test_it_is_asked_greedily_for_what_we_would_show(server):
-    way, peer = server(terms=Terms(300, 48, 150.0))
+    way, peer = server(terms=Terms(patience_ms=150.0))
     way.answer(SITE)
     way.answer(BLOCK)
     line, block = peer.questions
@@ -78,7 +89,7 @@ def test_without_patience_it_has_all_the_time(server):
 
 
 def test_a_warm_server_has_seen_the_text_before(server):
-    way, peer = server(terms=Terms(300, 64, 0, is_warm=True))
+    way, peer = server(terms=Terms(is_warm=True))
     way.answer(SITE)
     before, now = peer.questions
     assert before["n_predict"] == 0
@@ -148,3 +159,14 @@ def test_a_server_that_does_not_want_to_end_is_ended(make_peer, monkeypatch):
     monkeypatch.setattr("dg_lsp.bench.ways_server.STOP_SECONDS", 0.1)
     process.close()
     assert process._process.returncode == -signal.SIGKILL
+
+
+def test_a_model_without_fill_in_the_middle_cannot_take_part(server):
+    with pytest.raises(UsageError, match="no fill-in-the-middle tokens"):
+        server(spec=dataclasses.replace(SPEC, fim=None))
+
+
+def test_told_how_many_lines_it_gives_as_many(server):
+    way, peer = server(terms=Terms(is_oracle=True), content="    a = w * h\n    return a\n    more")
+    assert way.answer(BLOCK).is_exact
+    assert peer.questions[0]["stop"] == []
