@@ -60,7 +60,7 @@ def _draw(curves: Sequence[Curve], hits: Sequence[float], size: Size) -> tuple[f
     longest = max((min(len(curve.way), _LONGEST) for curve in curves), default=0)
     right = 50.0 if size.is_narrow else 64.0 + 8.0 * longest
     times = log_ticks(min([*hits, 50.0]), max([*hits, 1000.0]))
-    shares = share_ticks(max((curve.end for curve in curves), default=0.0))
+    shares = share_ticks(max((curve.end for curve in curves), default=0.0) or 0.1)
     x = Axis(times[0], times[-1], 46.0, size.width - right, is_log=True)
     y = Axis(0.0, shares[-1], height - _BOTTOM, _TOP)
     marks = [*_grid(x, y, times, shares, size)]

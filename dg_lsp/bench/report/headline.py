@@ -1,13 +1,15 @@
 """The numbers that everything else explains: one row per measure, one column per way."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import starmap
+from operator import attrgetter
 
 from dg_lsp.bench.report.chart import table
 from dg_lsp.bench.report.markup import Html, element
 from dg_lsp.bench.report.measures import GROUPS
 from dg_lsp.bench.report.wording import count, milliseconds, percent
 from dg_lsp.metrics.attempt import Attempt
-from dg_lsp.metrics.summary import summarize
+from dg_lsp.metrics.summary import Summary, summarize
 
 _LEAD_CUT = 250
 _MAIN = ("requests", "exact match", "useful by 100 ms", "useful by 250 ms", "TTFUE, median", "90th percentile")
@@ -20,10 +22,10 @@ def lead(attempts: Mapping[str, Sequence[Attempt]], baseline: str) -> Html:
         return element("p", "No request was answered.", class_="lead")
     first, *others = summaries
     against = baseline if baseline in others else next(iter(others), None)
-    said = [f"Of {count(summaries[first].num, 'request')}, {first} had a useful edit within {_LEAD_CUT} ms in "]
-    said.append(element("strong", percent(summaries[first].useful_by[_LEAD_CUT], 0)))
+    said: list[str] = [_soon(summaries[first]), f" of {count(summaries[first].num, 'request')} had a useful edit"]
+    said.append(f" within {_LEAD_CUT} ms")
     if against is not None:
-        said += [f", {against} in ", element("strong", percent(summaries[against].useful_by[_LEAD_CUT], 0))]
+        said += [f" by {first}, ", _soon(summaries[against]), f" by {against}"]
     return element("p", *said, ".", class_="lead")
 
 
@@ -44,32 +46,39 @@ def headline(attempts: Mapping[str, Sequence[Attempt]]) -> Html:
 
 def by_kind(attempts: Mapping[str, Sequence[Attempt]]) -> Html:
     """The main numbers again per kind of place; nothing where all places are of one kind."""
-    return _split("By kind of place", attempts, lambda attempt: attempt.kind)
+    return _split("By kind of place", "kind", attempts)
 
 
 def by_plan(attempts: Mapping[str, Sequence[Attempt]]) -> Html:
     """The main numbers of ways that ran several plans, per plan; nothing where each way ran one."""
     several = {way: listed for way, listed in attempts.items() if len({attempt.plan for attempt in listed}) > 1}
-    return _split("By plan that ran", several, lambda attempt: attempt.plan)
+    return _split("By plan that ran", "plan", several)
 
 
-def _split(caption: str, attempts: Mapping[str, Sequence[Attempt]], sort_of: Callable[[Attempt], str]) -> Html:
+def _split(caption: str, field: str, attempts: Mapping[str, Sequence[Attempt]]) -> Html:
+    """One group of rows per value of the field, or one row where there is one way only."""
+    sort_of = attrgetter(field)
     sorts = sorted({sort_of(attempt) for listed in attempts.values() for attempt in listed})
     if len(sorts) < 2:
         return Html()
-    groups = {
-        sort or "unnamed": [
-            _row(way, [attempt for attempt in listed if sort_of(attempt) == sort]) for way, listed in attempts.items()
-        ]
+    split = {
+        sort or "unnamed": {way: [one for one in listed if sort_of(one) == sort] for way, listed in attempts.items()}
         for sort in sorts
     }
+    if len(attempts) == 1:
+        return table(caption, (field, *_MAIN), {"": [_row(sort, *by_way.values()) for sort, by_way in split.items()]})
+    groups = {sort: list(starmap(_row, by_way.items())) for sort, by_way in split.items()}
     return table(caption, ("way", *_MAIN), groups)
 
 
-def _row(way: str, attempts: Sequence[Attempt]) -> tuple[str, ...]:
+def _soon(summary: Summary) -> Html:
+    return element("strong", percent(summary.useful_by[_LEAD_CUT], 0))
+
+
+def _row(name: str, attempts: Sequence[Attempt]) -> tuple[str, ...]:
     if not attempts:
-        return (way, "0", *["–"] * (len(_MAIN) - 1))
+        return (name, "0", *["–"] * (len(_MAIN) - 1))
     summary = summarize(attempts)
     shares = (summary.exact_match, summary.useful_by[100], summary.useful_by[250])
     times = (summary.ttfue_ms.p50, summary.ttfue_ms.p90)
-    return (way, f"{summary.num:,}", *map(percent, shares), *map(milliseconds, times))
+    return (name, f"{summary.num:,}", *map(percent, shares), *map(milliseconds, times))

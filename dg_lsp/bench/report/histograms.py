@@ -10,7 +10,7 @@ from dg_lsp.bench.report.markup import Html, element
 from dg_lsp.bench.report.wording import milliseconds, shortened
 from dg_lsp.metrics.summary import percentile
 
-_ROW, _LABEL, _BOTTOM, _LEFT = 66.0, 22.0, 44.0, 8.0
+_ROW, _LABEL, _BOTTOM, _LEFT = 66.0, 22.0, 44.0, 18.0
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _BINS_PER_DECADE = 12
 _MOST_BINS = 64
@@ -126,7 +126,7 @@ def _label(row: Row, scale: _Scale, size: Size, top: float) -> Html:
     tail = "p90" if size.is_narrow else "90th percentile"
     said = f"median {_text(row, 0.5, scale)}, {tail} {_text(row, 0.9, scale)}" if row.values else "no requests"
     name = element("tspan", shortened(row.way, 16 if size.is_narrow else 60), class_=f"label {row.look}")
-    return element("text", name, f"\N{EN SPACE}{said}", x=_LEFT, y=top - 4, class_="halo")
+    return element("text", name, f"\N{EN SPACE}{said}", x=0, y=top - 4, class_="halo")
 
 
 def _shares(row: Row, scale: _Scale) -> list[float]:

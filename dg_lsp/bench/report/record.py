@@ -79,10 +79,11 @@ class Report:
         by_way: dict[str, list[Attempt]] = {}
         for attempt in attempts:
             by_way.setdefault(attempt.way, []).append(attempt)
-        facts = dataclasses.asdict(header.machine)
+        machine = {name.replace("_", "-"): value for name, value in dataclasses.asdict(header.machine).items()}
+        files = {header.model: header.model_sha256, **header.data}
         return cls(
             title=title,
-            machine={"model": header.model, "model_sha256": header.model_sha256, **facts, "data_sha256": header.data},
+            machine={**machine, **{f"sha256 of {name}": digest for name, digest in files.items()}},
             options=header.options,
             attempts=by_way,
             films=films,

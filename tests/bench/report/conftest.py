@@ -230,10 +230,18 @@ def report_of(text="plain"):
     attempts = {
         way: [
             attempt_of(f"right {text}", way, shown=(Shown(20.0 * i, "return b"), Shown(30.0 * i, "return a"))),
-            attempt_of(f"wrong {text}", way, kind="block", shown=(Shown(50.0, text),), is_exact=False, want=text),
+            attempt_of(
+                f"wrong {text}",
+                way,
+                kind="block",
+                shown=(Shown(50.0, text),),
+                latency_ms=260.0,
+                is_exact=False,
+                want=text,
+            ),
             attempt_of(f"late {text}", way, shown=(Shown(1800.0, "return a"),), latency_ms=1800.0, steps=70, plan=text),
             attempt_of(f"none {text}", way, kind=text, shown=(), is_exact=False, rejection=text),
-            attempt_of("tested", way, passes=True),
+            attempt_of("tested", way, passes=True, latency_ms=260.0),
         ]
         for i, way in enumerate(ways, 1)
     }

@@ -55,6 +55,10 @@ def test_labels_do_not_touch_and_keep_their_order(wanted):
     assert max(places) <= 300
 
 
+def test_where_nothing_is_useful_the_axis_has_room():
+    assert ">10 %<" in useful_by([Curve("none", "way0", [], 10)])
+
+
 def path_of(svg):
     """Corners of the first drawing's line."""
     [d] = re.findall(r'<path d="(M[^"]*)" class="line way0"', svg.split("</svg>")[0])

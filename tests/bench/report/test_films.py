@@ -16,7 +16,7 @@ from dg_lsp.settings import FillSettings
 
 
 def site_of(name, want="a + b"):
-    return Site(name, "line-end", "first\nsecond\n\n\n\n\nx = ", "\ny = 2\n" + "z\n" * 50, want)
+    return Site(name, "line-end", "first\nsecond\n\n\n\n\nx = ", "\nlast\n" + "z\n" * 50, want)
 
 
 def test_a_film_is_every_step_of_a_fill():
@@ -28,7 +28,7 @@ def test_a_film_is_every_step_of_a_fill():
     assert (film.text, film.plan, film.why) == ("a + b", "canvas", "exact")
     assert film.before.endswith("\n\nx = ")
     assert film.before.count("\n") == 3
-    assert film.after == "\ny = 2\nz\nz"
+    assert film.after == "\nlast\nz\nz"
 
 
 def test_a_film_is_asked_for_as_the_benchmark_asks():

@@ -267,6 +267,8 @@ def test_on_paper_everything_is_there_in_light_colours(opened):
     assert opened.run("getComputedStyle(document.documentElement).colorScheme") == "light"
     assert opened.run("[...document.querySelectorAll('.film')].every((one) => one.checkVisibility())")
     assert not opened.run("document.querySelector('.controls').checkVisibility()")
+    opened.size(794, 1123)  # A4
+    assert opened.run("document.documentElement.scrollWidth") == 794
     pdf = base64.b64decode(opened.call("Page.printToPDF")["data"])
     assert pdf.startswith(b"%PDF")
     assert opened.run("[...document.querySelectorAll('details')].every((one) => one.open)")

@@ -172,7 +172,7 @@ def test_everything_that_was_measured_with_is_there(tree):
         "2026-01-31",
         "cpu",
         "versions.dg-lsp",
-        "suffix lines",
+        "suffix_lines",
         "length_knowledge: none",
         "Ratios plain",
         "1.4×",
@@ -199,7 +199,16 @@ def test_a_run_is_a_report(make_attempt):
         "causal": ["a"],
     }
     text = page(report)
-    for fact in ("ab" * 32, "cd" * 32, "dg-mini", "a cpu", "a note", "seed"):
+    for fact in (
+        "ab" * 32,
+        "sha256 of sites.jsonl",
+        "cd" * 32,
+        "dg-mini",
+        "llama-cpp-python",
+        "a cpu",
+        "a note",
+        "seed",
+    ):
         assert fact in text
 
 
