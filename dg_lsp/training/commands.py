@@ -180,3 +180,25 @@ def evaluate_file(
     )
     answers = {way: [dataclasses.asdict(row) for row in rows] for way, rows in results.items()}
     (root / "runs" / f"{path.stem}.eval.json").write_text(json.dumps(answers, indent=1))
+
+
+@app.command(name="plans")
+def plans_of(
+    file: Annotated[Path, typer.Argument(help="A GGUF with both heads.")],
+    sites: Annotated[Path, typer.Argument(help="Held-out sites, as `sites` writes them.")],
+    limit: Annotated[int, typer.Option(help="Sites, drawn at random.")] = 300,
+    threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
+) -> None:
+    """Print what every plan takes by kind of place, as JSON: the planner's table, for `Description.plans`."""
+    from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+    from dg_lsp.backends.llamacpp.model import LlamaModel
+    from dg_lsp.bench.sites import read_sites, sample
+    from dg_lsp.models.description import describe
+    from dg_lsp.settings import RuntimeSettings
+    from dg_lsp.training.plan_table import plan_table
+
+    runtime = RuntimeSettings(threads=threads, gpu_layers=0)
+    model = LlamaModel.load(file, runtime)
+    denoiser = LlamaDenoiser(model, describe(model.metadata, model.vocab_size, file.stem), runtime)
+    print(json.dumps(plan_table(denoiser, denoiser.tokenizer, sample(read_sites(sites), limit, 0)), indent=1))
+    denoiser.close()
