@@ -18,9 +18,14 @@ SNAPSHOT = Snapshot("a.py", 0, "def f(x):\n    \n\n\ny = f(1)\n")
 OFFSET = 14
 
 
+UNHURRIED = {"deadline_ms": 60_000, "patience_ms": 0}
+
+
 def frames_of(fill, **settings):
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, FillSettings(**settings)).frames(FillRequest(SNAPSHOT, OFFSET))
+    return Engine(denoiser, denoiser.tokenizer, FillSettings(**UNHURRIED, **settings)).frames(
+        FillRequest(SNAPSHOT, OFFSET)
+    )
 
 
 def watched(fill, *, terminal, width=60, height=30, **settings):
