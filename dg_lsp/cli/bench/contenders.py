@@ -81,10 +81,9 @@ class Ring:
         """
         model, denoiser = self._open(self._settings)
         self.path, self.threads = model.path, denoiser.threads
-        denoiser_of_first: LlamaDenoiser | None = denoiser
+        ready = [denoiser]
         for name, plan in _own(model.spec, contenders.plans):
-            opened, denoiser_of_first = denoiser_of_first or self._open(self._settings)[1], None
-            self._add_engine(name, plan, opened, contenders)
+            self._add_engine(name, plan, ready.pop() if ready else self._open(self._settings)[1], contenders)
         if contenders.pretrained is not None:
             _, other = self._open(attrs.evolve(self._settings, model=contenders.pretrained))
             self._add_engine(PRETRAINED, PlanName.CAUSAL, other, contenders)
