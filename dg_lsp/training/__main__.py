@@ -1,9 +1,9 @@
-"""`python -m dg_lsp.training data|train|export|eval`: one line where the extra is not installed."""
+"""`python -m dg_lsp.training data|sites|pack|train|export|eval`: one line where the extra is not installed."""
 
 import importlib.util
 import sys
 
-NEEDED = ("torch", "tokenizers", "gguf")
+NEEDED = ("torch", "tokenizers", "gguf", "datasketch")
 
 
 def main() -> int:

@@ -1,8 +1,7 @@
-"""The command line of this room: data, train, export, eval."""
+"""The command line of this room; data_commands.py holds those that make and carry data."""
 
 import dataclasses
 import json
-import os
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,18 +13,20 @@ from rich.console import Console
 from torch.multiprocessing.spawn import start_processes
 
 from dg_lsp.training.config import CONFIGS, TrainConfig
+from dg_lsp.training.data_commands import Root, data_app
 from dg_lsp.training.documents import NUM_SENTINELS
 from dg_lsp.training.gguf_file import Description, write_gguf
 from dg_lsp.training.objective import Objective, held_out_batches, validate
 from dg_lsp.training.pieces import split, whole
-from dg_lsp.training.prepare import prepare, read_texts
+from dg_lsp.training.prepare import read_texts
 from dg_lsp.training.progress import shown
 from dg_lsp.training.replicas import Replicas, join
 from dg_lsp.training.tokenizer import load_tokenizer
 from dg_lsp.training.trainer import Trainer
-from dg_lsp.training.weights import weights_of, write_weights
+from dg_lsp.training.weights import from_gguf, weights_of, write_weights
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(data_app)
 
 
 class ConfigName(StrEnum):
@@ -43,21 +44,7 @@ class Format(StrEnum):
     Q8_0 = "Q8_0"
 
 
-def default_root() -> Path:
-    """Where downloads and products live: $DG_LSP_TRAINING_ROOT, else the cache folder."""
-    return Path(os.environ.get("DG_LSP_TRAINING_ROOT") or Path.home() / ".cache" / "dg-lsp" / "training")
-
-
-Root = Annotated[Path, typer.Option(default_factory=default_root, help="Work folder; $DG_LSP_TRAINING_ROOT.")]
 Config = Annotated[ConfigName, typer.Option("--config")]
-
-
-@app.command()
-def data(root: Root, offline: Annotated[bool, typer.Option(help="Use the wheels that are there.")] = False) -> None:
-    """Fetch the pinned packages, clean and split their sources, train the tokenizer."""
-    manifest = prepare(root, offline=offline)
-    shown_keys = ("dropped", "refused_licences", "not_available", "tokens")
-    print(json.dumps({key: manifest[key] for key in shown_keys}, indent=1))
 
 
 @app.command()
@@ -69,6 +56,7 @@ def train(
     ] = None,
     part: Annotated[float | None, typer.Option(help="Stop this part after so many minutes; --resume goes on.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint, without warming up again.")] = False,
+    start: Annotated[Path | None, typer.Option(help="Begin with the weights of this GGUF.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; by default what there is.")] = "",
     threads: Annotated[int, typer.Option(help="Threads of each process; 0 leaves torch's choice.")] = 0,
     processes: Annotated[int, typer.Option(help="Replicas on a CPU; better than threads where others use it.")] = 1,
@@ -78,7 +66,7 @@ def train(
     if minutes:
         planned = dataclasses.replace(planned, minutes=minutes)
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    plan = Plan(root, planned, chosen, part, resume=resume, threads=threads)
+    plan = Plan(root, planned, chosen, part, start, resume=resume, threads=threads)
     if processes == 1:
         return plan.run(Replicas())
     if chosen != "cpu" or planned.rows.rows % processes:
@@ -97,6 +85,7 @@ class Plan:
     config: TrainConfig
     device: str
     part: float | None
+    start: Path | None
     resume: bool
     threads: int
 
@@ -107,6 +96,8 @@ class Plan:
         rows = dataclasses.replace(self.config.rows, rows=self.config.rows.rows // replicas.num)
         config = dataclasses.replace(self.config, rows=rows)
         trainer = Trainer(self.root, config, device=self.device, replicas=replicas)
+        if self.start:
+            trainer.start_from(self.start)
         if self.resume:
             trainer.resume()
         with shown(Console(quiet=not replicas.is_first)) as show:
@@ -117,6 +108,20 @@ def _replica(rank: int, num: int, meeting_point: Path, plan: Plan) -> None:
     plan.run(join(rank, num, meeting_point))
 
 
+@app.command(name="ablate")
+def ablate_recipe(
+    root: Root,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of every variant.")] = 400,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+) -> None:
+    """Train a very small network once per variant of the recipe; a Markdown table of held-out losses."""
+    from dg_lsp.training.ablation import ablate, rows
+
+    torch.set_num_threads(threads)
+    for line in rows(ablate(root, steps)):
+        print(line, flush=True)
+
+
 @app.command()
 def export(
     root: Root,
@@ -124,12 +129,21 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The GGUF to write; by default under the work folder.")] = None,
     kind: Annotated[Format, typer.Option("--format")] = Format.Q8_0,
     averaged: Annotated[bool, typer.Option(help="The average of the weights over the last steps.")] = True,
+    start: Annotated[Path | None, typer.Option(help="The weights of this GGUF instead of a run's.")] = None,
+    plans: Annotated[Path | None, typer.Option(help="The planner's table, as `plans` prints it.")] = None,
     pieces: Annotated[bool, typer.Option(help="Also write bf16 weights, and all in pieces of at most 16 MiB.")] = False,
 ) -> None:
     """Write a run's weights as a GGUF that describes itself."""
-    weights = weights_of(root / "runs" / f"{config}.pt", averaged=averaged)
+    run = root / "runs" / f"{config}.pt"
+    weights = from_gguf(start, CONFIGS[config]) if start else weights_of(run, averaged=averaged)
     rows = weights.config.rows
-    description = Description(str(config), rows.canvas_lengths, rows.max_prompt + NUM_SENTINELS, weights.tokens_seen)
+    description = Description(
+        str(config),
+        rows.canvas_lengths,
+        rows.max_prompt + NUM_SENTINELS,
+        weights.tokens_seen,
+        plans=json.loads(plans.read_text()) if plans else {},
+    )
     path = out or root / "runs" / f"{config}-{kind.lower()}.gguf"
     partial = path.with_name(path.name + ".partial")
     write_gguf(partial, weights.network, load_tokenizer(root / "tokenizer.json"), description, kind)

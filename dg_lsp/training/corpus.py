@@ -1,4 +1,4 @@
-"""Python files worth learning from: cleaned, filtered and deduplicated text. Knows no tokens, archives or licences."""
+"""Python files worth learning from: clean text, and why others are not. Knows no tokens, archives or licences."""
 
 import hashlib
 import re
@@ -19,7 +19,8 @@ class SourceFile:
 
 
 NOT_CODE = re.compile(
-    r"(^|/)(_?vendor(ed|s)?|_?extern(al|s)?|third_party|thirdparty|packages|tests?|testing|locales?|locale-data|"
+    r"(^|/)(_?vendor(ed|s)?|_?extern(al|s)?|third_party|thirdparty|packages|tests?|testing|testsuite|test_?data|"
+    r"fixtures?|snapshots|_?generated|build/lib|locales?|locale-data|"
     r"idlelib|lib2to3|site-packages|__pycache__|data|conf/locale|unicode\d*|cjk\w*|encodings|migrations|"
     r"pydoc_data|ensurepip|turtledemo|lexers/_\w+|_mapping|_pb2|_pb2_grpc)(/|\.py$)"
     r"|(^|/)(test_\w+|\w+_tests?|conftest|_version|\w+_pb2|\w+_pb2_grpc)\.py$"
@@ -27,15 +28,19 @@ NOT_CODE = re.compile(
 BENCHMARK = re.compile(r"(?i)human[-_ ]?eval|\bmbpp\b|has_close_elements")
 GENERATED = re.compile(r"(?i)auto[- ]?generated|generated (by|from|file)|do not edit|this file was generated|stainless")
 SECRET = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{30,}|\bsk-[A-Za-z0-9]{32,}"
-    r"|\bxox[abprs]-[0-9A-Za-z-]{20,}|\beyJ[A-Za-z0-9_-]{20,}\.eyJ[A-Za-z0-9_-]{20,}"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|\bA(?:KIA|SIA)[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{50,}"
+    r"|\bglpat-[\w-]{20}|\bsk-[A-Za-z0-9]{32,}|\bsk-(?:ant|proj)-[\w-]{32,}|\b[sr]k_live_[0-9A-Za-z]{20,}"
+    r"|\bxox[abprs]-[0-9A-Za-z-]{20,}|hooks\.slack\.com/services/T\w{8,}/|\beyJ[\w-]{20,}\.eyJ[\w-]{20,}"
+    r"|\bAIza[\w-]{35}\b|\bya29\.[\w-]{40,}|\bhf_[A-Za-z]{34}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
+    r"|\bSG\.[\w-]{22}\.[\w-]{43}\b|\bAccountKey=[A-Za-z0-9+/]{60,}"
+    # a long value of letters and digits under a name that says what it is
+    r"|(?i:secret|token|passw(?:or)?d|api_?key|access_?key)\w*[\"']?\s*[:=]\s*[\"']"
+    r"(?=[A-Za-z+/_-]*\d)(?=[\d+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{32,}={0,2}[\"']"
 )
 
 MIN_CHARS, MAX_CHARS = 200, 200_000
 MAX_LINE, MAX_MEAN_LINE = 400, 80  # characters; above: minified, or a table of data
 MAX_DIGITS, MAX_NON_ASCII = 0.12, 0.03  # shares of the characters
-MAX_REPEATED = 0.5  # share of a file's distinct lines that were seen before
-MIN_LINE_KEY = 12  # characters; shorter lines ("else:", "return x") say nothing about copying
 
 
 def is_code_path(path: str) -> bool:
@@ -43,19 +48,19 @@ def is_code_path(path: str) -> bool:
     return not (NOT_CODE.search(path) or BENCHMARK.search(path))
 
 
-def clean(raw: bytes) -> str | None:
-    """The text of a file as an editor would show it, or None where it is not worth learning from."""
+def decoded(raw: bytes) -> str | None:
+    """The text of a file as an editor would show it, or None where it is no UTF-8."""
     try:
         text = raw.decode("utf-8").lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)
     except UnicodeDecodeError:
-        return None
-    if not MIN_CHARS <= len(text) <= MAX_CHARS or refusal(text):
         return None
     return "\n".join(line.rstrip() for line in text.split("\n")).strip("\n") + "\n"
 
 
 def refusal(text: str) -> str | None:
     """Why a text is refused, in one word, or None."""
+    if not MIN_CHARS <= len(text) <= MAX_CHARS:
+        return "size"
     lines = text.split("\n")
     if GENERATED.search(text[:1000]):
         return "generated"
@@ -72,31 +77,6 @@ def refusal(text: str) -> str | None:
     if any(special in text for special in SPECIALS):
         return "special"
     return None
-
-
-def line_keys(text: str) -> set[bytes]:
-    """Hashes of the distinct lines that are long enough to tell a copy from a coincidence."""
-    lines = (re.sub(r"\s+", " ", line.strip()) for line in text.split("\n"))
-    return {hashlib.blake2b(line.encode(), digest_size=8).digest() for line in lines if len(line) >= MIN_LINE_KEY}
-
-
-def deduplicate(files: Iterable[SourceFile], counts: Counter[str]) -> list[SourceFile]:
-    """Keeps the first of every group of (near) equal files; `counts` learns what was dropped."""
-    exact: set[bytes] = set()
-    seen: set[bytes] = set()
-    kept = []
-    for file in files:
-        digest = hashlib.blake2b(file.text.encode()).digest()
-        keys = line_keys(file.text)
-        if digest in exact:
-            counts["exact duplicate"] += 1
-        elif keys and len(keys & seen) > MAX_REPEATED * len(keys):
-            counts["near duplicate"] += 1
-        else:
-            exact.add(digest)
-            seen |= keys
-            kept.append(file)
-    return kept
 
 
 def capped(files: Iterable[SourceFile], max_chars: int) -> list[SourceFile]:

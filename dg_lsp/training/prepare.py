@@ -6,29 +6,20 @@ import lzma
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from dg_lsp.training.corpus import SourceFile, capped, clean, deduplicate, is_code_path
+from dg_lsp.training.corpus import SourceFile, capped
+from dg_lsp.training.duplicates import deduplicate
 from dg_lsp.training.licences import is_allowed
+from dg_lsp.training.reading import read_sources
 from dg_lsp.training.store import build_store, write_store
-from dg_lsp.training.tokenizer import load_tokenizer, train_tokenizer
-from dg_lsp.training.wheels import (
-    PACKAGES,
-    STDLIB,
-    Pins,
-    Wheel,
-    fetch,
-    read_pins,
-    read_wheels,
-    stdlib_sources,
-    wheel_sources,
-)
+from dg_lsp.training.tokenizer import load_tokenizer, tokenizer_of, train_tokenizer
+from dg_lsp.training.wheels import PACKAGES, STDLIB, Pins, Wheel, fetch, read_pins, read_wheels
 
-MAX_PACKAGE_CHARS = 5_000_000
+MAX_PACKAGE_CHARS = 10_000_000
 TOKENIZER_STRIDE = 3  # the tokenizer learns from every third file: more changes nothing but the wait
 SPLITS = ("train", "val")
 MANIFEST = Path(__file__).with_name("manifest.json")  # the bundled model's
@@ -54,29 +45,22 @@ def read_texts(path: Path) -> list[SourceFile]:
         return [SourceFile(**json.loads(line)) for line in lines]
 
 
-def _write_texts(path: Path, files: list[SourceFile]) -> None:
+def write_texts(path: Path, files: list[SourceFile]) -> None:
+    """One JSON object a line, xz."""
     with lzma.open(path, "wt", preset=1, encoding="utf-8") as out:
         for file in files:
             out.write(json.dumps(asdict(file)) + "\n")
 
 
-def _clean_files(wheels: list[Wheel], counts: Counter[str]) -> Iterator[SourceFile]:
-    sources = [(wheel.package, wheel_sources(wheel.path)) for wheel in wheels] + [(STDLIB, stdlib_sources())]
-    for package, files in sources:
-        for path, raw in files:
-            counts["seen"] += 1
-            if not is_code_path(path):
-                counts["path"] += 1
-            elif (text := clean(raw)) is None:
-                counts["content"] += 1
-            else:
-                yield SourceFile(package, path, text)
-
-
-def build_corpus(wheels: list[Wheel], pins: Pins, counts: Counter[str]) -> dict[str, list[SourceFile]]:
+def build_corpus(
+    wheels: list[Wheel], pins: Pins, counts: Counter[str], processes: int = 0
+) -> dict[str, list[SourceFile]]:
     """The files of each split. Held-out packages go first, so that of a shared file the training copy is dropped."""
-    files = sorted(_clean_files(wheels, counts), key=lambda f: (f.package not in pins.held_out, f.package, f.path))
-    kept = capped(deduplicate(files, counts), MAX_PACKAGE_CHARS)
+    reads = read_sources(wheels, counts, processes)
+    reads.sort(key=lambda r: (r.file.package not in pins.held_out, r.file.package, r.file.path))
+    distinct = deduplicate(reads, counts)
+    kept = capped(distinct, MAX_PACKAGE_CHARS)
+    counts["over the package's share"] = len(distinct) - len(kept)
     return {split: [f for f in kept if (f.package in pins.held_out) == (split == "val")] for split in SPLITS}
 
 
@@ -93,31 +77,44 @@ def _manifest(splits: dict[str, list[SourceFile]], wheels: list[Wheel], counts: 
     return {"sources": sources, "dropped": dict(counts)}
 
 
-def prepare(root: Path, *, offline: bool = False, packages: Path = PACKAGES, copy: Path | None = MANIFEST) -> Manifest:
-    """Everything `train` needs, under `root`; returns the manifest, which is written there and to `copy`."""
+def prepare(
+    root: Path,
+    *,
+    offline: bool = False,
+    packages: Path = PACKAGES,
+    copy: Path | None = MANIFEST,
+    vocabulary: Path | None = None,
+    processes: int = 0,
+) -> Manifest:
+    """Everything `train` needs, under `root`; returns the manifest, which is written there and to `copy`.
+
+    `vocabulary` is a GGUF whose tokenizer is taken over; without it a new one is trained on every third file.
+    """
     pins = read_pins(packages)
     missing = [] if offline else fetch(pins, root / "wheels")
     pinned = [w for w in read_wheels(root / "wheels") if pins.versions.get(w.package) == w.version]
     wheels = [w for w in pinned if is_allowed(w.licence)]
     counts: Counter[str] = Counter()
-    splits = build_corpus(wheels, pins, counts)
-    for split, files in splits.items():
-        _write_texts(root / f"{split}.jsonl.xz", files)
+    splits = build_corpus(wheels, pins, counts, processes)
     tokenizer_path = root / "tokenizer.json"
-    train_tokenizer(f.text for f in splits["train"][::TOKENIZER_STRIDE]).save(str(tokenizer_path))
+    learned = (f.text for f in splits["train"][::TOKENIZER_STRIDE])
+    (tokenizer_of(vocabulary) if vocabulary else train_tokenizer(learned)).save(str(tokenizer_path))
     tokenizer = load_tokenizer(tokenizer_path)
     manifest = _manifest(splits, wheels, counts)
     manifest["tokenizer_sha256"] = hashlib.sha256(tokenizer_path.read_bytes()).hexdigest()
     manifest["refused_licences"] = {w.package: w.licence for w in pinned if not is_allowed(w.licence)}
     manifest["not_available"] = missing
-    manifest["tokens"] = {s: _store(root / s, files, tokenizer) for s, files in splits.items()}
+    manifest["tokens"] = {s: write_tokens(root / s, files, tokenizer) for s, files in splits.items()}
+    for split, files in splits.items():
+        write_texts(root / f"{split}.jsonl.xz", files)
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     if copy:
         shutil.copyfile(root / "manifest.json", copy)
     return manifest
 
 
-def _store(folder: Path, files: list[SourceFile], tokenizer: Tokenizer) -> int:
+def write_tokens(folder: Path, files: list[SourceFile], tokenizer: Tokenizer) -> int:
+    """The token store of one split; returns how many tokens it holds."""
     store = build_store([f.text for f in files], tokenizer)
     write_store(folder, store)
     return len(store.tokens)

@@ -1,6 +1,8 @@
 """A toy corpus that every test of this room shares: synthetic files, a small tokenizer, a store on disk."""
 
 import dataclasses
+import json
+import lzma
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from dg_lsp.training.config import NetworkConfig, OptimizerConfig, RowConfig, TrainConfig
+from dg_lsp.training.corpus import SourceFile
+
+SAMPLE = Path(__file__).with_name("sample")
 
 WORDS = (
     "total",
@@ -24,6 +29,12 @@ WORDS = (
     "state",
     "path",
 )
+
+
+def sample_files() -> list[SourceFile]:
+    """2 MB of real code that the corpus kept; whose it is, and under which licence, is in sample/licences.json."""
+    with lzma.open(SAMPLE / "sample.jsonl.xz", "rt", encoding="utf-8") as lines:
+        return [SourceFile(**json.loads(line)) for line in lines]
 
 
 def source(rng: random.Random, num_lines: int) -> str:

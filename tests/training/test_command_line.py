@@ -16,13 +16,13 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch, capsys):
     assert err.count("\n") == 1
 
 
-def test_help_names_the_four_commands():
+def test_help_names_the_commands():
     pytest.importorskip("torch")
     pytest.importorskip("tokenizers")
     done = subprocess.run(
         [sys.executable, "-m", "dg_lsp.training", "--help"], capture_output=True, text=True, check=True
     )
-    for command in ("data", "train", "export", "eval"):
+    for command in ("data", "benchmarks", "pack", "unpack", "sites", "train", "export", "eval"):
         assert command in done.stdout
 
 

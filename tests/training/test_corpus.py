@@ -2,14 +2,14 @@ from collections import Counter
 
 import pytest
 
-from dg_lsp.training.corpus import SourceFile, capped, clean, deduplicate, is_code_path, refusal
+from dg_lsp.training.corpus import SourceFile, capped, decoded, is_code_path, refusal
 
 CODE = "".join(f"def compute_number_{i}(first, second):\n    return first + second * {i}\n\n" for i in range(12))
 
 
-def test_clean_normalises_line_ends_tabs_and_trailing_blanks():
+def test_line_ends_tabs_and_trailing_blanks_are_an_editors():
     raw = ("\ufeff" + CODE.replace("    ", "\t").replace("\n", "  \r\n") + "\r\n\r\n").encode()
-    assert clean(raw) == CODE.rstrip("\n") + "\n"
+    assert decoded(raw) == CODE.rstrip("\n") + "\n"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,12 @@ def test_clean_normalises_line_ends_tabs_and_trailing_blanks():
         ("secret", CODE + "KEY = 'AKIA" + "ABCDEFGHIJKLMNOP'\n"),
         ("secret", CODE + "PEM = '''-----BEGIN RSA " + "PRIVATE KEY-----\nabc'''\n"),
         ("secret", CODE + "TOKEN = 'ghp_" + "a1B2" * 9 + "'\n"),
+        ("secret", CODE + "URL = 'https://hooks.slack.com/services/T" + "00000000/B00000000/x'\n"),
+        ("secret", CODE + "KEY = 'AIza" + "Sy" * 16 + "A1x'\n"),
+        ("secret", CODE + "PUSH = 'glpat-" + "a1B2c" * 4 + "'\n"),
+        ("secret", CODE + "client_secret = '" + "a1B2" * 9 + "'\n"),
+        ("secret", CODE + "CONFIG = {'api_key': '" + "9f8e" * 8 + "'}\n"),
+        ("size", "x = 1\n"),
         ("minified", CODE + "x = [" + "1, " * 300 + "]\n"),
         ("data", CODE + "table = '''\n" + "0123456789 0123456789\n" * 60 + "'''\n"),
         ("special", CODE + "MASK = '<|mask|>'\n"),
@@ -30,13 +36,18 @@ def test_clean_normalises_line_ends_tabs_and_trailing_blanks():
 )
 def test_refuses(reason, text):
     assert refusal(text) == reason
-    assert clean(text.encode()) is None
 
 
-def test_takes_plain_code_and_refuses_what_is_no_text():
-    assert refusal(CODE) is None
-    assert clean(b"\xff\xfe\x00" + CODE.encode()) is None
-    assert clean(b"x = 1\n") is None
+@pytest.mark.parametrize(
+    "line",
+    ["", "token = 'the_name_of_a_very_long_setting_of_ours'", "password = get_password(user, 3)", "SECRET = 'x' * 40"],
+)
+def test_takes_plain_code(line):
+    assert refusal(CODE + line + "\n") is None
+
+
+def test_what_is_no_utf8_has_no_text():
+    assert decoded(b"\xff\xfe\x00" + CODE.encode()) is None
 
 
 @pytest.mark.parametrize("path", ["pkg/core.py", "pkg/contest.py", "a/latest/b.py", "pkg/database.py"])
@@ -47,20 +58,11 @@ def test_code_paths(path):
 @pytest.mark.parametrize(
     "path",
     ["pkg/tests/a.py", "tests/a.py", "pkg/test_a.py", "pkg/_vendor/x.py", "pkg/locale/de.py", "x/human_eval.py",
-     "pkg/humaneval/run.py", "pkg/mbpp/data.py", "pkg/api_pb2.py", "app/migrations/0001.py"],
+     "pkg/humaneval/run.py", "pkg/mbpp/data.py", "pkg/api_pb2.py", "app/migrations/0001.py", "build/lib/pkg/a.py",
+     "pkg/fixtures/a.py", "pkg/testsuite/a.py", "pkg/test_data/a.py", "pkg/_generated/api.py"],
 )  # fmt: skip
 def test_other_paths(path):
     assert not is_code_path(path)
-
-
-def test_exact_and_near_duplicates_keep_the_first():
-    other = CODE.replace("compute", "measure").replace("first", "one")
-    near = CODE + "def something_else_entirely():\n    return None\n"
-    files = [SourceFile("a", "1.py", CODE), SourceFile("b", "2.py", CODE), SourceFile("b", "3.py", near)]
-    counts: Counter[str] = Counter()
-    kept = deduplicate([*files, SourceFile("b", "4.py", other)], counts)
-    assert [f.path for f in kept] == ["1.py", "4.py"]
-    assert counts == {"exact duplicate": 1, "near duplicate": 1}
 
 
 def test_no_package_is_more_than_its_share():

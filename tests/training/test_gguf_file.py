@@ -22,6 +22,7 @@ from dg_lsp.settings import RuntimeSettings
 from dg_lsp.training import vocabulary as v
 from dg_lsp.training.gguf_file import Description, write_gguf
 from dg_lsp.training.network import Network
+from dg_lsp.training.tokenizer import tokenizer_of
 
 CPU = RuntimeSettings(threads=1, gpu_layers=0)
 ODD_TEXTS = [
@@ -101,6 +102,10 @@ def test_logits_of_prompt_and_canvas_agree(kind, tolerance, network, paths):
     assert np.abs(one_way[0] - expected[len(prompt)]).max() > tolerance * expected.std()
     context.close()
     model.close()
+
+
+def test_the_tokenizer_comes_out_of_the_file_as_it_went_in(toy, paths):
+    assert tokenizer_of(paths / "F32.gguf").to_str() == toy.tokenizer.to_str()
 
 
 def test_llama_cpp_tokenizes_as_training_does(toy, model):

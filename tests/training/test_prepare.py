@@ -5,6 +5,8 @@ import zipfile
 import pytest
 
 pytest.importorskip("tokenizers")
+pytest.importorskip("gguf")
+pytest.importorskip("datasketch")
 
 from dg_lsp.training import prepare as room
 from dg_lsp.training.store import load_store
@@ -32,11 +34,13 @@ def prepared(tmp_path, monkeypatch):
     wheel(folder, "good", "0.9", "MIT", {"old.py": texts[4]})
     pins = 'held_out = ["held"]\n[versions]\ngood = "1.0"\nheld = "2.0"\ncopyleft = "1.0"\n'
     (tmp_path / "packages.toml").write_text(pins)
-    monkeypatch.setattr(room, "stdlib_sources", lambda: [("lib.py", source(random.Random(9), 60).encode())])
+    monkeypatch.setattr(
+        "dg_lsp.training.reading.stdlib_sources", lambda: [("lib.py", source(random.Random(9), 60).encode())]
+    )
     monkeypatch.setattr(room, "TOKENIZER_STRIDE", 1)
     # synthetic files share most of their lines
-    monkeypatch.setattr("dg_lsp.training.corpus.MAX_REPEATED", 0.99)
-    manifest = room.prepare(tmp_path, offline=True, packages=tmp_path / "packages.toml", copy=None)
+    monkeypatch.setattr("dg_lsp.training.duplicates.MAX_REPEATED", 0.99)
+    manifest = room.prepare(tmp_path, offline=True, packages=tmp_path / "packages.toml", copy=None, processes=1)
     return tmp_path, manifest
 
 
