@@ -51,6 +51,8 @@ class FillSettings:
     """Probability from which a token is accepted without being forced; 0 takes the model's own value."""
     order: str = field(default="", validator=validators.in_(("", "leftmost", "confident")))
     """Which mask is forced when none is confident: `leftmost` or `confident`; empty takes the model's own."""
+    echo: bool = True
+    """Where the last tokens occurred before in the buffer, always followed by the same one, take that one."""
     check_syntax: bool = True
     """Refuse a fill that adds a syntax error where there was none."""
 

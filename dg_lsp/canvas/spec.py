@@ -117,6 +117,9 @@ class ModelSpec:
     """Longest prompt that the model was trained for."""
     has_causal_head: bool = True
     """The weights also decode autoregressively: what follows a token can be asked with what comes after it hidden."""
+    echo_match: int = 0
+    """Tokens that must have occurred before in the buffer for what followed them to be taken over what the model says;
+    0 never does: only a small model gains by it."""
     expectations: tuple[Expectation, ...] = ()
     """What plans take, as far as the file says."""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)

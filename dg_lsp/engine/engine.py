@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import numpy as np
 
+from dg_lsp.canvas.echo import BufferTokens
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
@@ -17,6 +18,7 @@ from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.costs import StepCosts
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.drain import drain
+from dg_lsp.engine.echoing import EchoingDenoiser
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Progress, Task
 from dg_lsp.engine.frames import Framer
@@ -53,6 +55,7 @@ class Engine:
         self.planner = Planner(denoiser.spec, costs, wanted_length=settings.canvas_length)
         """What `auto` asks. Read it, don't change it."""
         self._slots = Slots(denoiser.num_slots)
+        self._buffers = BufferTokens(tokenizer, denoiser.spec.echo_match)
 
     @property
     def spec(self) -> ModelSpec:
@@ -88,9 +91,10 @@ class Engine:
             plan = self._plan(request)
             limits = limits_of(request, self._settings, self.spec, plan, deadline)
             enough = Enough(self._tokenizer, limits)
-            task = Task(TimedDenoiser(self._denoiser, watch), limits, enough, np.random.default_rng(request.seed))
-            filling = filling_of(plan, task, self._sampling)
             prompt_ids = self._prompt_ids(request)
+            denoiser = self._echoing(TimedDenoiser(self._denoiser, watch), request, prompt_ids)
+            task = Task(denoiser, limits, enough, np.random.default_rng(request.seed))
+            filling = filling_of(plan, task, self._sampling)
         slot = self._slots.choose(prompt_ids)
         num_decoded = filling.prefill(slot, prompt_ids, self._slots.num_shared(slot, prompt_ids))
         self._slots.hold(slot, prompt_ids)
@@ -148,6 +152,12 @@ class Engine:
             suffix_lines=request.suffix_lines,
         )
         return fim_prompt(prompt, self._tokenizer, self.spec, self.spec.max_prompt_tokens)
+
+    def _echoing(self, denoiser: Denoiser, request: FillRequest, prompt_ids: TokenIds) -> Denoiser:
+        if not (self._settings.echo and self.spec.echo_match):
+            return denoiser
+        echo = self._buffers.echo(request.snapshot.text, request.offset, request.suffix_lines)
+        return EchoingDenoiser(denoiser, echo, prompt_ids)
 
     def _judge(self, draft: Draft, enough: Enough, request: FillRequest, limits: Limits) -> Candidate | Rejection:
         if not len(draft.confidence):

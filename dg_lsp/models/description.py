@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dg_lsp.canvas.echo import MIN_MATCH
 from dg_lsp.canvas.expectation import Expectation
 from dg_lsp.canvas.spec import CAUSAL_BLOCK, FimTokens, MaskSampling, ModelSpec, PromptFormat, SpecialTokens
 from dg_lsp.errors import ModelUnsupportedError
@@ -72,6 +73,7 @@ def describe(
         canvas_lengths=keys.canvas_lengths("dg.canvas_lengths"),
         max_prompt_tokens=keys.count("dg.max_prompt_tokens"),
         has_causal_head=metadata.get("dg.causal") == "true",
+        echo_match=keys.echo_match(),
         expectations=keys.expectations(),
         metadata=_rest(metadata),
     )
@@ -189,6 +191,15 @@ class _Keys:
         if not lengths or lengths[0] < 1 or list(lengths) != sorted(set(lengths)):
             raise self.odd(key, expected)
         return lengths
+
+    def echo_match(self) -> int:
+        """`dg.echo_match`; 0 where it is missing."""
+        if "dg.echo_match" not in self.metadata:
+            return 0
+        value = self.number("dg.echo_match")
+        if 0 < value < MIN_MATCH:
+            raise self.odd("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
+        return value
 
     def expectations(self) -> tuple[Expectation, ...]:
         """Every `dg.plan.KIND.PLAN`: passes of one token, over a guess, over a canvas, and the share of hits."""

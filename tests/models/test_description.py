@@ -73,6 +73,14 @@ def test_the_causal_head_is_there_only_if_the_file_says_so():
     assert not spec_with({"dg.causal": None}).has_causal_head
 
 
+def test_a_model_says_whether_the_buffer_is_heard():
+    assert spec_with({}).echo_match == 0
+    assert spec_with({"dg.echo_match": "3"}).echo_match == 3
+    assert spec_with({"dg.echo_match": "0"}).echo_match == 0
+    with pytest.raises(ModelUnsupportedError, match=r"dg\.echo_match"):
+        spec_with({"dg.echo_match": "2"})
+
+
 def test_what_plans_take_is_read_from_the_file():
     spec = spec_with({"dg.plan.line-end.causal": "7.5,0,0,0.3", "dg.plan.block.draft-verify": "0,4,4.5,0.25"})
     assert spec.expectations == (

@@ -1,0 +1,76 @@
+import pytest
+
+from dg_lsp.canvas.echo import BufferTokens, Echo
+from dg_lsp.canvas.plan import token_ids
+
+NOTHING = token_ids([])
+
+
+def following(before, fill=(), after=()):
+    echoed = Echo(token_ids(before), token_ids(after)).following(token_ids(fill))
+    return echoed and echoed.token
+
+
+@pytest.mark.parametrize(
+    ("before", "fill", "after", "expected"),
+    [
+        pytest.param([1, 2, 3, 4, 9, 1, 2, 3], [], [], 4, id="what followed the last three before"),
+        pytest.param([1, 2, 3, 4, 9, 1, 2], [3], [], 4, id="the fill belongs to what is compared"),
+        pytest.param([7, 1, 2, 3], [], [5, 1, 2, 3, 8], 8, id="what stands after the cursor counts, too"),
+        pytest.param([2, 3, 4, 9, 2, 3], [], [], None, id="two tokens say too little"),
+        pytest.param([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [], [], None, id="two different followers are no echo"),
+        pytest.param([0, 1, 2, 3, 4, 9, 1, 2, 3, 5, 0, 1, 2, 3], [], [], 4, id="a longer match decides"),
+        pytest.param([1, 2, 3], [], [], None, id="nothing before"),
+        pytest.param([1, 2, 3], [], [1, 2, 3], None, id="nothing follows across the border"),
+        pytest.param([], [], [], None, id="an empty buffer"),
+        pytest.param([], [], [1, 2, 3, 4], None, id="nothing before the cursor"),
+    ],
+)
+def test_what_follows(before, fill, after, expected):
+    assert following(before, fill, after) == expected
+
+
+def test_longer_and_more_matches_are_surer():
+    once = Echo(token_ids([1, 2, 3, 4, 9, 1, 2, 3]), NOTHING).following(NOTHING)
+    twice = Echo(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING).following(NOTHING)
+    longer = Echo(token_ids([9, 8, 7, 1, 2, 3, 4, 9, 8, 7, 1, 2, 3]), NOTHING).following(NOTHING)
+    assert once and twice and longer
+    assert 0 < once.confidence < min(twice.confidence, longer.confidence) < 1
+
+
+class Words:
+    """One id per word; counts what it is asked."""
+
+    def __init__(self):
+        self.ids, self.asked = {}, []
+
+    def encode(self, text):
+        self.asked.append(text)
+        return token_ids([self.ids.setdefault(word, len(self.ids)) for word in text.split()])
+
+    def decode(self, _ids):
+        return b""
+
+
+def test_a_model_may_ask_for_more():
+    before = token_ids([1, 2, 3, 4, 9, 1, 2, 3])
+    assert Echo(before, NOTHING, min_match=4).following(NOTHING) is None
+    assert Echo(token_ids([0, *before[:5], 0, 1, 2, 3]), NOTHING, min_match=4).following(NOTHING)
+
+
+def test_a_keystroke_tokenizes_one_line():
+    words = Words()
+    buffers = BufferTokens(words)
+    text = "a b c d\n" + "x y\n" * 50 + "a b c"
+    assert buffers.echo(text, len(text)).following(NOTHING).token == words.ids["d"]
+    before = len(words.asked)
+    buffers.echo(text + " d", len(text) + 2)
+    assert words.asked[before:] == ["a b c d"]
+
+
+def test_only_the_lines_after_the_cursor_that_may_be_seen_are_heard():
+    words = Words()
+    text = "a b c\nother\na b c d\n"
+    offset = len("a b c")
+    assert BufferTokens(words).echo(text, offset).following(NOTHING).token == words.ids["d"]
+    assert BufferTokens(words).echo(text, offset, suffix_lines=1).following(NOTHING) is None
