@@ -17,7 +17,7 @@ TINY = torch.finfo(torch.float32).tiny  # a probability that is rounded to zero 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, states: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
         losses = torch.empty(len(targets), dtype=torch.float32, device=states.device)
         scratch = states.new_empty((SLICE, len(embedding)), dtype=torch.float32)
         gradients = []
@@ -36,7 +36,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return losses
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         states, embedding, *gradients = ctx.saved_tensors
         of_states, of_embedding = torch.empty_like(states), torch.zeros_like(embedding, dtype=torch.float32)
         for i, gradient in enumerate(gradients):

@@ -45,6 +45,8 @@ class Description:
     max_prompt_tokens: int
     tokens_seen: int
     name: str = "dg-mini"
+    echo_match: int = 3
+    """Tokens that must have occurred before in the buffer for what followed them to be taken; 0 never does."""
     plans: Mapping[str, str] = field(default_factory=dict)
     """What plans take, measured on validation data: `line-end.causal` -> `5.8,0,0,0.3`; see docs/architecture.md."""
 
@@ -147,6 +149,7 @@ def _add_description(writer: gguf.GGUFWriter, d: Description) -> None:
     writer.add_float32("dg.confidence_threshold", CONFIDENCE_THRESHOLD)
     writer.add_bool("dg.causal", True)
     writer.add_uint64("dg.tokens_seen", d.tokens_seen)
+    writer.add_uint32("dg.echo_match", d.echo_match)
     for name, numbers in d.plans.items():
         writer.add_string(f"dg.plan.{name}", numbers)
 

@@ -7,6 +7,7 @@ import torch
 
 from dg_lsp.training import checkpoint
 from dg_lsp.training.config import CONFIGS, NetworkConfig, TrainConfig
+from dg_lsp.training.gguf_file import read_gguf
 from dg_lsp.training.network import Network
 from dg_lsp.training.pieces import split, whole
 
@@ -27,6 +28,14 @@ def weights_of(run: Path, *, averaged: bool) -> Weights:
     network.load_state_dict(saved["average" if averaged and "average" in saved else "network"])
     config = CONFIGS[saved["config"]["name"]]
     return Weights(network.float().eval(), config, int(saved["progress"]["tokens"]))
+
+
+def from_gguf(path: Path, config: TrainConfig) -> Weights:
+    """The weights of a finished file; quantized ones come back as they are used."""
+    state, tokens_seen = read_gguf(path, config.network)
+    network = Network(config.network)
+    network.load_state_dict(state)
+    return Weights(network.eval(), config, tokens_seen)
 
 
 def write_weights(path: Path, weights: Weights) -> list[Path]:
