@@ -57,7 +57,13 @@ def _swatch(look: str) -> Html:
     return element("svg", line, class_="swatch", viewBox="0 0 28 8", aria_hidden="true")
 
 
-def table(caption: str, columns: Sequence[str], groups: Mapping[str, Sequence[Sequence[str]]], hint: str = "") -> Html:
+def table(
+    caption: str,
+    columns: Sequence[str],
+    groups: Mapping[str, Sequence[Sequence[str]]],
+    hint: str = "",
+    look: str | None = None,
+) -> Html:
     """A table that scrolls by itself where the page is too narrow.
 
     Args:
@@ -65,11 +71,12 @@ def table(caption: str, columns: Sequence[str], groups: Mapping[str, Sequence[Se
         columns: headings; the first is that of the rows' names.
         groups: rows under a heading, or under none where that is empty. A row's first cell names it.
         hint: how to read it.
+        look: its class; `said` for cells that are words rather than numbers.
     """
     head = element("thead", element("tr", *(element("th", column, scope="col") for column in columns)))
     bodies = (_group(name, len(columns), rows) for name, rows in groups.items())
     said = element("caption", element("span", caption), element("span", hint, class_="hint") if hint else Html())
-    return scroller(caption, element("table", said, head, *bodies))
+    return scroller(caption, element("table", said, head, *bodies, class_=look))
 
 
 def scroller(label: str, *children: str) -> Html:

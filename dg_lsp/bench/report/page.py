@@ -110,7 +110,8 @@ def _notes(report: Report) -> Html:
 
 
 def _table(one: Table) -> Html:
-    return table(one.caption, one.columns, {"": one.rows}, one.note)
+    look = "said" if len(one.columns) == 2 else None  # a value a row: phrases, not a column of numbers
+    return table(one.caption, one.columns, {"": one.rows}, one.note, look)
 
 
 def _numbers(report: Report) -> Html:
