@@ -1,6 +1,7 @@
 """What the documents promise is what the code does."""
 
 import ast
+import hashlib
 import json
 import re
 import tomllib
@@ -138,3 +139,10 @@ def test_the_changelog_begins_with_this_version():
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] in (__version__, "Unreleased")
     assert __version__ in headings[:2]
+
+
+def test_the_model_card_is_that_of_the_bundled_weights():
+    models = ROOT / "dg_lsp" / "models"
+    digest = hashlib.sha256((models / "dg-mini.gguf").read_bytes()).hexdigest()
+    assert f"`{digest}`" in (models / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert json.loads((models / "dg-mini.manifest.json").read_text(encoding="utf-8"))["sources"]
