@@ -22,7 +22,7 @@ from dg_lsp.training.wheels import PACKAGES, STDLIB, Pins, Wheel, fetch, read_pi
 MAX_PACKAGE_CHARS = 10_000_000
 TOKENIZER_STRIDE = 3  # the tokenizer learns from every third file: more changes nothing but the wait
 SPLITS = ("train", "val")
-MANIFEST = Path(__file__).with_name("manifest.json")  # of the pinned packages; the bundled weights' lies beside their card
+MANIFEST = Path(__file__).with_name("manifest.json")  # the bundled weights' lies beside their card
 
 Manifest = dict[str, object]
 
