@@ -83,7 +83,8 @@ def test_the_readmes_commands_and_options_exist(dg_lsp_help):
         for command, rest in re.findall(r"(?:^|[ /`])dg-lsp ([a-z]+)\b([^\n`#]*)", page.read_text(encoding="utf-8")):
             if command in ("is", "fills", "completes", "does", "runs", "again", "with", "reads"):
                 continue
-            known = dg_lsp_help(command)
+            inner = re.match(r" ([a-z]+)\b", rest) if command in ("bench", "models") else None
+            known = dg_lsp_help(command, *(inner.groups() if inner else ()))
             for option in re.findall(r"--[a-z-]+", rest):
                 assert option in known, f"{page.name}: dg-lsp {command} has no {option}"
 
@@ -94,8 +95,8 @@ def dg_lsp_help(capsys, monkeypatch):
 
     monkeypatch.setenv("COLUMNS", "200")
 
-    def call(command):
-        assert run([command, "--help"]) == 0, f"no command {command}"
+    def call(*command):
+        assert run([*command, "--help"]) == 0, f"no command {command}"
         return capsys.readouterr().out
 
     return call
