@@ -63,6 +63,13 @@ class Echo:
             return None
         return Echoed(int(followers[0]), _confidence(size, len(followers)))
 
+    def run(self, fill_ids: TokenIds, most: int) -> TokenIds:
+        """What follows a fill so far, and then that, up to `most` tokens; shape (0..most,)."""
+        ids = fill_ids
+        while len(ids) < len(fill_ids) + most and (echoed := self.following(ids)):
+            ids = np.append(ids, np.int32(echoed.token))
+        return ids[len(fill_ids) :]
+
 
 def _confidence(size: int, copies: int) -> float:
     """How often such an echo was right at 450 held-out places; half the time after three tokens seen once before."""

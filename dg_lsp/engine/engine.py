@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from dg_lsp.canvas.echo import BufferTokens
+from dg_lsp.canvas.echo import BufferTokens, Echo
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
@@ -92,8 +92,10 @@ class Engine:
             limits = limits_of(request, self._settings, self.spec, plan, deadline)
             enough = Enough(self._tokenizer, limits)
             prompt_ids = self._prompt_ids(request)
-            denoiser = self._echoing(TimedDenoiser(self._denoiser, watch), request, prompt_ids)
-            task = Task(denoiser, limits, enough, np.random.default_rng(request.seed))
+            denoiser: Denoiser = TimedDenoiser(self._denoiser, watch)
+            if echo := self._echo(request):
+                denoiser = EchoingDenoiser(denoiser, echo, prompt_ids)
+            task = Task(denoiser, limits, enough, np.random.default_rng(request.seed), echo)
             filling = filling_of(plan, task, self._sampling)
         slot = self._slots.choose(prompt_ids)
         num_decoded = filling.prefill(slot, prompt_ids, self._slots.num_shared(slot, prompt_ids))
@@ -153,11 +155,10 @@ class Engine:
         )
         return fim_prompt(prompt, self._tokenizer, self.spec, self.spec.max_prompt_tokens)
 
-    def _echoing(self, denoiser: Denoiser, request: FillRequest, prompt_ids: TokenIds) -> Denoiser:
+    def _echo(self, request: FillRequest) -> Echo | None:
         if not (self._settings.echo and self.spec.echo_match):
-            return denoiser
-        echo = self._buffers.echo(request.snapshot.text, request.offset, request.suffix_lines)
-        return EchoingDenoiser(denoiser, echo, prompt_ids)
+            return None
+        return self._buffers.echo(request.snapshot.text, request.offset, request.suffix_lines)
 
     def _judge(self, draft: Draft, enough: Enough, request: FillRequest, limits: Limits) -> Candidate | Rejection:
         if not len(draft.confidence):

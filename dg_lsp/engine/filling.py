@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dg_lsp.canvas.echo import Echo
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.step import Step
@@ -35,6 +36,8 @@ class Task:
     limits: Limits
     enough: Enough
     rng: np.random.Generator
+    echo: Echo | None = None
+    """What the denoiser hears of the buffer, where it does."""
 
     @property
     def max_length(self) -> int:

@@ -74,3 +74,10 @@ def test_only_the_lines_after_the_cursor_that_may_be_seen_are_heard():
     offset = len("a b c")
     assert BufferTokens(words).echo(text, offset).following(NOTHING).token == words.ids["d"]
     assert BufferTokens(words).echo(text, offset, suffix_lines=1).following(NOTHING) is None
+
+
+def test_a_run_goes_on_until_the_buffer_is_not_sure():
+    echo = Echo(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3]), NOTHING)
+    assert echo.run(NOTHING, 8).tolist() == [4, 5, 6, 9, 1, 2, 3, 4]
+    assert echo.run(NOTHING, 2).tolist() == [4, 5]
+    assert echo.run(token_ids([4, 7]), 8).tolist() == []

@@ -14,6 +14,8 @@ MIN_MATCH, MAX_MATCH = 2, 8
 """Tokens that must be the same before a guess; of more, more say nothing."""
 MAX_GUESS = 4
 """And less after a short match: on a CPU a token checked in vain costs almost half a pass of its own."""
+MAX_ECHO = 8
+"""What is taken over the model's own is never in vain."""
 _BORDER = token_ids([-1])
 """No token: nothing matches across it."""
 
@@ -35,7 +37,9 @@ class LookupFilling(CausalFilling):
     def _guess(self, slot: int, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, tuple[TokenIds, int]]:
         del slot, draft
         yield from ()
-        return continuation(np.concatenate([self._text, known_ids[self._num_prompt :]])), 0
+        fill_ids = known_ids[self._num_prompt :]
+        echoed = self._task.echo.run(fill_ids, MAX_ECHO) if self._task.echo else NOTHING
+        return echoed if len(echoed) else continuation(np.concatenate([self._text, fill_ids])), 0
 
 
 def continuation(ids: TokenIds) -> TokenIds:
