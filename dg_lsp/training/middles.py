@@ -32,7 +32,9 @@ def pick_middle(lines: list[str], rng: np.random.Generator) -> Middle:
         start = indent if rng.random() < 0.5 else 0
         return Middle(start, _end_of(lines, int(rng.integers(min(MAX_LINES, len(lines))))))
     if kind >= SPAN and (last := _body_end(lines)):
-        return Middle(len(line) + 1, _end_of(lines, last))
+        # an editor that indents by itself leaves the cursor after the first line's indentation
+        given = len(lines[1]) - len(lines[1].lstrip()) if rng.random() < 0.5 else 0
+        return Middle(len(line) + 1 + given, _end_of(lines, last))
     start = int(rng.integers(len(line)))
     end = start + 1 + int(rng.exponential(MEAN_SPAN))
     return Middle(start, min(end, _end_of(lines, len(lines) - 1)))

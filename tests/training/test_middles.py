@@ -21,8 +21,9 @@ def test_what_an_editor_asks_is_asked_for(picked):
     text = "\n".join(BLOCK)
     asked = [text[m.start : m.end] for m in picked]
     starts = [m.start for m in picked]
+    body = "\n".join(BLOCK[1:4])
     assert any(start not in (0, 4) and text[start - 1].isalnum() and text[start].isalnum() for start in starts)
-    for middle in ("ready(first, second):", BLOCK[0], BLOCK[0][4:], "\n".join(BLOCK[:2]), "\n".join(BLOCK[1:4])):
+    for middle in ("ready(first, second):", BLOCK[0], BLOCK[0][4:], "\n".join(BLOCK[:2]), body, body.lstrip()):
         assert middle in asked
     rest_of_line = np.mean([m.end == len(BLOCK[0]) for m in picked])
     assert rest_of_line > 0.45
