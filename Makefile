@@ -20,8 +20,8 @@ help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 demo: $(BASE)  ## install what a user needs, and fill a hole of a sample
-	@echo '$$ dg-lsp fill samples/shapes.py:47:5 --visual --deadline 3000'
-	@$(BIN)/dg-lsp fill samples/shapes.py:47:5 --visual --deadline 3000
+	@echo '$$ dg-lsp fill samples/words.py:23:12 --visual --deadline 3000'
+	@$(BIN)/dg-lsp fill samples/words.py:23:12 --visual --deadline 3000
 
 test: check $(BROWSER)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q

@@ -52,7 +52,7 @@ class FillSettings:
     order: str = field(default="", validator=validators.in_(("", "leftmost", "confident")))
     """Which mask is forced when none is confident: `leftmost` or `confident`; empty takes the model's own."""
     echo: bool = True
-    """Where the last tokens occurred before in the buffer, always followed by the same one, take that one."""
+    """Take what always followed the same tokens before in the buffer; only for models that ask for it."""
     check_syntax: bool = True
     """Refuse a fill that adds a syntax error where there was none."""
 

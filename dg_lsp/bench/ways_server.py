@@ -3,6 +3,7 @@
 import http.client
 import json
 import math
+import signal
 import socket
 import subprocess
 import tempfile
@@ -56,10 +57,15 @@ class ServerProcess:
         deadline = time.monotonic() + seconds
         while not self._is_healthy():
             if self._process.poll() is not None:
-                raise BackendError(f"llama-server ended before it was ready: {self.last_words()}")
+                raise BackendError(f"llama-server ended before it was ready{self._cause()}: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise BackendError(f"llama-server was not ready after {seconds:.0f} s: {self.last_words()}")
             time.sleep(0.05)
+
+    @property
+    def was_killed(self) -> bool:
+        """A signal ended it: it crashed, and did not give up."""
+        return (self._process.poll() or 0) < 0
 
     def last_words(self) -> str:
         """The last line it wrote that says something of an error, or the last of all."""
@@ -78,6 +84,10 @@ class ServerProcess:
                 self._process.kill()
                 self._process.wait()
         self._log.close()
+
+    def _cause(self) -> str:
+        code = self._process.poll() or 0
+        return f" ({signal.Signals(-code).name})" if code < 0 else ""
 
     def _is_healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)

@@ -17,6 +17,8 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 
 MIN_MATCH, MAX_MATCH = 3, 12
 """Tokens that must have occurred before; of more than the most, more say nothing."""
+ONCE = 2
+"""More tokens that must be the same where they occurred only once: in a short file that is easily chance."""
 CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
 """What of a buffer is looked at, around the cursor."""
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
@@ -36,14 +38,26 @@ class Echoed:
 class Echo:
     """The buffer around one cursor."""
 
-    def __init__(self, before: TokenIds, after: TokenIds, min_match: int = MIN_MATCH) -> None:
-        """Tokens before and after the cursor, each of shape (N,), and how many must have occurred before."""
+    def __init__(
+        self,
+        before: TokenIds,
+        after: TokenIds,
+        min_match: int = MIN_MATCH,
+        ends_line: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Tokens before and after the cursor, each of shape (N,), and how many must have occurred twice before."""
+        self._ends_line = ends_line
         self._min_match = min_match
         self._text = np.concatenate([after, [_BORDER], before]).astype(np.int32)
         self._tail = before[-MAX_MATCH:]
 
     def following(self, fill_ids: TokenIds) -> Echoed | None:
-        """What follows a fill so far, of shape (N,); None where the buffer is not unanimous."""
+        """What follows a fill so far, of shape (N,); None where the buffer is not unanimous.
+
+        Only the first line of a fill hears the buffer: a copy that has begun would make itself surer line by line.
+        """
+        if any(self._ends_line(int(token)) for token in fill_ids):
+            return None
         last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
         text = self._text
         if len(last) < MIN_MATCH or len(text) <= MIN_MATCH:
@@ -58,7 +72,8 @@ class Echo:
                 break
             ends, size = longer, size + 1
         followers = text[ends]
-        is_sure = len(followers) and size >= self._min_match and (followers == followers[0]).all()
+        needed = self._min_match + (len(followers) < 2) * ONCE
+        is_sure = len(followers) and size >= needed and (followers == followers[0]).all()
         if not is_sure or followers[0] == _BORDER:
             return None
         return Echoed(int(followers[0]), _confidence(size, len(followers)))
@@ -81,6 +96,7 @@ class BufferTokens:
 
     def __init__(self, tokenizer: Tokenizer, min_match: int = MIN_MATCH) -> None:
         self._min_match = min_match
+        self._ends_line = lru_cache(None)(lambda token: b"\n" in tokenizer.decode(token_ids([token])))
         self._encode: Callable[[str], TokenIds] = lru_cache(_CACHED_LINES)(tokenizer.encode)
 
     def echo(self, text: str, offset: int, suffix_lines: int | None = None) -> Echo:
@@ -91,7 +107,7 @@ class BufferTokens:
         after = text[offset : offset + CHARS_AFTER]
         if suffix_lines is not None:
             after = "\n".join(after.split("\n", suffix_lines + 1)[: suffix_lines + 1])
-        return Echo(self._ids(text[start:offset]), self._ids(after), self._min_match)
+        return Echo(self._ids(text[start:offset]), self._ids(after), self._min_match, self._ends_line)
 
     def _ids(self, text: str) -> TokenIds:
         return token_ids(np.concatenate([[], *(self._encode(line) for line in _LINES.findall(text))]))

@@ -33,7 +33,7 @@ class Silent:
         raise AssertionError("the engine's, not ours")
 
 
-PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3])
+PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_canvas_hears_echoes_from_its_leftmost_mask_on(echoing):
     all_masks = token_ids([mask] * 4)
     half = token_ids([4, mask, 30, mask])
     first, second = echoing.predict(0, [all_masks, half], 0.0, np.random.default_rng(0))
-    assert first.argmax_ids.tolist() == [4, 5, 9, 1]
+    assert first.argmax_ids.tolist() == [4, 5, 50, 50]
     assert second.argmax_ids.tolist() == [50, 5, 50, 50]
     (nothing,) = echoing.predict(0, [token_ids([30, 31])], 0.0, np.random.default_rng(0))
     assert nothing.argmax_ids.tolist() == [50, 50]
