@@ -6,7 +6,9 @@ weights were not trained. So its times are those of its steps, and its texts sho
 """
 
 import math
+import os
 import re
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -28,6 +30,8 @@ from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 
 LINE, LINES = 16, 32
 """Canvas for one line and for more, as the engine's."""
+_PLAIN = {"LLAMA_ARG_LOG_PREFIX": "0", "LLAMA_ARG_LOG_TIMESTAMPS": "0"}
+"""Its answer is a log message."""
 _TIMES = re.compile(r"total time: ([\d.]+) ?ms, time per step: [\d.]+ ?ms, sampling time per step: [\d.]+ ?ms\s*?\n")
 
 
@@ -133,6 +137,7 @@ class CommandWay:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **_PLAIN},
                 timeout=ANSWER_SECONDS,
                 check=False,
             )
@@ -142,8 +147,12 @@ class CommandWay:
             raise BackendError(f"llama-diffusion-cli took more than {ANSWER_SECONDS:.0f} s for one answer") from error
         output = done.stdout.decode("utf-8", "replace")
         if done.returncode:
-            raise BackendError(f"llama-diffusion-cli failed (exit code {done.returncode}): {_last_words(output)}")
+            raise BackendError(f"llama-diffusion-cli failed ({_cause(done.returncode)}): {_last_words(output)}")
         return output
+
+
+def _cause(code: int) -> str:
+    return f"exit code {code}" if code > 0 else signal.Signals(-code).name
 
 
 def _last_words(output: str) -> str:

@@ -49,18 +49,16 @@ class ServerProcess:
             raise UsageError(f"cannot run {program}: {error.strerror or error}; give llama-server's path") from error
 
     def wait(self, seconds: float = START_SECONDS) -> None:
-        """Until `/health` says that the model is loaded.
+        """Until `/health` says that the model is loaded; closes it when that does not come.
 
         Raises:
             BackendError: it ended, or takes longer than that.
         """
-        deadline = time.monotonic() + seconds
-        while not self._is_healthy():
-            if self._process.poll() is not None:
-                raise BackendError(f"llama-server ended before it was ready{self._cause()}: {self.last_words()}")
-            if time.monotonic() > deadline:
-                raise BackendError(f"llama-server was not ready after {seconds:.0f} s: {self.last_words()}")
-            time.sleep(0.05)
+        try:
+            self._wait(seconds)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def was_killed(self) -> bool:
@@ -85,6 +83,15 @@ class ServerProcess:
                 self._process.wait()
         self._log.close()
 
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._is_healthy():
+            if self._process.poll() is not None:
+                raise BackendError(f"llama-server ended before it was ready{self._cause()}: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise BackendError(f"llama-server was not ready after {seconds:.0f} s: {self.last_words()}")
+            time.sleep(0.05)
+
     def _cause(self) -> str:
         code = self._process.poll() or 0
         return f" ({signal.Signals(-code).name})" if code < 0 else ""
@@ -105,12 +112,21 @@ class ServerWay:
 
     name = "llama-server"
 
-    def __init__(self, process: ServerProcess, terms: Terms, *, max_prompt_tokens: int, max_tokens: int) -> None:
+    def __init__(
+        self,
+        process: ServerProcess,
+        terms: Terms,
+        *,
+        max_prompt_tokens: int,
+        max_tokens: int,
+        notes: Sequence[str] = (),
+    ) -> None:
         """Takes the process over."""
         self._process = process
         self._terms = terms
         self._max_prompt_tokens = max_prompt_tokens
         self._max_tokens = max_tokens
+        self._notes = notes
 
     @classmethod
     def start(
@@ -139,13 +155,18 @@ class ServerWay:
         arguments += ["--ctx-size", str(context), "--batch-size", str(batch), "--parallel", "1"]
         arguments += ["--spm-infill"] if spec.fim.order is FimOrder.SUFFIX_FIRST else []
         arguments += ["--n-gpu-layers", str(gpu_layers)] if gpu_layers >= 0 else []
+        notes = ["llama-server's latency is that of a client on this machine; its answers are taken as they come."]
         process = ServerProcess(program, arguments)
         try:
             process.wait()
-        except BaseException:
-            process.close()
-            raise
-        return cls(process, terms, max_prompt_tokens=batch, max_tokens=max_tokens)
+        except BackendError:
+            if not process.was_killed:
+                raise
+            # stock builds by GCC crash in the first pass over weights packed for AMX; our own are not packed there
+            process = ServerProcess(program, [*arguments, "--no-repack"])
+            process.wait()
+            notes.append("llama-server crashed with weights packed for this processor, and ran with --no-repack.")
+        return cls(process, terms, max_prompt_tokens=batch, max_tokens=max_tokens, notes=notes)
 
     def answer(self, site: Site) -> Attempt:
         """See `Way.answer`; an answer that is refused ends the run."""
@@ -179,7 +200,7 @@ class ServerWay:
 
     def notes(self) -> Sequence[str]:
         """See `Way.notes`."""
-        return ("llama-server's latency is that of a client on this machine; its answers are taken as they come.",)
+        return self._notes
 
     def close(self) -> None:
         """See `Way.close`."""

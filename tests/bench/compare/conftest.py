@@ -17,6 +17,9 @@ log = open(os.environ["FAKE_LOG"], "a", buffering=1)
 log.write(json.dumps({"arguments": sys.argv[1:]}) + "\\n")
 if said.get("ends"):
     sys.exit("error: " + said["ends"])
+if said.get("crashes") and "--no-repack" not in sys.argv:
+    print("packing", flush=True)
+    os.kill(os.getpid(), 4)
 port = int(sys.argv[sys.argv.index("--port") + 1])
 num_looks = 0
 
@@ -64,10 +67,14 @@ with open(os.environ["FAKE_LOG"], "a") as log:
 if said.get("ends"):
     print("error: " + said["ends"], file=sys.stderr)
     sys.exit(1)
+if said.get("crashes"):
+    print("packing", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), 4)
 print("diffusion step: 1/16 [===] 6%", end="\\r", file=sys.stderr)
 if "ms" in said:
     print(f"\\ntotal time: {said['ms']:.2f}ms, time per step: 3.00ms, sampling time per step: 0.10ms", file=sys.stderr)
-print("\\n" + said.get("content", ""), file=sys.stderr)
+is_plain = {os.environ.get(f"LLAMA_ARG_LOG_{name}") for name in ("PREFIX", "TIMESTAMPS")} == {"0"}
+print(("" if is_plain else "0.00.250.159 I ") + "\\n" + said.get("content", ""), file=sys.stderr)
 """
 
 

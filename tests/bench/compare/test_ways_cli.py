@@ -99,6 +99,12 @@ def test_a_failure_is_quoted(command, says):
         way.answer(SITE)
 
 
+def test_a_crash_is_told_by_its_signal(command):
+    way, _ = command(crashes=True)
+    with pytest.raises(BackendError, match=r"failed \(SIGILL\): packing"):
+        way.answer(SITE)
+
+
 def test_an_answer_without_times_is_none(make_peer, bundled):
     peer = make_peer("command", content="x")
     way = CommandWay(peer.program, bundled.path, bundled.spec, bundled.weights.tokenizer, threads=1)

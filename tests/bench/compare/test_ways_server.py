@@ -114,13 +114,31 @@ def test_a_server_that_ends_at_once_is_quoted(server):
         server(ends="no such model")
 
 
+def test_a_server_that_crashes_over_packed_weights_gets_them_unpacked(server):
+    way, peer = server(crashes=True)
+    assert "--no-repack" in peer.arguments
+    assert way.answer(SITE).is_exact
+    assert any("--no-repack" in note for note in way.notes())
+
+
+def test_a_server_is_not_told_to_unpack_for_nothing(server):
+    way, peer = server()
+    assert "--no-repack" not in peer.arguments
+    assert len(way.notes()) == 1
+
+
+def test_a_server_that_crashes_is_told_by_its_signal(make_peer):
+    process = ServerProcess(make_peer("server", crashes=True).program, [])
+    with pytest.raises(BackendError, match=r"ended before it was ready \(SIGILL\): packing"):
+        process.wait()
+    assert process.was_killed
+
+
 def test_a_server_that_never_gets_ready_is_given_up(make_peer):
     process = ServerProcess(make_peer("server", loading=10**9).program, [])
-    try:
-        with pytest.raises(BackendError, match="not ready after 0 s"):
-            process.wait(0.3)
-    finally:
-        process.close()
+    with pytest.raises(BackendError, match="not ready after 0 s"):
+        process.wait(0.3)
+    assert process._process.returncode == -signal.SIGTERM
 
 
 def test_a_refusal_is_told_in_the_servers_words(server):
