@@ -85,6 +85,8 @@ def relabel(source: Path, target: Path, spec: ModelSpec) -> Sentinels:
     writer.add_expert_used_count(1)
     writer.add_expert_feed_forward_length(fields["qwen3.feed_forward_length"])
     writer.add_diffusion_shift_logits(False)
+    # without a template of its own the prompt would be wrapped into a chat
+    writer.add_chat_template("{{ messages[-1]['content'] }}")
     for tensor in reader.tensors:
         name, data = tensor.name.removesuffix(".weight"), tensor.data
         if name.endswith(("ffn_gate", "ffn_up", "ffn_down")):
