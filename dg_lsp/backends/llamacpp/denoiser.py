@@ -33,6 +33,9 @@ from dg_lsp.settings import RuntimeSettings
 _FLASH_FROM = 64
 """llama.cpp's flash attention on a CPU gains only from so many queries on; shorter canvases lose 15 to 35 %."""
 
+_PREFILL_TOKENS = 128
+"""Prompt tokens decoded at a time on a CPU: in one go all would look at the cells of the last, 256 more or less."""
+
 
 class LlamaDenoiser:
     """See `Denoiser`. One thread only, the one that loaded the model. Takes the model over and closes it too.
@@ -66,6 +69,8 @@ class LlamaDenoiser:
         )
         flash = model.on_gpu or min(spec.canvas_lengths, default=1) >= _FLASH_FROM
         self._context = LlamaContext(model, self._budget, flash_attention=flash)
+        capacity = self._context.batch.capacity
+        self._prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
         self._cache = PromptCache(settings.num_slots, self._context.num_cells)
         self._reducer = Reducer(spec.banned_ids)
         self._greedy = np.random.default_rng(0)  # asked for nothing at temperature 0
@@ -102,8 +107,8 @@ class LlamaDenoiser:
             return 0
         try:
             self._make_room(slot, len(wanted) - kept)
-            for start in range(kept, len(wanted), self._context.batch.capacity):
-                stop = min(start + self._context.batch.capacity, len(wanted))
+            for start in range(kept, len(wanted), self._prefill_tokens):
+                stop = min(start + self._prefill_tokens, len(wanted))
                 positions = np.arange(start, stop, dtype=np.int32)
                 self._context.batch.put_tokens(wanted[start:stop], positions, slot, 0)
                 self._decode(slot, causal=True)
