@@ -40,6 +40,10 @@ class MaskSampling:
     """A mask is replaced once the probability of its best token exceeds this."""
     max_denoising_steps: int = 128
     order: UnmaskOrder = UnmaskOrder.LEFTMOST
+    expand_id: int | None = None
+    """Predicted where one mask is too few: it becomes two (DreamOn, arXiv 2602.01326)."""
+    delete_id: int | None = None
+    """Predicted where a mask is too much: it goes away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,12 @@ class ModelSpec:
     """Longest prompt that the model was trained for."""
     has_causal_head: bool = True
     """The weights also decode autoregressively: what follows a token can be asked with what comes after it hidden."""
+    is_shifted: bool = False
+    """Logits at a position say what comes after it, as in models made from causal ones (Dream); the runtime undoes it."""
+    template: str = ""
+    """Name of the chat template of an instruct model."""
+    hole_lengths: tuple[int, ...] = ()
+    """Tokens between frozen prefix tail and suffix head that are raced where the length is not known, ascending."""
     echo_match: int = 0
     """Tokens that must have occurred before in the buffer for what followed them to be taken over what the model says;
     0 never does: only a small model gains by it."""

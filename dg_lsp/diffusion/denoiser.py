@@ -56,12 +56,25 @@ class Denoiser(Protocol):
         ...
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """One forward pass over all canvases at once, each standing alone right after the slot's prompt.
 
         Attention is bidirectional inside a canvas; canvases do not see each other. The cache is as before
-        afterwards.
+        afterwards. A model that is conditioned on its own last prediction of a canvas keeps it by lane until the
+        slot's next `prefill`.
+
+        Args:
+            slot: whose prompt the canvases follow.
+            canvases: token ids of shape (L,) each.
+            temperature: of what is sampled.
+            rng: draws the samples.
+            lanes: which of the prompt's canvases these are, ascending; empty for the first so many.
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.

@@ -52,7 +52,7 @@ def race(
         number += 1
         explore = number == 1 and len(plans) > 1
         heat = temperature(sampling, number, explore=explore)
-        predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng)
+        predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng, running)
         for i, prediction in zip(running, predictions, strict=True):
             if isinstance(sampling, MaskSampling):
                 steps[i] = unmask(steps[i], prediction, sampling, end_ids, explore=explore and i > 0)

@@ -40,10 +40,15 @@ class EchoingDenoiser:
         return self._inner.prefill(slot, prompt_ids)
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """As the inner denoiser's, with echoes from the leftmost mask on."""
-        predictions = self._inner.predict(slot, canvases, temperature, rng)
+        predictions = self._inner.predict(slot, canvases, temperature, rng, lanes)
         sampling = self.spec.sampling
         if not isinstance(sampling, MaskSampling):
             return predictions

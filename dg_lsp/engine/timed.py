@@ -33,11 +33,16 @@ class TimedDenoiser:
             return self._inner.prefill(slot, prompt_ids)
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """As the inner denoiser's."""
         with self._watch.stage("predict"):
-            return self._inner.predict(slot, canvases, temperature, rng)
+            return self._inner.predict(slot, canvases, temperature, rng, lanes)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """As the inner denoiser's; counts to `predict`."""

@@ -43,11 +43,16 @@ class CountingDenoiser:
         return self._inner.prefill(slot, prompt_ids)
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """As the inner denoiser's."""
         self.passes["canvases"] += 1
-        return self._inner.predict(slot, canvases, temperature, rng)
+        return self._inner.predict(slot, canvases, temperature, rng, lanes)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """As the inner denoiser's; several ids are a guess: the plan before, a canvas, left the whole prompt cached."""

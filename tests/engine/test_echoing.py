@@ -23,7 +23,7 @@ class Silent:
         ids = token_ids([50] * size)
         return Prediction(ids, ids, np.full(size, 0.4, np.float32), np.ones(size, np.float32))
 
-    def predict(self, _slot, canvases, _temperature, _rng):
+    def predict(self, _slot, canvases, _temperature, _rng, _lanes=()):
         return [self._prediction(len(canvas)) for canvas in canvases]
 
     def extend(self, _slot, ids):

@@ -119,9 +119,15 @@ class LlamaDenoiser:
         return len(wanted) - kept
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
+        del lanes  # nothing is kept of a canvas
         check_temperature(temperature)
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._budget.canvas_tokens

@@ -59,9 +59,15 @@ class RecomputingDenoiser:
         return len(wanted)
 
     def predict(
-        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`; one decode per canvas."""
+        del lanes  # nothing is kept of a canvas
         check_slot(slot, self.num_slots)
         check_temperature(temperature)
         checked = checked_canvases(

