@@ -122,7 +122,7 @@ class ModelSpec:
     has_causal_head: bool = True
     """The weights also decode autoregressively: what follows a token can be asked with what comes after it hidden."""
     is_shifted: bool = False
-    """Logits at a position say what comes after it, as in models made from causal ones (Dream); the runtime undoes it."""
+    """Logits at a position say what comes after it, as of causal models (Dream); the runtime undoes it."""
     template: str = ""
     """Name of the chat template of an instruct model."""
     hole_lengths: tuple[int, ...] = ()

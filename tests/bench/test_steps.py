@@ -94,7 +94,7 @@ class Slow(ScriptedDenoiser):
         self.decode()
         return super().prefill(slot, prompt_ids)
 
-    def predict(self, slot, canvases, temperature, rng, lanes=()):
+    def predict(self, slot, canvases, temperature, rng, _lanes=()):
         self.decode()
         self.reduce()
         return super().predict(slot, canvases, temperature, rng)

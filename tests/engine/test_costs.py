@@ -18,7 +18,7 @@ class Clocked(ScriptedDenoiser):
         self.now += 1e-3 * len(ids)
         return super().extend(slot, ids)
 
-    def predict(self, slot, canvases, temperature, rng, lanes=()):
+    def predict(self, slot, canvases, temperature, rng, _lanes=()):
         self.now += 2e-3 * sum(map(len, canvases))
         return super().predict(slot, canvases, temperature, rng)
 
