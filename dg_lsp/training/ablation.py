@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dg_lsp.training.config import NetworkConfig, OptimizerConfig, RowConfig, TrainConfig
+from dg_lsp.training.documents import Header
 from dg_lsp.training.feed import Feed
+from dg_lsp.training.middles import MiddleShares
 from dg_lsp.training.objective import Objective, held_out_batches, tensors, validate, without_canvases
 from dg_lsp.training.trainer import Trainer
 
@@ -41,7 +44,6 @@ class Variant:
 
 def variants(base: TrainConfig = BASE) -> tuple[Variant, ...]:
     """The recipe, and what differs from it."""
-    rows = base.rows
     return (
         Variant("as trained (base)", base),
         Variant("base, last weights instead of their average", base, averaged=False),
@@ -53,20 +55,32 @@ def variants(base: TrainConfig = BASE) -> tuple[Variant, ...]:
         Variant("no canvas with a known left part", replace(base, left_mask=0.0)),
         Variant("6 of 10 canvases with a known left part", replace(base, left_mask=0.6)),
         Variant("half of the canvases all masks", replace(base, full_mask=0.5)),
-        Variant("canvases of 8 and 16 only", replace(base, rows=replace(rows, canvas_shares=(0.4, 0.6, 0.0, 0.0)))),
-        Variant("canvases of 32 and 64 only", replace(base, rows=replace(rows, canvas_shares=(0.0, 0.0, 0.6, 0.4)))),
+        Variant("canvases of 8 and 16 only", _of(base, canvas_shares=(0.4, 0.6, 0.0, 0.0))),
+        Variant("3 of 4 middles the rest of a line", _of(base, middles=MiddleShares(0.75, 0.10, 0.10, 0.05))),
+        Variant("3 of 4 middles spans and blocks", _of(base, middles=MiddleShares(0.15, 0.10, 0.45, 0.30))),
+        Variant("half of the rows plain text", _of(base, plain_share=0.5)),
+        Variant("the file's path in the prompt", _of(base, header=Header.PATH)),
+        Variant("the neighbouring file's beginning in the prompt", _of(base, header=Header.NEIGHBOUR)),
+        Variant("canvases of 32 and 64 only", _of(base, canvas_shares=(0.0, 0.0, 0.6, 0.4))),
     )
+
+
+def _of(base: TrainConfig, **rows: Any) -> TrainConfig:
+    return replace(base, rows=replace(base.rows, **rows))
 
 
 def ablate(root: Path, steps: int, chosen: tuple[Variant, ...] = ()) -> Iterator[tuple[Variant, dict[str, float]]]:
     """Trains every variant for `steps` steps of the base's cost; held-out losses in nats, and seconds."""
-    held_out = held_out_batches(root, BASE, torch.device("cpu"), NUM_HELD_OUT)
+    held_out = {}
     for variant in chosen or variants():
+        header = variant.config.rows.header
+        if header not in held_out:  # a prompt that says more has to say so there, too
+            held_out[header] = held_out_batches(root, _of(BASE, header=header), torch.device("cpu"), NUM_HELD_OUT)
         started = time.monotonic()
         trainer = Trainer(root, variant.config, compiled=False)
         _train(trainer, round(steps * variant.steps))
         network = trainer.average if variant.averaged else trainer.network
-        losses = validate(Objective(network, BASE, compiled=False), held_out)
+        losses = validate(Objective(network, BASE, compiled=False), held_out[header])
         yield variant, losses | {"seconds": time.monotonic() - started}
 
 

@@ -113,12 +113,16 @@ def ablate_recipe(
     root: Root,
     steps: Annotated[int, typer.Option(min=2, help="Steps of every variant.")] = 400,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+    only: Annotated[list[str] | None, typer.Option(help="Only variants whose name has this in it; repeatable.")] = None,
 ) -> None:
     """Train a very small network once per variant of the recipe; a Markdown table of held-out losses."""
-    from dg_lsp.training.ablation import ablate, rows
+    from dg_lsp.training.ablation import ablate, rows, variants
 
+    chosen = tuple(v for v in variants() if not only or any(part in v.name for part in only))
+    if not chosen:
+        raise typer.BadParameter(f"no variant has {' or '.join(only or ())} in its name")
     torch.set_num_threads(threads)
-    for line in rows(ablate(root, steps)):
+    for line in rows(ablate(root, steps, chosen)):
         print(line, flush=True)
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from dg_lsp.training.documents import Header
+from dg_lsp.training.middles import MiddleShares
 from dg_lsp.training.vocabulary import NUM_TOKENS
 
 
@@ -30,6 +32,9 @@ class RowConfig:
     max_middle: int  # tokens; a longer middle is not asked for
     canvas_lengths: tuple[int, ...] = (8, 16, 32, 64)
     canvas_shares: tuple[float, ...] = (0.15, 0.40, 0.30, 0.15)
+    middles: MiddleShares = MiddleShares()
+    header: Header = Header.NONE
+    plain_share: float = 0.0  # of the rows: text without a middle
     max_copies: int = 4  # times every middle is denoised in one row, with other lengths and masks
 
     @property

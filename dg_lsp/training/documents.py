@@ -5,14 +5,15 @@ document is long: a prompt's length must say nothing about the length of its mid
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from dg_lsp.training.middles import MAX_ROWS, pick_middle
+from dg_lsp.training.middles import MAX_ROWS, MiddleShares, pick_middle
 from dg_lsp.training.store import TokenStore
-from dg_lsp.training.vocabulary import END_OF_MIDDLE, END_OF_TEXT, MIDDLE, PREFIX, SUFFIX
+from dg_lsp.training.vocabulary import END_OF_MIDDLE, END_OF_TEXT, FILE, MIDDLE, PREFIX, SUFFIX
 
 Ids = npt.NDArray[np.uint16]
 NUM_SENTINELS = 3  # of a prompt
@@ -20,6 +21,17 @@ NO_SUFFIX = 0.10  # share of documents whose suffix is empty
 SHORT_PROMPT = 0.25  # share of documents with a short prompt
 SHORT_ROOM = 64  # tokens
 MAX_PIECE = 2048  # characters: more than any middle that fits
+HEADER_SHARE = 0.25  # of a prompt's room that its header may take
+
+
+class Header(StrEnum):
+    """What a prompt says beside the file's text, between suffix and prefix: `<|file|> HEADER`."""
+
+    NONE = "none"
+    PATH = "path"
+    """The file's path in its package."""
+    NEIGHBOUR = "neighbour"
+    """The path of the file before it in the same folder, and that file's beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +54,25 @@ class Cut:
     at_start: bool  # whether `head` begins at the file's start
     head_lines: npt.NDArray[np.int64]  # token offsets of line starts in `head`
     tail_lines: npt.NDArray[np.int64]
+    file: int  # its number in the store
 
 
 class Documents:
     """An endless, seedable stream of documents over a store."""
 
-    def __init__(self, store: TokenStore, tokenizer: Tokenizer, max_prompt: int, max_middle: int, seed: int) -> None:
+    def __init__(
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        max_prompt: int,
+        max_middle: int,
+        seed: int,
+        *,
+        shares: MiddleShares | None = None,
+        header: Header = Header.NONE,
+    ) -> None:
         self.store, self.tokenizer = store, tokenizer
+        self.shares, self.header = shares or MiddleShares(), header
         self.max_prompt, self.max_middle = max_prompt, max_middle
         self.rng = np.random.default_rng(seed)
 
@@ -85,7 +109,7 @@ class Documents:
         chars = store.chars[store.char_starts[file] : store.char_starts[file + 1]]
         at = int(store.line_chars[line])
         lines = _text(chars[at : at + MAX_PIECE]).split("\n")[: MAX_ROWS + 1]
-        picked = pick_middle(lines if len(lines) == 1 else lines[:-1], self.rng)
+        picked = pick_middle(lines if len(lines) == 1 else lines[:-1], self.rng, self.shares)
         a, b = at + picked.start, at + picked.end
         first, last = int(store.line_starts[file]), int(store.line_starts[file + 1])
         starts = store.line_chars[first:last]
@@ -107,6 +131,7 @@ class Documents:
             low == 0,
             line_tokens[low_line:home] - low,
             line_tokens[after_line:high_line] - tail_at,
+            file,
         )
 
     def _fim(self, cut: Cut, before: Ids, middle: Ids, after: Ids) -> Document:
@@ -117,10 +142,27 @@ class Documents:
             else rng.integers(SHORT_ROOM, self.max_prompt + 1)
         )
         suffix_room = 0 if rng.random() < NO_SUFFIX else int(room * rng.uniform(0.05, 0.45))
+        header = self._header(cut.file, int(room * HEADER_SHARE))
         suffix = _suffix(cut, after, suffix_room)
-        prefix = _prefix(cut, before, room - suffix_room)
-        ids = np.concatenate([[SUFFIX], suffix, [PREFIX], prefix, [MIDDLE], middle, [END_OF_MIDDLE]]).astype(np.uint16)
-        return Document(ids, len(suffix) + len(prefix) + NUM_SENTINELS)
+        prefix = _prefix(cut, before, room - suffix_room - len(header))
+        prompt = np.concatenate([[SUFFIX], suffix, header, [PREFIX], prefix, [MIDDLE]])
+        return Document(np.concatenate([prompt, middle, [END_OF_MIDDLE]]).astype(np.uint16), len(prompt))
+
+    def _header(self, file: int, room: int) -> Ids:
+        """At most `room` tokens; nothing where there is no neighbour."""
+        none = np.zeros(0, np.uint16)
+        if self.header is Header.NONE:
+            return none
+        store = self.store
+        name = str(store.names[file])
+        text: Ids = none
+        if self.header is Header.NEIGHBOUR:
+            neighbour = str(store.names[file - 1]) if file else ""
+            if neighbour.rpartition("/")[0] != name.rpartition("/")[0]:
+                return none
+            name, text = neighbour, store.tokens[store.token_starts[file - 1] : store.token_starts[file]][:room]
+        path = self.tokenizer.encode(f"{name}\n", add_special_tokens=False).ids
+        return np.concatenate([[FILE], path, text]).astype(np.uint16)[:room]
 
 
 def _prefix(cut: Cut, before: Ids, room: int) -> Ids:

@@ -30,7 +30,11 @@ def open_rows(root: Path, split: str, config: TrainConfig, seed: int) -> Rows:
     """Rows over a prepared split."""
     tokenizer = load_tokenizer(root / "tokenizer.json")
     shape = config.rows
-    return Rows(Documents(load_store(root / split), tokenizer, shape.max_prompt, shape.max_middle, seed), shape)
+    store = load_store(root / split)
+    documents = Documents(
+        store, tokenizer, shape.max_prompt, shape.max_middle, seed, shares=shape.middles, header=shape.header
+    )
+    return Rows(documents, shape)
 
 
 def _work(

@@ -8,10 +8,25 @@ import numpy as np
 BODY = re.compile(r"^([ ]*)(?:async )?(?:def|class|if|elif|else|for|while|with|try|except|finally|match|case)\b.*:$")
 WORD_START = re.compile(r"(?<=[^\w])(?=\w)|(?<=[.(\[{,=:])")
 
-LINE_REST, LINES, SPAN = 0.45, 0.75, 0.90  # cumulative shares; the rest are bodies
 MAX_LINES, MAX_BODY_LINES = 4, 12
 MEAN_SPAN = 40  # characters
 MAX_ROWS = 24  # lines after the chosen one that a middle may need to see
+
+
+@dataclass(frozen=True, slots=True)
+class MiddleShares:
+    """How often each kind of middle is asked for; together 1."""
+
+    line_rest: float = 0.45
+    lines: float = 0.30
+    span: float = 0.15
+    body: float = 0.10
+
+    def pick(self, rng: np.random.Generator) -> str:
+        """The name of a kind."""
+        names = ("line_rest", "lines", "span", "body")
+        bounds = np.cumsum([getattr(self, name) for name in names])
+        return names[min(int(np.searchsorted(bounds, rng.random(), side="right")), len(names) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +37,16 @@ class Middle:
     end: int
 
 
-def pick_middle(lines: list[str], rng: np.random.Generator) -> Middle:
+def pick_middle(lines: list[str], rng: np.random.Generator, shares: MiddleShares | None = None) -> Middle:
     """A middle that begins in `lines[0]`, which is not blank; `lines` are what follows, without their newlines."""
-    kind, line = rng.random(), lines[0]
+    kind, line = (shares or MiddleShares()).pick(rng), lines[0]
     indent = len(line) - len(line.lstrip())
-    if kind < LINE_REST:
+    if kind == "line_rest":
         return Middle(indent + _cut(line[indent:], rng), len(line))
-    if kind < LINES:
+    if kind == "lines":
         start = indent if rng.random() < 0.5 else 0
         return Middle(start, _end_of(lines, int(rng.integers(min(MAX_LINES, len(lines))))))
-    if kind >= SPAN and (last := _body_end(lines)):
+    if kind == "body" and (last := _body_end(lines)):
         # an editor that indents by itself leaves the cursor after the first line's indentation
         given = len(lines[1]) - len(lines[1].lstrip()) if rng.random() < 0.5 else 0
         return Middle(len(line) + 1 + given, _end_of(lines, last))

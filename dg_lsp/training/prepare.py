@@ -115,6 +115,6 @@ def prepare(
 
 def write_tokens(folder: Path, files: list[SourceFile], tokenizer: Tokenizer) -> int:
     """The token store of one split; returns how many tokens it holds."""
-    store = build_store([f.text for f in files], tokenizer)
+    store = build_store([f.text for f in files], tokenizer, [f.path for f in files])
     write_store(folder, store)
     return len(store.tokens)

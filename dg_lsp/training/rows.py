@@ -102,15 +102,17 @@ class Rows:
     def _pack(self) -> list[Document]:
         """Documents in order of arrival; one that does not fit waits for the next row, whole."""
         packed, free = [], self.config.num_clean
-        while True:
+        is_plain = self.config.plain_share > 0 and self.rng.random() < self.config.plain_share
+        while not is_plain:
             if not self.waiting:
                 self.waiting.extend(self.documents.fims(AHEAD))
             if len(self.waiting[0].ids) > free:
                 break
             packed.append(self.waiting.popleft())
             free -= len(packed[-1].ids)
-        if free >= MIN_PLAIN:
+        while free >= MIN_PLAIN:
             packed.append(self.documents.plain(free))
+            free = free - len(packed[-1].ids) if is_plain else 0
         return packed
 
     def _canvases(self, places: list[Placed], slots: int) -> list[tuple[Placed, int, int]]:

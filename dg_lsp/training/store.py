@@ -4,7 +4,7 @@ A token boundary always follows a newline run in our pre-tokenizer, so text cut 
 tokenizes to a slice of the whole file's tokens. Only the lines that a fill cuts are ever encoded again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class TokenStore:
     """Flat arrays over all files of a split; line starts are relative to their file, and ascend.
 
     tokens (num_tokens,) uint16; chars (num_chars,) uint32 code points; line_chars, line_tokens (num_lines,) uint32;
-    token_starts, char_starts, line_starts (num_files + 1,) int64.
+    token_starts, char_starts, line_starts (num_files + 1,) int64; names (num_files,) paths, or empty strings.
     """
 
     tokens: npt.NDArray[np.uint16]
@@ -31,6 +31,7 @@ class TokenStore:
     token_starts: npt.NDArray[np.int64]
     char_starts: npt.NDArray[np.int64]
     line_starts: npt.NDArray[np.int64]
+    names: npt.NDArray[np.str_]
 
     @property
     def num_lines(self) -> int:
@@ -53,8 +54,8 @@ def _encode(texts: list[str], tokenizer: Tokenizer) -> Iterator[Encoding]:
         yield from tokenizer.encode_batch(texts[at : at + BATCH], add_special_tokens=False)
 
 
-def build_store(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
-    """Tokenizes every file once."""
+def build_store(texts: list[str], tokenizer: Tokenizer, names: Sequence[str] = ()) -> TokenStore:
+    """Tokenizes every file once; `names` are the files' paths, where they matter."""
     tokens, chars, line_chars, line_tokens = [], [], [], []
     for text, encoding in zip(texts, _encode(texts, tokenizer), strict=True):
         points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -78,6 +79,7 @@ def build_store(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
         starts_of(tokens),
         starts_of(chars),
         starts_of(line_chars),
+        np.array(names or [""] * len(texts)),
     )
 
 

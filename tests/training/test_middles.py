@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dg_lsp.training.middles import pick_middle
+from dg_lsp.training.middles import MiddleShares, pick_middle
 
 BLOCK = ["    if ready(first, second):", "        first += 1", "", "        return first", "    return None"]
 
@@ -27,3 +27,11 @@ def test_what_an_editor_asks_is_asked_for(picked):
         assert middle in asked
     rest_of_line = np.mean([m.end == len(BLOCK[0]) for m in picked])
     assert rest_of_line > 0.45
+
+
+def test_shares_decide_what_is_asked_for():
+    rng = np.random.default_rng(0)
+    picked = [pick_middle(BLOCK, rng, MiddleShares(line_rest=0.0, lines=0.0, span=0.0, body=1.0)) for _ in range(50)]
+    assert all(m.start >= len(BLOCK[0]) for m in picked)
+    kinds = [MiddleShares(0.5, 0.5, 0.0, 0.0).pick(rng) for _ in range(50)]
+    assert set(kinds) == {"line_rest", "lines"}

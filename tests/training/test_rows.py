@@ -102,3 +102,14 @@ def test_a_stream_continues_from_its_state(toy):
         a, b = rows.batch(), other.batch()
         assert (a.tokens == b.tokens).all()
         assert (a.truth == b.truth).all()
+
+
+def test_plain_rows_hold_no_middle(toy):
+    rows = make_rows(toy)
+    rows.config = toy.replace(rows.config, plain_share=1.0)
+    batch = rows.batch()
+    assert not batch.in_middle.any()
+    assert not np.isin(batch.tokens, [SUFFIX, MIDDLE]).any()
+    assert (batch.document >= 0).mean() > 0.85
+    assert batch.length.any()
+    assert not batch.is_middle.any()

@@ -3,9 +3,9 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from dg_lsp.training.documents import Documents
+from dg_lsp.training.documents import Documents, Header
 from dg_lsp.training.store import build_store, load_store
-from dg_lsp.training.vocabulary import END_OF_MIDDLE, MIDDLE, NUM_SPECIALS, PREFIX, SUFFIX
+from dg_lsp.training.vocabulary import END_OF_MIDDLE, FILE, MIDDLE, NUM_SPECIALS, PREFIX, SUFFIX
 
 
 def test_a_cut_at_a_line_start_is_a_slice_of_the_file(toy):
@@ -68,3 +68,26 @@ def test_plain_documents_fill_exactly_the_room_they_have(toy):
         lengths = [len(documents.plain(room).ids) for _ in range(40)]
         assert max(lengths) == room
         assert np.median(lengths) == room
+
+
+@pytest.mark.parametrize("header", [Header.PATH, Header.NEIGHBOUR])
+def test_a_header_stands_between_suffix_and_prefix_and_takes_its_room(toy, header):
+    names = [f"package/{'a' if i < 10 else 'b'}/file{i:02}.py" for i in range(20)]
+    store = build_store(toy.texts[:20], toy.tokenizer, names)
+    documents = Documents(store, toy.tokenizer, 100, 32, seed=5, header=header)
+    said = set()
+    for document in documents.fims(400):
+        ids = document.ids.tolist()
+        assert document.middle - 3 <= 100
+        if FILE in ids:
+            header_ids = ids[ids.index(FILE) + 1 : ids.index(PREFIX)]
+            assert len(header_ids) < 25
+            said.add(toy.tokenizer.decode(header_ids))
+        else:
+            assert header is Header.NEIGHBOUR  # the first file of a folder has none before it
+    lines = {text.split("\n")[0] for text in said if "\n" in text}
+    expected = set(names) if header is Header.PATH else set(names) - {names[9], names[19]}
+    assert lines
+    assert lines <= expected
+    has_text = any(text.split("\n", 1)[1] for text in said if "\n" in text)
+    assert has_text == (header is Header.NEIGHBOUR)
