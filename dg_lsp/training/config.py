@@ -32,7 +32,7 @@ class RowConfig:
     max_middle: int  # tokens; a longer middle is not asked for
     canvas_lengths: tuple[int, ...] = (8, 16, 32, 64)
     canvas_shares: tuple[float, ...] = (0.15, 0.40, 0.30, 0.15)
-    middles: MiddleShares = MiddleShares()
+    middles: MiddleShares = field(default_factory=MiddleShares)
     header: Header = Header.NONE
     plain_share: float = 0.0  # of the rows: text without a middle
     max_copies: int = 4  # times every middle is denoised in one row, with other lengths and masks
