@@ -100,6 +100,15 @@ class SpecialTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class SideFile:
+    """A file that lies beside a model's and belongs to it."""
+
+    filename: str
+    sha256: str
+    """Of its content, in hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model as the canvas and the denoising loop see it."""
 
@@ -125,6 +134,8 @@ class ModelSpec:
     """Logits at a position say what comes after it, as of causal models (Dream); the runtime undoes it."""
     template: str = ""
     """Name of the chat template of an instruct model."""
+    self_conditioning: SideFile | None = None
+    """Weights that feed a canvas's last prediction back into its next one (DiffusionGemma); None has no such thing."""
     hole_lengths: tuple[int, ...] = ()
     """Tokens between frozen prefix tail and suffix head that are raced where the length is not known, ascending."""
     echo_match: int = 0

@@ -105,7 +105,7 @@ def test_a_missing_key_is_named(key):
     [
         ("dg.version", "2"),
         ("dg.version", "one"),
-        ("dg.noise", "uniform"),
+        ("dg.noise", "none"),
         ("dg.prompt_format", "instruct"),
         ("dg.prompt_format", ""),
         ("dg.mask_token_id", "8192"),
