@@ -16,6 +16,7 @@ from attrs import field, validators
 
 from dg_lsp.errors import SettingsError
 
+CACHES = ("auto", "cached", "recomputed")
 PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
 
 
@@ -31,6 +32,8 @@ class RuntimeSettings:
     """Tokens of the KV cache, shared by all slots; 0 lets the model's own prompt length decide."""
     num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
     """Prompts (documents) kept in the KV cache at a time."""
+    cache: str = field(default="auto", validator=validators.in_(CACHES))
+    """For models trained with the prompt seeing the canvas: `recomputed` is exact, `cached` fast; `auto` is exact."""
 
 
 @attrs.frozen

@@ -43,7 +43,9 @@ class MaskSampling:
     expand_id: int | None = None
     """Predicted where one mask is too few: it becomes two (DreamOn, arXiv 2602.01326)."""
     delete_id: int | None = None
-    """Predicted where a mask is too much: it goes away."""
+    """Predicted where a mask is too much: it goes away, and so does the run of masks after it."""
+    max_free: int = 64
+    """Positions that are not frozen, beyond which nothing expands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class ModelSpec:
     """The weights also decode autoregressively: what follows a token can be asked with what comes after it hidden."""
     is_shifted: bool = False
     """Logits at a position say what comes after it, as of causal models (Dream); the runtime undoes it."""
+    is_bidirectional: bool = False
+    """Trained with a prompt that sees what comes after it; a cached prompt, which does not, is an approximation."""
     template: str = ""
     """Name of the chat template of an instruct model."""
     self_conditioning: SideFile | None = None
