@@ -64,6 +64,10 @@ class ByteTokenizer:
         array = np.asarray(ids, dtype=np.int32)
         return (array[array >= NUM_SPECIALS] - NUM_SPECIALS).astype(np.uint8).tobytes()
 
+    def special(self, spelling: str) -> int | None:
+        """None: what is special here has no spelling."""
+        del spelling
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:

@@ -15,3 +15,7 @@ class Tokenizer(Protocol):
     def decode(self, ids: TokenIds) -> bytes:
         """UTF-8 bytes of the ids; special tokens decode to nothing."""
         ...
+
+    def special(self, spelling: str) -> int | None:
+        """The one token that is spelled so in the vocabulary, as chat templates write it; None without one."""
+        ...

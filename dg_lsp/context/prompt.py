@@ -1,6 +1,9 @@
 """What the model is shown, still as text."""
 
 from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+PATH_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,3 +13,15 @@ class Prompt:
     prefix: str
     suffix: str
     instruction: str = ""
+    """What is to be done with the selection; a fill has neither."""
+    selection: str = ""
+    """Between prefix and suffix, to be written anew."""
+    path: str = ""
+    """As a model may be told; see `shown_path`."""
+    language: str = ""
+    """LSP language id."""
+
+
+def shown_path(uri: str) -> str:
+    """The last parts of a document's path: enough to tell what it is, and not where it lies."""
+    return "/".join(unquote(urlsplit(uri).path).split("/")[-PATH_PARTS:]).lstrip("/")

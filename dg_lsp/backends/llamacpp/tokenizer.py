@@ -29,6 +29,14 @@ class LlamaTokenizer:
 
     def encode(self, text: str) -> TokenIds:
         """Shape (N,). A lone surrogate, which UTF-8 cannot hold, becomes `?`."""
+        return self._tokenized(text, with_specials=False)
+
+    def special(self, spelling: str) -> int | None:
+        """See `Tokenizer.special`."""
+        ids = self._tokenized(spelling, with_specials=True)
+        return int(ids[0]) if len(ids) == 1 else None
+
+    def _tokenized(self, text: str, *, with_specials: bool) -> TokenIds:
         self._check_open()
         # llama.cpp throws through C on bytes that are no UTF-8, which ends the process.
         raw = text.encode("utf-8", "replace")
@@ -36,7 +44,7 @@ class LlamaTokenizer:
         for _ in range(2):
             ids = np.empty(capacity, dtype=np.int32)
             pointer = ids.ctypes.data_as(ctypes.POINTER(self._api.llama_token))
-            count = self._api.llama_tokenize(self._vocabulary, raw, len(raw), pointer, capacity, False, False)
+            count = self._api.llama_tokenize(self._vocabulary, raw, len(raw), pointer, capacity, False, with_specials)
             if count >= 0:
                 return token_ids(ids[:count])
             capacity = -count
