@@ -11,6 +11,7 @@
     │   ├── ModelNotFoundError      no such file and no such model name
     │   ├── ModelBrokenError        not a GGUF, or cut short
     │   ├── ModelUnsupportedError   a GGUF this version cannot run
+    │   ├── ModelRuntimeError       the changed llama.cpp that a model needs is missing or cannot be built
     │   ├── ModelDownloadError      a model could not be fetched, or what came is not it
     │   └── ModelMemoryError        the model or its cache does not fit
     └── BackendError            the runtime failed while it computed           exit code 3
@@ -66,6 +67,10 @@ class ModelBrokenError(ModelError):
 
 class ModelUnsupportedError(ModelError):
     """A sound GGUF whose architecture or description this version cannot run."""
+
+
+class ModelRuntimeError(ModelError):
+    """The changed llama.cpp that the model needs is not there, or it could not be built."""
 
 
 class ModelDownloadError(ModelError):

@@ -27,27 +27,23 @@ def devices() -> tuple[Device, ...]:
     Raises:
         BackendError: llama-cpp-python cannot be loaded.
     """
-    library()
-    from llama_cpp import _ctypes_extensions, _ggml
-
-    registry = _ggml.libggml
-    base = _ctypes_extensions.load_shared_library("ggml-base", _ggml.libggml_base_path)
-    registry.ggml_backend_dev_count.restype = ctypes.c_size_t
-    registry.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    registry.ggml_backend_dev_get.restype = ctypes.c_void_p
-    for function, result in ((base.ggml_backend_dev_description, ctypes.c_char_p), (base.ggml_backend_dev_type, int)):
+    ggml = library().ggml
+    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    for function, result in ((ggml.ggml_backend_dev_description, ctypes.c_char_p), (ggml.ggml_backend_dev_type, int)):
         function.argtypes = [ctypes.c_void_p]
         function.restype = ctypes.c_int if result is int else result
     size_pointer = ctypes.POINTER(ctypes.c_size_t)
-    base.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
-    base.ggml_backend_dev_memory.restype = None
+    ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
+    ggml.ggml_backend_dev_memory.restype = None
     found = []
-    for index in range(registry.ggml_backend_dev_count()):
-        device = registry.ggml_backend_dev_get(index)
+    for index in range(ggml.ggml_backend_dev_count()):
+        device = ggml.ggml_backend_dev_get(index)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        base.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        name = (base.ggml_backend_dev_description(device) or b"").decode("utf-8", "replace").strip()
-        kind = _KINDS.get(base.ggml_backend_dev_type(device), "other")
+        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        name = (ggml.ggml_backend_dev_description(device) or b"").decode("utf-8", "replace").strip()
+        kind = _KINDS.get(ggml.ggml_backend_dev_type(device), "other")
         found.append(Device(name, kind, free.value, total.value))
     return tuple(found)
 

@@ -1,0 +1,149 @@
+"""Whether the loaded llama.cpp lets DiffusionGemma's canvas see all of itself: asked of a model made for the purpose.
+
+`python -m dg_lsp.backends.llamacpp.probe` leaves with 0 for yes and 10 for no.
+"""
+
+import functools
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dg_lsp.backends.llamacpp.batch import Batch
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.diffusion.denoiser import Floats
+from dg_lsp.errors import BackendError, ModelRuntimeError
+from dg_lsp.runtime import COMMAND
+
+NO = 10
+_WIDTH, _VOCABULARY = 32, 4
+_ALIGNMENT = 32
+_NOISE = 1e-3
+"""Logits differ by more than 1 where the first token sees the second."""
+_UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9  # GGUF's value types
+
+
+def require_runtime(path: Path) -> None:
+    """For a model of Gemma 4's graph with a canvas: `path` is its file, for the message.
+
+    Raises:
+        ModelRuntimeError: this llama.cpp would compute something else, silently.
+        BackendError: llama-cpp-python cannot be loaded.
+    """
+    if sees_ahead():
+        return
+    note = f" ({library().note})" if library().note else ""
+    raise ModelRuntimeError(
+        f"{path} is a DiffusionGemma, and llama.cpp as installed computes it wrongly{note}; run: {COMMAND}"
+    )
+
+
+@functools.cache
+def sees_ahead() -> bool:
+    """Full attention of arch `gemma4` sees later tokens when attention is not causal. Takes some 10 ms, once.
+
+    Raises:
+        BackendError: llama-cpp-python cannot be loaded, or this arch cannot be run by it.
+    """
+    native = library()
+    with tempfile.TemporaryDirectory(prefix="dg-lsp-probe-", ignore_cleanup_errors=True) as name:
+        path = Path(name) / "probe.gguf"
+        path.write_bytes(_model_file())
+        params = native.api.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
+        model = native.api.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise BackendError("llama.cpp cannot load a Gemma 4 model; update llama-cpp-python")
+    try:
+        difference = _first_row(native.api, model, last=2) - _first_row(native.api, model, last=3)
+        return bool(np.abs(difference).max() > _NOISE)
+    finally:
+        native.api.llama_model_free(model)
+        native.log.forget_trouble()
+
+
+def _first_row(api: Any, model: Any, *, last: int) -> Floats:
+    """Logits of the first of two tokens, attention not being causal."""
+    params = api.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 32
+    params.n_threads = params.n_threads_batch = 1
+    context = api.llama_init_from_model(model, params)
+    if not context:
+        raise BackendError("llama.cpp cannot run a Gemma 4 model; update llama-cpp-python")
+    try:
+        api.llama_set_causal_attn(context, False)
+        batch = Batch(api, 32, _WIDTH)
+        batch.put_tokens(np.array([1, last], np.int32), np.arange(2, dtype=np.int32), 0, 1)
+        if status := api.llama_decode(context, batch.native):
+            raise BackendError(f"llama.cpp cannot run a Gemma 4 model: decode returned {status}")
+        return np.ctypeslib.as_array(api.llama_get_logits_ith(context, 0), shape=(_VOCABULARY,)).copy()
+    finally:
+        api.llama_free(context)
+
+
+def _model_file() -> bytes:
+    """A GGUF: a sliding layer whose attention says nothing, then a full one that is all the first row can see by."""
+    metadata = _metadata()
+    rng = np.random.default_rng(0)
+    infos, data = [], b""
+    for name, shape in _tensors().items():
+        is_matrix = len(shape) > 1
+        values = rng.standard_normal(shape[::-1]) / 4 if is_matrix else np.ones(shape)
+        values = values * (name != "blk.0.attn_output.weight")
+        infos.append(_text(name) + struct.pack(f"<I{len(shape)}qIQ", len(shape), *shape, 0, len(data)))
+        data += values.astype("<f4").tobytes()
+        data += bytes(-len(data) % _ALIGNMENT)
+    head = struct.pack("<4sIqq", b"GGUF", 3, len(infos), len(metadata)) + b"".join([*metadata, *infos])
+    return head + bytes(-len(head) % _ALIGNMENT) + data
+
+
+def _metadata() -> list[bytes]:
+    numbers = {
+        "context_length": 256,
+        "embedding_length": _WIDTH,
+        "block_count": 2,
+        "feed_forward_length": _WIDTH,
+        "attention.head_count": 1,
+        "attention.head_count_kv": 1,
+        "attention.sliding_window": 32,
+        "attention.shared_kv_layers": 0,
+        "attention.key_length": _WIDTH,
+        "attention.value_length": _WIDTH,
+        "attention.key_length_swa": _WIDTH,
+        "attention.value_length_swa": _WIDTH,
+        "rope.dimension_count": _WIDTH,
+        "rope.dimension_count_swa": _WIDTH,
+        "embedding_length_per_layer_input": 0,
+        "vocab_size": _VOCABULARY,
+    }
+    reals = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4}
+    pattern = struct.pack("<IQ??", _BOOL, 2, True, False)
+    return [
+        _text("general.architecture") + struct.pack("<I", _STRING) + _text("gemma4"),
+        _text("tokenizer.ggml.model") + struct.pack("<I", _STRING) + _text("no_vocab"),
+        _text("gemma4.attention.sliding_window_pattern") + struct.pack("<I", _ARRAY) + pattern,
+        *(_text(f"gemma4.{key}") + struct.pack("<II", _UINT32, value) for key, value in numbers.items()),
+        *(_text(f"gemma4.{key}") + struct.pack("<If", _FLOAT32, value) for key, value in reals.items()),
+    ]
+
+
+def _tensors() -> dict[str, tuple[int, ...]]:
+    """Names and shapes, the innermost first."""
+    square, row = (_WIDTH, _WIDTH), (_WIDTH,)
+    layer = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), square)
+    layer |= dict.fromkeys(("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm"), row)
+    layer |= dict.fromkeys(("ffn_norm", "post_ffw_norm"), row)
+    found = {"token_embd.weight": (_WIDTH, _VOCABULARY), "output_norm.weight": row, "rope_freqs.weight": (_WIDTH // 2,)}
+    return found | {f"blk.{index}.{name}.weight": shape for index in range(2) for name, shape in layer.items()}
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+if __name__ == "__main__":
+    sys.exit(0 if sees_ahead() else NO)
