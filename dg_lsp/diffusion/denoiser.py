@@ -25,6 +25,10 @@ class Prediction:
     """Shape (L,): probability of the argmax, at `temperature` (at 1 when the temperature is 0)."""
     entropy: Floats
     """Shape (L,): nats, of the same distribution as `confidence`."""
+    unexpanded_ids: TokenIds | None = None
+    """Shape (L,): the most probable token that is no expansion; only of models that know one."""
+    unexpanded_confidence: Floats | None = None
+    """Shape (L,): its probability if there were no expansions."""
 
 
 class Denoiser(Protocol):

@@ -2,7 +2,7 @@
 
 Confidence-threshold unmasking after Fast-dLLM (arXiv 2505.22618): every mask whose best token is probable enough is
 replaced, and at least one per step. The leftmost order is ours: confidence order lets a weak model commit an end
-token before it has said anything.
+token before it has said anything. A model that can says where a mask is too few or too much (`resizing`).
 """
 
 from dataclasses import replace
@@ -12,21 +12,24 @@ import numpy as np
 from dg_lsp.canvas.plan import Flags, TokenIds, among
 from dg_lsp.canvas.spec import MaskSampling, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.diffusion.resizing import Resizing
 from dg_lsp.diffusion.step import Step, Stop
 
 
 def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: TokenIds, *, explore: bool) -> Step:
     """The canvas after one forward pass; `explore` takes a sampled token, not the best, at the forced mask."""
+    is_last = step.number + 1 >= sampling.max_denoising_steps
+    resizing = Resizing(step, sampling, can_grow=not is_last)
+    prediction = resizing.possible(prediction)
     forced = _forced_position(step.committed, prediction, sampling.order)
     draft = np.where(step.committed, step.canvas_ids, prediction.argmax_ids)
     confidence = np.where(step.committed, step.confidence, prediction.confidence)
     if explore and prediction.sampled_ids[forced] != draft[forced]:
         draft[forced] = prediction.sampled_ids[forced]
         confidence[forced] = 1 - confidence[forced]  # all that is known of a token that is not the best
-    is_last = step.number + 1 >= sampling.max_denoising_steps
     taken = ~step.committed & (is_last | (prediction.confidence > sampling.confidence_threshold))
-    taken[forced] = True
-    ends = among(draft, end_ids)
+    taken[forced] = not step.committed[forced]
+    ends = among(draft, end_ids) | resizing.deleting(draft)
     if sampling.order is UnmaskOrder.LEFTMOST:
         taken &= ~ends | _in_order(step.committed | (taken & ~ends))
     committed = step.committed | taken
@@ -38,7 +41,8 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
         committed=committed,
         confidence=confidence,
     )
-    after = _cut_after(after, ends & committed & ~step.frozen)
+    after = resizing.resized(after, taken)
+    after = _cut_after(after, among(after.canvas_ids, end_ids) & after.committed & ~after.frozen)
     if after.committed.all():
         return replace(after, stop=Stop.FILLED)
     return replace(after, stop=Stop.MAX_STEPS) if is_last else after
@@ -63,11 +67,4 @@ def _cut_after(step: Step, ends: Flags) -> Step:
     length = int(np.argmax(ends)) + 1
     if step.frozen[length:].any():
         return step
-    return replace(
-        step,
-        canvas_ids=step.canvas_ids[:length],
-        draft_ids=step.draft_ids[:length],
-        frozen=step.frozen[:length],
-        committed=step.committed[:length],
-        confidence=step.confidence[:length],
-    )
+    return step.take(np.arange(length))

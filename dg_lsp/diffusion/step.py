@@ -1,9 +1,10 @@
 """The state of one canvas after a denoising step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from dg_lsp.canvas.plan import CanvasPlan, Flags, TokenIds
 from dg_lsp.diffusion.denoiser import Floats
@@ -22,7 +23,10 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One canvas of current length L; it gets shorter when an accepted end token makes its tail moot."""
+    """One canvas of current length L.
+
+    It gets shorter when an accepted end token makes its tail moot, and longer or shorter where the model says so.
+    """
 
     number: int
     """Steps done so far; 0 before the first."""
@@ -50,6 +54,17 @@ class Step:
             frozen=plan.frozen,
             committed=plan.frozen,
             confidence=plan.frozen.astype(np.float32),
+        )
+
+    def take(self, positions: npt.NDArray[np.intp]) -> "Step":
+        """Only these positions of the canvas, in this order; one that is named twice stands there twice."""
+        return replace(
+            self,
+            canvas_ids=self.canvas_ids[positions],
+            draft_ids=self.draft_ids[positions],
+            frozen=self.frozen[positions],
+            committed=self.committed[positions],
+            confidence=self.confidence[positions],
         )
 
     @property

@@ -1,5 +1,7 @@
 """Reduced logits of the positions that were asked for, as predictions of whole canvases."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from dg_lsp.backends.llamacpp.reduce import Reduced
@@ -24,18 +26,29 @@ def settled(canvas: TokenIds) -> Prediction:
 
 def merged(canvas: TokenIds, flags: Flags, reduced: Reduced, rows: slice) -> Prediction:
     """What the canvas holds, and at its open positions what the model says."""
+    said = whole(reduced, rows)
     if rows.stop - rows.start == len(canvas):
-        return whole(reduced, rows)
+        return said
     prediction = settled(canvas)
-    prediction.argmax_ids[flags] = reduced.argmax_ids[rows]
-    prediction.sampled_ids[flags] = reduced.sampled_ids[rows]
-    prediction.confidence[flags] = reduced.confidence[rows]
-    prediction.entropy[flags] = reduced.entropy[rows]
-    return prediction
+    prediction.argmax_ids[flags] = said.argmax_ids
+    prediction.sampled_ids[flags] = said.sampled_ids
+    prediction.confidence[flags] = said.confidence
+    prediction.entropy[flags] = said.entropy
+    if said.unexpanded_ids is None or said.unexpanded_confidence is None:
+        return prediction
+    ids, confidence = canvas.copy(), np.ones(len(canvas), dtype=np.float32)
+    ids[flags], confidence[flags] = said.unexpanded_ids, said.unexpanded_confidence
+    return replace(prediction, unexpanded_ids=ids, unexpanded_confidence=confidence)
 
 
 def whole(reduced: Reduced, rows: slice) -> Prediction:
     """A canvas of which every position was asked for."""
+    ids, confidence = reduced.unexpanded_ids, reduced.unexpanded_confidence
     return Prediction(
-        reduced.argmax_ids[rows], reduced.sampled_ids[rows], reduced.confidence[rows], reduced.entropy[rows]
+        reduced.argmax_ids[rows],
+        reduced.sampled_ids[rows],
+        reduced.confidence[rows],
+        reduced.entropy[rows],
+        None if ids is None else ids[rows],
+        None if confidence is None else confidence[rows],
     )

@@ -23,13 +23,30 @@ class Reduced:
     sampled_ids: TokenIds
     confidence: Floats
     entropy: Floats
+    unexpanded_ids: TokenIds | None = None
+    unexpanded_confidence: Floats | None = None
+    """See `Prediction`."""
+
+    def take(self, rows: npt.NDArray[np.intp]) -> "Reduced":
+        """Only these positions; one that is named twice stands there twice."""
+        ids, confidence = self.unexpanded_ids, self.unexpanded_confidence
+        return Reduced(
+            self.argmax_ids[rows],
+            self.sampled_ids[rows],
+            self.confidence[rows],
+            self.entropy[rows],
+            None if ids is None else ids[rows],
+            None if confidence is None else confidence[rows],
+        )
 
 
 class Reducer:
     """Holds the memory that a step's probabilities are computed in."""
 
-    def __init__(self, banned_ids: tuple[int, ...]) -> None:
+    def __init__(self, banned_ids: tuple[int, ...], expand_id: int | None = None) -> None:
+        """With `expand_id`, says also what would be best without that token."""
         self._banned = np.array(banned_ids, dtype=np.intp)
+        self._expand_id = expand_id
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
     def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Reduced:
@@ -53,17 +70,31 @@ class Reducer:
         # -sum p log p with p = w / total and log p = logit - log total
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
         ids = argmax.astype(np.int32)
+        unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
         return Reduced(
             argmax_ids=ids,
             sampled_ids=ids if temperature == 0 else draw(weights, argmax, rng),
             confidence=np.reciprocal(total),
             entropy=np.maximum(entropy, 0.0, dtype=np.float32),
+            unexpanded_ids=unexpanded[0],
+            unexpanded_confidence=unexpanded[1],
         )
 
     def _memory(self, shape: tuple[int, ...]) -> Floats:
         if self._scratch.shape[0] < shape[0] or self._scratch.shape[1] != shape[1]:
             self._scratch = np.empty(shape, dtype=np.float32)
         return self._scratch[: shape[0]]
+
+
+def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> tuple[TokenIds, Floats]:
+    """The best of the other tokens, and its probability among them; weights of shape (N, V), all else of shape (N,)."""
+    ids, of_token = best_ids.copy(), weights[:, token].copy()
+    rows = np.flatnonzero(ids == token)
+    weights[rows, token] = 0.0
+    ids[rows] = weights[rows].argmax(axis=1)
+    confidence = weights[np.arange(len(ids)), ids] / np.maximum(total - of_token, np.finfo(np.float32).tiny)
+    weights[rows, token] = of_token[rows]
+    return ids, np.minimum(confidence, 1.0, dtype=np.float32)
 
 
 def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:

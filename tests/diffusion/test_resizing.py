@@ -1,0 +1,146 @@
+"""Masks that become two or go away; every step here was worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
+from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.diffusion.loop import denoise
+from dg_lsp.diffusion.mask_sampler import unmask
+from dg_lsp.diffusion.step import Step, Stop
+
+MASK, END, GROW, GONE = 0, 1, 2, 3
+SAMPLING = MaskSampling(MASK, order=UnmaskOrder.CONFIDENT, expand_id=GROW, delete_id=GONE, max_free=4)
+LEFTMOST = replace(SAMPLING, order=UnmaskOrder.LEFTMOST)
+
+
+def canvas(*ids, frozen=()):
+    flags = np.zeros(len(ids), bool)
+    flags[list(frozen)] = True
+    return Step.before(CanvasPlan(token_ids([]), token_ids(ids), flags))
+
+
+def says(ids, confidence, unexpanded=None):
+    floats = np.array(confidence, np.float32)
+    other = (None, None) if unexpanded is None else (token_ids(unexpanded), np.full_like(floats, 0.5))
+    return Prediction(token_ids(ids), token_ids(ids), floats, np.zeros_like(floats), *other)
+
+
+def after(step, prediction, sampling=SAMPLING):
+    return unmask(step, prediction, sampling, token_ids([END]), explore=False)
+
+
+@pytest.mark.parametrize(
+    ("ids", "confidence", "expected"),
+    [
+        pytest.param([9, 8, GROW, 7], [1, 0.4, 0.6, 1], [9, 0, 0, 0, 7], id="the surest mask becomes two"),
+        pytest.param([9, GROW, GROW, 7], [1, 0.95, 0.99, 1], [9, 0, 0, 0, 0, 7], id="both are sure and become four"),
+        pytest.param([9, 8, GROW, 7], [1, 0.95, 0.92, 1], [9, 8, 0, 0, 7], id="one is filled, one becomes two"),
+        pytest.param([9, 8, GONE, 7], [1, 0.4, 0.6, 1], [9, 0, 7], id="the surest mask goes away"),
+        pytest.param([9, GONE, 8, 7], [1, 0.6, 0.4, 1], [9, 7], id="and takes the open one after it along"),
+        pytest.param([9, GONE, 8, 7], [1, 0.95, 0.92, 1], [9, 8, 7], id="but none that is filled in the same step"),
+        pytest.param([9, GONE, GROW, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="nor one that becomes two"),
+        pytest.param([9, GROW, GONE, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="one becomes two, the other goes away"),
+    ],
+)
+def test_one_step_on_two_masks_between_frozen_tokens(ids, confidence, expected):
+    step = after(canvas(9, 0, 0, 7, frozen=[0, 3]), says(ids, confidence))
+    assert step.canvas_ids.tolist() == expected
+    assert step.committed.tolist() == [token != MASK for token in expected]
+    assert np.flatnonzero(step.frozen).tolist() == [0, len(expected) - 1]
+    assert step.draft_ids.shape == step.confidence.shape == step.canvas_ids.shape
+    assert step.stop is (Stop.FILLED if MASK not in expected else None)
+
+
+def test_tokens_that_were_filled_before_stay_where_they_were():
+    first = after(canvas(0, 0, 0), says([5, 6, 7], [0.3, 0.95, 0.2]))
+    grown = after(first, says([GROW, 6, 7], [0.6, 1, 0.2]))
+    assert grown.canvas_ids.tolist() == [0, 0, 6, 0]
+    assert grown.confidence[2] == pytest.approx(0.95)
+    shrunk = after(grown, says([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]))
+    assert shrunk.canvas_ids.tolist() == [0, 6, 0], "a filled token ends the run of masks that go away"
+
+
+def test_at_the_limit_the_next_best_token_is_taken():
+    step = after(canvas(0, 0, 0, 0), says([GROW, 5, 6, 7], [0.8, 0.1, 0.1, 0.1], unexpanded=[4, 5, 6, 7]))
+    assert step.canvas_ids.tolist() == [4, 0, 0, 0]
+    assert step.confidence[0] == 0.5
+
+
+def test_what_finds_no_room_any_more_is_asked_again():
+    step = after(canvas(0, 0, 0), says([GROW, GROW, 7], [0.95, 0.99, 0.1]))
+    assert step.canvas_ids.tolist() == [0, 0, 0, 0], "room for one: the leftmost expands, the other stays a mask"
+    assert not step.committed.any()
+
+
+def test_what_goes_away_makes_room_in_the_same_step():
+    step = after(canvas(0, 0, 0), says([GROW, GROW, GONE], [0.95, 0.95, 0.95]))
+    assert step.canvas_ids.tolist() == [0, 0, 0, 0]
+
+
+def test_frozen_positions_are_no_part_of_the_limit():
+    step = after(canvas(9, 9, 9, 9, 0, 9, frozen=[0, 1, 2, 3, 5]), says([9, 9, 9, 9, GROW, 9], [1, 1, 1, 1, 0.6, 1]))
+    assert step.canvas_ids.tolist() == [9, 9, 9, 9, 0, 0, 9]
+
+
+def test_a_frozen_token_that_means_deletion_stays():
+    step = after(canvas(GONE, 0, frozen=[0]), says([GONE, 5], [1, 0.3]))
+    assert step.canvas_ids.tolist() == [GONE, 5]
+    full = after(canvas(GONE, 5, frozen=[0, 1]), says([GONE, 5], [1, 1]))
+    assert full.canvas_ids.tolist() == [GONE, 5]
+
+
+def test_a_hole_that_goes_away_altogether_is_filled():
+    step = after(canvas(0, 0), says([GONE, GONE], [0.9, 0.5]))
+    assert len(step.canvas_ids) == 0
+    assert step.stop is Stop.FILLED
+
+
+def test_the_last_step_expands_nothing():
+    last = replace(SAMPLING, max_denoising_steps=1)
+    step = after(canvas(0, 0), says([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), last)
+    assert step.canvas_ids.tolist() == [6, 5]
+    assert after(canvas(0, 0), says([GROW, 5], [0.9, 0.2]), last).stop is Stop.MAX_STEPS
+
+
+def test_in_leftmost_order_a_deletion_waits_for_its_turn():
+    step = after(canvas(0, 0, 0), says([5, 6, GONE], [0.2, 0.3, 0.99]), LEFTMOST)
+    assert step.canvas_ids.tolist() == [5, 0, 0]
+    step = after(canvas(0, 0, 0), says([5, GONE, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
+    assert step.canvas_ids.tolist() == [5]
+
+
+def test_without_the_two_tokens_they_are_tokens_like_any_other():
+    plain = replace(SAMPLING, expand_id=None, delete_id=None)
+    assert after(canvas(0, 0), says([GROW, GONE], [0.95, 0.95]), plain).canvas_ids.tolist() == [GROW, GONE]
+
+
+class Stretching:
+    """Says: too few, until there are as many masks as a text has tokens; then the text, one token at a time."""
+
+    num_slots = 1
+    spec = ModelSpec("s", 16, SAMPLING, end_ids=(END,), prompt_format=PromptFormat.PINNED)
+
+    def __init__(self, wanted):
+        self.wanted, self.seen = wanted, []
+
+    def predict(self, _slot, canvases, *_):
+        (ids,) = canvases
+        self.seen.append(len(ids))
+        hole = len(ids) - 2
+        fill = [*self.wanted, *[GONE] * hole][:hole] if hole >= len(self.wanted) else [GROW] * hole
+        return [says([9, *fill, 7], [1, *np.linspace(0.5, 0.6, hole), 1])]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+@pytest.mark.parametrize("wanted", [[5], [5, 6], [4, 5, 6, 8]])
+def test_the_loop_finds_a_length_of_its_own(length, wanted):
+    model = Stretching(wanted)
+    plan = CanvasPlan(token_ids([]), token_ids([9, *[MASK] * length, 7]), np.array([True, *[False] * length, True]))
+    *_, last = denoise(model, 0, plan, SAMPLING, np.random.default_rng(0))
+    assert last.canvas_ids.tolist() == [9, *wanted, 7]
+    assert last.stop is Stop.FILLED
+    assert max(model.seen) <= 2 + SAMPLING.max_free
