@@ -17,6 +17,7 @@ from attrs import field, validators
 from dg_lsp.errors import SettingsError
 
 CACHES = ("auto", "cached", "recomputed")
+PROMPT_FORMATS = ("", "fim", "pinned", "prefix", "instruct")
 PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
 
 
@@ -46,6 +47,8 @@ class FillSettings:
     """Milliseconds after which the whole lines that are stable are enough; 0 waits for all of the fill."""
     plan: str = field(default="auto", validator=validators.in_(PLANS))
     """How a fill is decoded: `auto`, `canvas`, `race`, `causal`, `draft-verify` or `lookup`."""
+    prompt_format: str = field(default="", validator=validators.in_(PROMPT_FORMATS))
+    """How the place is put to the model: `fim`, `pinned`, `prefix` or `instruct`; empty takes the model's own."""
     canvas_length: int = field(default=0, validator=validators.ge(0))
     """Tokens denoised at once; 0 takes the model's shortest that holds a line."""
     max_tokens: int = field(default=64, validator=validators.ge(1))

@@ -6,14 +6,22 @@ was trained otherwise. Prefix and suffix are tokenized apart, as in training: a 
 
 import numpy as np
 
+from dg_lsp.canvas.layout import Layout, end_of
 from dg_lsp.canvas.plan import CanvasPlan, TokenIds, token_ids
-from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import FimOrder, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.prompt import Prompt
 from dg_lsp.errors import ModelUnsupportedError
 
 SUFFIX_SHARE = 0.3
 """Share of the prompt's tokens that the suffix may take; the prefix takes what it leaves."""
+
+
+def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """`fim_prompt` with an open canvas after it."""
+    prompt_ids = fim_prompt(prompt, tokenizer, spec, max_tokens)
+    before_ids, after_ids = prompt_parts(prompt_ids, spec)
+    return Layout(prompt_ids, before_ids=before_ids, after_ids=after_ids)
 
 
 def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
@@ -26,12 +34,12 @@ def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     room = max(0, max_tokens - len(start))
     if spec.prompt_format is PromptFormat.PREFIX:
         # an empty buffer is as good as a line end, and a model needs something to go on from
-        return token_ids(np.concatenate([start, _end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
+        return token_ids(np.concatenate([start, end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
     if spec.fim is None:
         raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
     room = max(0, room - 3)
     suffix = tokenizer.encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    prefix = _end_of(tokenizer.encode(prompt.prefix), room - len(suffix))
+    prefix = end_of(tokenizer.encode(prompt.prefix), room - len(suffix))
     fim = spec.fim
     parts = [[fim.suffix_id], suffix, [fim.prefix_id], prefix]
     if fim.order is FimOrder.PREFIX_FIRST:
@@ -39,18 +47,10 @@ def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     return token_ids(np.concatenate([start, *parts, [fim.middle_id]]))
 
 
-def _end_of(prefix: TokenIds, room: int) -> TokenIds:
-    excess = len(prefix) - room
-    if excess <= 0:
-        return prefix
-    stride = max(1, room // 8)
-    return prefix[-(-excess // stride) * stride :]
-
-
 def prompt_parts(prompt_ids: TokenIds, spec: ModelSpec) -> tuple[TokenIds, TokenIds]:
     """The prefix and the suffix inside of a prompt, without sentinels."""
     body = prompt_ids[len(spec.start_ids) :]
-    if spec.fim is None:
+    if spec.fim is None or spec.prompt_format is PromptFormat.PREFIX:
         return body, body[:0]
     second = spec.fim.prefix_id if spec.fim.order is FimOrder.SUFFIX_FIRST else spec.fim.suffix_id
     at = int(np.argmax(body == second))
@@ -60,14 +60,4 @@ def prompt_parts(prompt_ids: TokenIds, spec: ModelSpec) -> tuple[TokenIds, Token
 
 def open_canvas(prompt_ids: TokenIds, spec: ModelSpec, length: int, rng: np.random.Generator) -> CanvasPlan:
     """A canvas with nothing frozen right after the prompt: masks, or random tokens for uniform noise."""
-    if isinstance(spec.sampling, MaskSampling):
-        canvas = np.full(length, spec.sampling.mask_id, np.int32)
-    else:
-        canvas = rng.integers(0, spec.vocab_size, length, dtype=np.int32)
-    return CanvasPlan(prompt_ids, canvas, np.zeros(length, np.bool_))
-
-
-def next_canvas(plan: CanvasPlan, filled_ids: TokenIds, spec: ModelSpec, rng: np.random.Generator) -> CanvasPlan:
-    """The canvas that goes on after a full one: what was filled joins the prompt."""
-    prompt_ids = token_ids(np.concatenate([plan.prompt_ids, filled_ids]))
-    return open_canvas(prompt_ids, spec, len(plan.canvas_ids), rng)
+    return Layout(prompt_ids).canvas(length, spec, rng)

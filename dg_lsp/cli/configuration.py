@@ -17,10 +17,14 @@ def settings_file(start: Path) -> Path | None:
     return next((path for path in (folder / FILE_NAME for folder in (start, *start.parents)) if _is_file(path)), None)
 
 
-def overrides(*, model: str | None, gpu_layers: int | None, threads: int | None) -> dict[str, Any]:
+def overrides(
+    *, model: str | None, gpu_layers: int | None, threads: int | None, prompt_format: str | None = None
+) -> dict[str, Any]:
     """The settings tree of what was given on the command line."""
     runtime = {"gpu_layers": gpu_layers, "threads": threads}
     tree: dict[str, Any] = {"runtime": {key: value for key, value in runtime.items() if value is not None}}
+    if prompt_format is not None:
+        tree["fill"] = {"prompt_format": str(prompt_format)}
     return tree if model is None else {**tree, "model": model}
 
 

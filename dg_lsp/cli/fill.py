@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Threads
+from dg_lsp.cli.options import Format, GpuLayers, Json, Model, Plan, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -30,6 +30,7 @@ def fill(
         float | None, typer.Option(min=1, metavar="MS", help="Take what is stable after this time, load not counted.")
     ] = None,
     plan: Plan = None,
+    prompt_format: Format = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same fill.")] = 0,
     visual: Annotated[bool, typer.Option("--visual", help="Show the canvas settling step by step.")] = False,
     as_json: Json = False,
@@ -48,7 +49,7 @@ def fill(
     offset = source.offset_at(location.line, location.column)
     if write:
         source.check_writable()
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, prompt_format=prompt_format))
     request = FillRequest(
         source.snapshot(),
         offset,

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.engine.plans import PlanName
 
 Model = Annotated[
@@ -17,4 +18,8 @@ Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", help="CPU threads of a step; 0 measures and takes the fastest.")
 ]
 Plan = Annotated[PlanName | None, typer.Option("--plan", help="How a fill is decoded, instead of what is set.")]
+Format = Annotated[
+    PromptFormat | None,
+    typer.Option("--prompt-format", help="How the place is put to the model, instead of its own way."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

@@ -38,11 +38,13 @@ def race(
     plans: Sequence[CanvasPlan],
     sampling: Sampling,
     rng: np.random.Generator,
+    *,
+    explores: bool = True,
 ) -> Iterator[tuple[Step, ...]]:
     """The states of several canvases over one prompt after each forward pass, until all have stopped.
 
     All canvases still running share each pass. Those after the first differ from it by what they sample: with mask
-    noise their first forced token, with uniform noise everything.
+    noise their first forced token, unless told not to explore; with uniform noise everything.
     """
     spec = denoiser.spec
     end_ids = token_ids(spec.end_ids)
@@ -50,7 +52,7 @@ def race(
     number = 0
     while running := [i for i, step in enumerate(steps) if step.stop is None]:
         number += 1
-        explore = number == 1 and len(plans) > 1
+        explore = explores and number == 1 and len(plans) > 1
         heat = temperature(sampling, number, explore=explore)
         predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng, running)
         for i, prediction in zip(running, predictions, strict=True):

@@ -19,6 +19,8 @@ class Draft:
     is_ended: bool
     steps: int
     """Forward passes that it took."""
+    join: float = 0.0
+    """How well what stands frozen after it follows from it, mean log probability in nats; 0 where nothing does."""
 
     @classmethod
     def empty(cls) -> "Draft":
@@ -44,10 +46,10 @@ class Draft:
 
     @property
     def score(self) -> float:
-        """Mean log probability per token in nats."""
+        """Mean log probability per token in nats, and that of the join."""
         if not len(self.confidence):
-            return 0.0
-        return float(np.log(np.maximum(self.confidence, 1e-9)).mean())
+            return self.join
+        return float(np.log(np.maximum(self.confidence, 1e-9)).mean()) + self.join
 
     @property
     def tokens_per_forward(self) -> float:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from dg_lsp.canvas.echo import Echo
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
@@ -18,11 +19,11 @@ class EchoingDenoiser:
     noise, which has no masks, stays as the model says.
     """
 
-    def __init__(self, inner: Denoiser, echo: Echo, prompt_ids: TokenIds) -> None:
+    def __init__(self, inner: Denoiser, echo: Echo, layout: Layout) -> None:
         self._inner = inner
         self._echo = echo
-        self._num_prompt = len(prompt_ids)
-        self._held = prompt_ids[:0]
+        self._num_known = layout.num_known
+        self._held = layout.prompt_ids[:0]
 
     @property
     def spec(self) -> ModelSpec:
@@ -63,8 +64,8 @@ class EchoingDenoiser:
         self._held = np.concatenate([self._held, ids])
         echoes = {}
         for i in range(len(ids)):
-            if (end := len(self._held) - len(ids) + i + 1) >= self._num_prompt:
-                echoes[i] = self._held[self._num_prompt : end]
+            if (end := len(self._held) - len(ids) + i + 1) >= self._num_known:
+                echoes[i] = self._held[self._num_known : end]
         return self._changed(prediction, echoes)
 
     def close(self) -> None:
@@ -75,7 +76,8 @@ class EchoingDenoiser:
         if not len(masks):
             return prediction
         first = int(masks[0])
-        known = np.concatenate([self._held[self._num_prompt :], canvas[:first]])
+        num_head = max(0, self._num_known - len(self._held))  # frozen before the hole
+        known = np.concatenate([self._held[self._num_known :], canvas[num_head:first]])
         at = first
         while at < len(canvas) and canvas[at] == mask_id and (echoed := self._echo.following(known)):
             prediction = self._changed(prediction, {at: known})

@@ -4,15 +4,18 @@ Is handed a denoiser and its tokenizer. Not thread-safe: one thread owns an engi
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 
 import numpy as np
 
 from dg_lsp.canvas.echo import BufferTokens, Echo
-from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.fim import SUFFIX_SHARE
+from dg_lsp.canvas.formats import in_format, layout_of
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.place import Place, allowed_lines
+from dg_lsp.context.prompt import shown_path
 from dg_lsp.context.window import prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.costs import StepCosts
@@ -47,20 +50,25 @@ class Engine:
     def __init__(
         self, denoiser: Denoiser, tokenizer: Tokenizer, settings: FillSettings, costs: StepCosts | None = None
     ) -> None:
-        """Without costs, `auto` denoises a canvas wherever the model has one."""
+        """Without costs, `auto` denoises a canvas wherever the model has one.
+
+        Raises:
+            RequestError: the model cannot be asked in the settings' prompt format.
+        """
         self._denoiser = denoiser
+        self._spec = in_format(denoiser.spec, settings.prompt_format)
         self._tokenizer = tokenizer
         self._settings = settings
         self._sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
-        self.planner = Planner(denoiser.spec, costs, wanted_length=settings.canvas_length)
+        self.planner = Planner(self._spec, costs, wanted_length=settings.canvas_length)
         """What `auto` asks. Read it, don't change it."""
         self._slots = Slots(denoiser.num_slots)
         self._buffers = BufferTokens(tokenizer, denoiser.spec.echo_match)
 
     @property
     def spec(self) -> ModelSpec:
-        """The model's."""
-        return self._denoiser.spec
+        """The model's, in the prompt format in which it is asked."""
+        return self._spec
 
     @property
     def settings(self) -> FillSettings:
@@ -89,18 +97,19 @@ class Engine:
         watch = Stopwatch()
         with watch.stage("prompt"):
             plan = self._plan(request)
-            limits = limits_of(request, self._settings, self.spec, plan, deadline)
-            enough = Enough(self._tokenizer, limits)
-            prompt_ids = self._prompt_ids(request)
-            denoiser: Denoiser = TimedDenoiser(self._denoiser, watch)
+            layout = self._layout(request, plan)
+            limits = limits_of(request, self._settings, self.spec, plan, deadline, layout)
+            enough = Enough(self._tokenizer, limits, layout.stop)
+            prompt_ids = layout.prompt_ids
+            denoiser: Denoiser = TimedDenoiser(self._denoiser, watch, self.spec)
             if echo := self._echo(request):
-                denoiser = EchoingDenoiser(denoiser, echo, prompt_ids)
+                denoiser = EchoingDenoiser(denoiser, echo, layout)
             task = Task(denoiser, limits, enough, np.random.default_rng(request.seed), echo)
             filling = filling_of(plan, task, self._sampling)
         slot = self._slots.choose(prompt_ids)
         num_decoded = filling.prefill(slot, prompt_ids, self._slots.num_shared(slot, prompt_ids))
         self._slots.hold(slot, prompt_ids)
-        drafts = yield from watch.passing_on(filling.run(slot, prompt_ids))
+        drafts = yield from watch.passing_on(filling.run(slot, layout))
         with watch.stage("postprocess"):
             verdicts = [self._judge(draft, enough, request, limits) for draft in drafts]
             candidates, rejections = rank(verdicts)
@@ -144,7 +153,8 @@ class Engine:
             return self.planner.choose(PlaceKind.of(place, max_lines))
         return PlanName.RACE if several and plan in (PlanName.AUTO, PlanName.CANVAS) else plan
 
-    def _prompt_ids(self, request: FillRequest) -> TokenIds:
+    def _layout(self, request: FillRequest, plan: PlanName) -> Layout:
+        """The place in the model's format; who goes on causally has all that precedes the hole in the prompt."""
         chars = self.spec.max_prompt_tokens * CHARS_PER_TOKEN
         prompt = prompt_at(
             request.snapshot,
@@ -153,7 +163,10 @@ class Engine:
             suffix_chars=int(chars * SUFFIX_SHARE),
             suffix_lines=request.suffix_lines,
         )
-        return fim_prompt(prompt, self._tokenizer, self.spec, self.spec.max_prompt_tokens)
+        snapshot = request.snapshot
+        prompt = replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)
+        layout = layout_of(prompt, self._tokenizer, self.spec, self.spec.max_prompt_tokens)
+        return layout.in_prompt() if plan.needs_causal_head else layout
 
     def _echo(self, request: FillRequest) -> Echo | None:
         if not (self._settings.echo and self.spec.echo_match):

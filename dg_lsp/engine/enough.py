@@ -9,24 +9,36 @@ from dg_lsp.postprocess.trim import cut_loops, goes_in_circles
 class Enough:
     """One request's rule."""
 
-    def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
+    def __init__(self, tokenizer: Tokenizer, limits: Limits, stop: str = "") -> None:
+        """A line that begins with `stop`, unless empty, is no part of the fill."""
         self._tokenizer = tokenizer
         self._limits = limits
+        self._stop = stop
 
     def is_met(self, draft: Draft) -> bool:
         """The fill has ended, has the lines that may be shown, or whole ones and took long, or goes in circles."""
         if draft.is_ended or len(draft.ids) >= self._limits.max_tokens:
             return True
         text = self._tokenizer.decode(draft.ids).decode("utf-8", "replace")
-        return self._has_lines(text) or _loops(text)
+        return self._has_lines(text) or _loops(text) or self._stop_at(text) is not None
 
     def fill(self, draft: Draft) -> bytes:
         """What may be judged of the draft: a last line that was broken off is left out where whole ones precede it."""
         fill = self._tokenizer.decode(draft.ids)
+        end = self._stop_at(fill.decode("utf-8", "surrogateescape"))
+        if end is not None:
+            return fill.decode("utf-8", "surrogateescape")[:end].encode("utf-8", "surrogateescape")
         whole = fill[: fill.rfind(b"\n") + 1]
         if draft.is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace")):
             return fill
         return whole
+
+    def _stop_at(self, text: str) -> int | None:
+        """Where the fill ends because a line begins as a stop does."""
+        if not self._stop:
+            return None
+        at = f"\n{text}".find(f"\n{self._stop}")
+        return max(0, at - 1) if at >= 0 else None
 
     def _has_lines(self, text: str) -> bool:
         whole, line_end, _ = text.rpartition("\n")

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from dg_lsp.canvas.echo import Echo
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.step import Step
@@ -24,7 +25,7 @@ class Progress:
     number: int
     """Passes so far, counted over the whole request."""
     step: Step
-    """The canvas; without one, the fill so far and what is guessed to follow."""
+    """The canvas, or its hole where some is frozen; without one, the fill so far and what is guessed to follow."""
     draft: Draft
 
 
@@ -57,7 +58,7 @@ class Filling(Protocol):
         """
         ...
 
-    def run(self, slot: int, prompt_ids: TokenIds) -> Generator[Progress, None, tuple[Draft, ...]]:
+    def run(self, slot: int, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates.
 
         Raises:

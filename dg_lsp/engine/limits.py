@@ -4,7 +4,9 @@ import math
 import time
 from dataclasses import dataclass
 
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.layout import OPEN, Layout
+from dg_lsp.canvas.pinned import HOLE_LENGTHS, MIN_SUFFIX
+from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.engine.request import FillRequest
@@ -40,15 +42,21 @@ class Limits:
 
 
 def limits_of(
-    request: FillRequest, settings: FillSettings, spec: ModelSpec, plan: PlanName, deadline: float | None
+    request: FillRequest,
+    settings: FillSettings,
+    spec: ModelSpec,
+    plan: PlanName,
+    deadline: float | None,
+    layout: Layout = OPEN,
 ) -> Limits:
     """What the request says, else the settings, else the place and the model.
 
     `deadline`, in `time.monotonic` seconds, is for a request that came earlier; None counts from now. Patience counts
-    from the same moment: who set no deadline (`math.inf`) is in no hurry.
+    from the same moment: who set no deadline (`math.inf`) is in no hurry. `layout` says what the canvas holds beside
+    the fill.
 
     Raises:
-        RequestError: the canvas is longer than the model knows.
+        RequestError: the canvas is longer than the model knows, or has no room for a fill.
     """
     seconds = (request.deadline_ms or settings.deadline_ms) / 1e3
     if deadline is None:
@@ -58,7 +66,7 @@ def limits_of(
     if max_lines is None:
         max_lines = allowed_lines(Place.at(request.snapshot.text, request.offset))
     return Limits(
-        canvas_length=canvas_length(settings.canvas_length, spec, max_lines) if plan.needs_canvas else 0,
+        canvas_length=canvas_length(settings.canvas_length, spec, max_lines, layout) if plan.needs_canvas else 0,
         max_tokens=settings.max_tokens,
         max_lines=max_lines,
         num_canvases=max(request.num_candidates, MIN_RACE) if plan is PlanName.RACE else 1,
@@ -67,15 +75,23 @@ def limits_of(
     )
 
 
-def canvas_length(wanted: int, spec: ModelSpec, max_lines: int | None) -> int:
-    """Tokens of a canvas: what is wanted, or with 0 the model's shortest that holds so many lines.
+def canvas_length(wanted: int, spec: ModelSpec, max_lines: int | None, layout: Layout = OPEN) -> int:
+    """Tokens of a canvas: what is wanted, or with 0 the model's shortest that holds so many lines and what is frozen.
 
     Raises:
-        RequestError: it is longer than the model knows.
+        RequestError: it is longer than the model knows, or has no room for a fill.
     """
     if wanted > spec.longest_block:
         raise RequestError(
             f"canvas length {wanted} is more than {spec.name} was trained for; choose at most {spec.longest_block}"
         )
-    least = 16 if max_lines == 1 else 32
+    num_frozen = len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
+    if 0 < wanted <= num_frozen:
+        raise RequestError(
+            f"canvas length {wanted} has no room beside {num_frozen} tokens that are known; choose at least"
+            f" {num_frozen + 4}"
+        )
+    least = num_frozen + (16 if max_lines == 1 else 32)
+    if spec.prompt_format is PromptFormat.PINNED:
+        least = num_frozen + (spec.hole_lengths or HOLE_LENGTHS)[-1]
     return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)

@@ -13,14 +13,16 @@ from dg_lsp.engine.stopwatch import Stopwatch
 class TimedDenoiser:
     """Counts to the stages `prefill` and `predict` of a request's stopwatch."""
 
-    def __init__(self, inner: Denoiser, watch: Stopwatch) -> None:
+    def __init__(self, inner: Denoiser, watch: Stopwatch, spec: ModelSpec | None = None) -> None:
+        """`spec` is how this request asks the model, where that is not the model's own way."""
         self._inner = inner
         self._watch = watch
+        self._spec = spec or inner.spec
 
     @property
     def spec(self) -> ModelSpec:
-        """The inner denoiser's."""
-        return self._inner.spec
+        """The inner denoiser's, unless this request asks otherwise."""
+        return self._spec
 
     @property
     def num_slots(self) -> int:

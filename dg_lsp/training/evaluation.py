@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt
+from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.snapshot import Snapshot
@@ -104,26 +105,26 @@ class Fillers:
         self._denoiser = denoiser
         self._tokenizer = tokenizer
 
-    def prompt_ids(self, question: Question) -> TokenIds:
-        """The prompt that the product would make of the file without the middle."""
+    def layout(self, question: Question) -> Layout:
+        """The layout that the product would make of the file without the middle."""
         spec = self._denoiser.spec
         text = question.text[: question.start] + question.text[question.end :]
         chars = spec.max_prompt_tokens * CHARS_PER_TOKEN
         snapshot = Snapshot(f"file:///{question.package}.py", 0, text)
         prompt = prompt_at(snapshot, question.start, prefix_chars=chars, suffix_chars=int(chars * SUFFIX_SHARE))
-        return fim_prompt(prompt, self._tokenizer, spec, spec.max_prompt_tokens)
+        return fim_layout(prompt, self._tokenizer, spec, spec.max_prompt_tokens)
 
     def answer(self, question: Question, way: Way) -> Answer:
         """One line; the prompt's prefill is not timed."""
-        prompt_ids = self.prompt_ids(question)
+        layout = self.layout(question)
         num_canvases = 2 if way.plan is PlanName.RACE else 1
         limits = Limits(way.canvas, MAX_TOKENS, max_lines=1, num_canvases=num_canvases)
         task = Task(self._denoiser, limits, Enough(self._tokenizer, limits), np.random.default_rng(0))
         sampling = with_overrides(self._denoiser.spec.sampling, way.threshold, way.order)
         filling = filling_of(way.plan, task, sampling)
-        filling.prefill(0, prompt_ids, 0)
+        filling.prefill(0, layout.prompt_ids, 0)
         started = time.perf_counter()
-        drafts = drain(filling.run(0, prompt_ids))
+        drafts = drain(filling.run(0, layout))
         best = max(drafts, key=lambda draft: draft.score)
         return Answer(best.ids, best.steps, time.perf_counter() - started)
 

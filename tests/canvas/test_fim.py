@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
-from dg_lsp.canvas.fim import fim_prompt, next_canvas, open_canvas
+from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
+from dg_lsp.canvas.fim import fim_prompt, open_canvas
 from dg_lsp.canvas.plan import CanvasPlan, token_ids
 from dg_lsp.context.prompt import Prompt
 from dg_lsp.errors import ModelUnsupportedError
@@ -51,13 +51,11 @@ def test_a_model_without_sentinels_is_refused():
         fim_prompt(Prompt("", ""), TOKENIZER, spec, 100)
 
 
-def test_the_next_canvas_has_what_was_filled_in_its_prompt():
-    rng = np.random.default_rng(0)
-    plan = open_canvas(token_ids([3, 2, 4]), MASK_SPEC, 8, rng)
-    after = next_canvas(plan, token_ids([70, 71]), MASK_SPEC, rng)
-    assert after.prompt_ids.tolist() == [3, 2, 4, 70, 71]
-    assert after.canvas_ids.tolist() == plan.canvas_ids.tolist()
-    assert not after.frozen.any()
+def test_an_open_canvas_is_all_masks():
+    plan = open_canvas(token_ids([3, 2, 4]), MASK_SPEC, 8, np.random.default_rng(0))
+    assert plan.prompt_ids.tolist() == [3, 2, 4]
+    assert plan.canvas_ids.tolist() == [MASK_ID] * 8
+    assert not plan.frozen.any()
 
 
 def test_a_plan_whose_flags_do_not_fit_is_refused():

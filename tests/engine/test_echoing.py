@@ -3,6 +3,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.echo import Echo
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.echoing import EchoingDenoiser
@@ -38,7 +39,7 @@ PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
 
 @pytest.fixture
 def echoing():
-    denoiser = EchoingDenoiser(Silent(), Echo(PROMPT[1:], NOTHING), PROMPT)
+    denoiser = EchoingDenoiser(Silent(), Echo(PROMPT[1:], NOTHING), Layout(PROMPT))
     denoiser.close()
     return denoiser
 

@@ -62,8 +62,8 @@ def test_plans_that_verify_answer_what_the_causal_one_does(fillers):
 def test_the_middle_is_not_in_its_own_prompt(fillers):
     text = "a = 1\nb = the_middle\nc = 3\n"
     start = text.index("the_middle")
-    ids = fillers.prompt_ids(Question("line end", "toy", text, start, start + len("the_middle")))
-    assert fillers._tokenizer.decode(ids).decode() == "\nc = 3\na = 1\nb = "
+    layout = fillers.layout(Question("line end", "toy", text, start, start + len("the_middle")))
+    assert fillers._tokenizer.decode(layout.prompt_ids).decode() == "\nc = 3\na = 1\nb = "
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.diffusion.step import Step
@@ -39,9 +40,9 @@ class CausalFilling:
         num_ready = len(prompt_ids) - self._num_opening
         return self._task.denoiser.prefill(slot, prompt_ids[:num_ready]) + self._num_opening
 
-    def run(self, slot: int, prompt_ids: TokenIds) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """See `Filling.run`; one draft."""
-        task, denoiser = self._task, self._task.denoiser
+    def run(self, slot: int, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """See `Filling.run`; one draft. What stands before the hole is all in the prompt."""
+        task, denoiser, prompt_ids = self._task, self._task.denoiser, layout.prompt_ids
         known_ids, num_new, draft = prompt_ids, self._num_opening, Draft.empty()
         self._room = task.max_length - len(prompt_ids)
         while not (self._is_done(draft) or task.limits.is_over()):

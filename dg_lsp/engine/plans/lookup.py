@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from dg_lsp.canvas.fim import prompt_parts
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import TokenIds, token_ids
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.filling import Progress, Task
@@ -28,11 +28,11 @@ class LookupFilling(CausalFilling):
         self._text = NOTHING
         self._num_prompt = 0
 
-    def run(self, slot: int, prompt_ids: TokenIds) -> Generator[Progress, None, tuple[Draft, ...]]:
+    def run(self, slot: int, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Filling.run`."""
-        prefix, suffix = prompt_parts(prompt_ids, self._task.denoiser.spec)
-        self._text, self._num_prompt = np.concatenate([suffix, _BORDER, prefix]), len(prompt_ids)
-        return (yield from super().run(slot, prompt_ids))
+        self._text = np.concatenate([layout.after_ids, _BORDER, layout.before_ids])
+        self._num_prompt = len(layout.prompt_ids)
+        return (yield from super().run(slot, layout))
 
     def _guess(self, slot: int, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, tuple[TokenIds, int]]:
         del slot, draft

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.engine.drain import drain
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Task
@@ -39,7 +40,7 @@ def filled(make, script, limits, room=64):
     filling = make(Task(denoiser, limits, Enough(denoiser.tokenizer, limits), np.random.default_rng(0)))
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
     filling.prefill(0, prompt, 0)
-    (draft,) = drain(filling.run(0, prompt))
+    (draft,) = drain(filling.run(0, Layout(prompt)))
     passes = denoiser.num_steps
     known = np.concatenate([prompt, draft.ids])
     assert denoiser.prefill(0, known) <= 1

@@ -1,0 +1,119 @@
+"""Prompts for models that follow instructions: the file with a gap marked, and an answer that has begun already.
+
+The line of the cursor, as far as it is written, stands frozen in the canvas only, where the answer goes on from it: a
+character typed changes no token of the cached prompt. Parts are tokenized apart, as text; what a buffer spells like a
+special token stays text.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from dg_lsp.canvas.fim import SUFFIX_SHARE
+from dg_lsp.canvas.layout import NOTHING, Layout, end_of
+from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.templates import FILL, REWRITE, Piece, Question, Special, template_of
+from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.context.prompt import Prompt
+from dg_lsp.errors import ModelUnsupportedError
+
+MAX_LINE_HEAD = 24
+"""Tokens of the cursor's line that are frozen; what a longer one has before them is shown before the gap."""
+_FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
+_NO_NAME = "a file"
+_NO_LANGUAGE = "text"
+
+
+def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """A fill: the answer begins with the cursor's own line.
+
+    Raises:
+        ModelUnsupportedError: the model has no chat template, or lacks a token of it.
+    """
+    cut = prompt.prefix.rfind("\n") + 1
+    line = tokenizer.encode(prompt.prefix[cut:])
+    excess = max(0, len(line) - MAX_LINE_HEAD)
+    excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
+    above = np.concatenate([tokenizer.encode(prompt.prefix[:cut]), line[:excess]])
+    asking = _Asking(FILL, prompt, tokenizer, spec)
+    return asking.layout(token_ids(above), NOTHING, line[excess:], max_tokens)
+
+
+def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """A rewrite of the prompt's selection by its instruction: the answer begins with the selection's indentation.
+
+    Raises:
+        ModelUnsupportedError: the model has no chat template, or lacks a token of it.
+    """
+    lines = prompt.selection.removesuffix("\n") + "\n"
+    indentation = lines[: len(lines) - len(lines.lstrip(" "))]
+    asking = _Asking(REWRITE, prompt, tokenizer, spec)
+    above = tokenizer.encode(prompt.prefix)
+    return asking.layout(above, tokenizer.encode(lines), tokenizer.encode(indentation), max_tokens)
+
+
+def fence_of(prompt: Prompt) -> str:
+    """Backticks, more than any line of the code begins with."""
+    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix))
+    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
+    return "`" * max(3, longest + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One question about one prompt."""
+
+    question: Question
+    prompt: Prompt
+    tokenizer: Tokenizer
+    spec: ModelSpec
+
+    def layout(self, above: TokenIds, selection: TokenIds, answer: TokenIds, max_tokens: int) -> Layout:
+        """At most `max_tokens` of prompt, unless the selection alone is longer; the code around it gives way."""
+        template = template_of(self.spec.template, self.spec.name)
+        question, encode = self.question, self.tokenizer.encode
+        before = self._pieces((*template.before, self._text(question.before)))
+        after = self._pieces((self._text(question.after), *template.after))
+        marked = [encode(question.opening), selection, encode(question.closing)]
+        room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
+        suffix = encode(self.prompt.suffix)[: int(room * SUFFIX_SHARE)]
+        shown = end_of(above, room - len(suffix))
+        return Layout(
+            token_ids(np.concatenate([before, shown, *marked, suffix, after])),
+            head_ids=token_ids(np.concatenate([encode(self._text(question.answer)), answer])),
+            before_ids=token_ids(np.concatenate([shown, answer])),
+            after_ids=suffix,
+            stop=fence_of(self.prompt),
+        )
+
+    def _text(self, text: str) -> str:
+        prompt = self.prompt
+        return text.format(
+            path=prompt.path or _NO_NAME,
+            language=prompt.language or _NO_LANGUAGE,
+            fence=fence_of(prompt),
+            instruction=prompt.instruction,
+        )
+
+    def _pieces(self, pieces: tuple[Piece, ...]) -> TokenIds:
+        """Texts that follow each other are one text to the tokenizer."""
+        ids: list[TokenIds] = []
+        text = ""
+        for piece in pieces:
+            if isinstance(piece, str):
+                text += piece
+                continue
+            ids += [self.tokenizer.encode(text), token_ids([self._special(piece)])]
+            text = ""
+        return token_ids(np.concatenate([*ids, self.tokenizer.encode(text)]))
+
+    def _special(self, special: Special) -> int:
+        token = self.tokenizer.special(special.spelling)
+        if token is None:
+            raise ModelUnsupportedError(
+                f"{self.spec.name} has no token {special.spelling}, which its chat template needs;"
+                " choose another prompt format"
+            )
+        return token
