@@ -6,6 +6,7 @@ repack` writes. As in `description`, nothing is guessed.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, SideFile, UniformSampling
 from dg_lsp.models.keys import Keys, shown_metadata
@@ -20,6 +21,16 @@ def describe_diffusiongemma(metadata: Mapping[str, str], vocab_size: int, name: 
 
     Raises:
         ModelUnsupportedError: a `dg.*` key is missing, odd, or asks for what this version cannot do.
+    """
+    spec = describe_uniform(metadata, vocab_size, name)
+    return replace(spec, self_conditioning=_side_file(Keys(metadata, vocab_size, name, ADVICE)))
+
+
+def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) -> ModelSpec:
+    """The same without a side file: where the weights feed back by themselves.
+
+    Raises:
+        ModelUnsupportedError: as `describe_diffusiongemma`.
     """
     keys = Keys(metadata, vocab_size, name, ADVICE)
     keys.check_version()
@@ -40,7 +51,6 @@ def describe_diffusiongemma(metadata: Mapping[str, str], vocab_size: int, name: 
         # the encoder that reads the prompt is causal, but was never asked what comes next
         has_causal_head=False,
         template=keys.text("dg.template"),
-        self_conditioning=_side_file(keys),
         metadata=shown_metadata(metadata),
     )
 
