@@ -17,6 +17,7 @@ from attrs import field, validators
 from dg_lsp.errors import SettingsError
 
 CACHES = ("auto", "cached", "recomputed")
+DTYPES = ("auto", "float32", "bfloat16", "float8")
 PROMPT_FORMATS = ("", "fim", "pinned", "prefix", "instruct")
 PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
 
@@ -35,6 +36,12 @@ class RuntimeSettings:
     """Prompts (documents) kept in the KV cache at a time."""
     cache: str = field(default="auto", validator=validators.in_(CACHES))
     """For models trained with the prompt seeing the canvas: `recomputed` is exact, `cached` fast; `auto` is exact."""
+    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|cuda(:\d{1,3})?"))
+    """Where a checkpoint directory runs: `cpu`, `cuda` or `cuda:1`; `auto` takes the first GPU there is."""
+    dtype: str = field(default="auto", validator=validators.in_(DTYPES))
+    """Number format of a checkpoint: `float32`, `bfloat16` or `float8`; `auto` is bfloat16 on a GPU, else as stored."""
+    compile: bool = False
+    """Let torch compile a checkpoint's step: minutes for each canvas length, then fewer kernels."""
 
 
 @attrs.frozen
