@@ -67,7 +67,7 @@ def limits_of(
         max_lines = allowed_lines(Place.at(request.snapshot.text, request.offset))
     return Limits(
         canvas_length=canvas_length(settings.canvas_length, spec, max_lines, layout) if plan.needs_canvas else 0,
-        max_tokens=settings.max_tokens,
+        max_tokens=request.max_tokens or settings.max_tokens,
         max_lines=max_lines,
         num_canvases=max(request.num_candidates, MIN_RACE) if plan is PlanName.RACE else 1,
         deadline=deadline,

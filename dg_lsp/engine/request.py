@@ -16,6 +16,8 @@ class FillRequest:
     num_candidates: int = 1
     max_lines: int | None = None
     """None lets the place decide: one line inside or at the end of a line with text, a block on a blank line."""
+    max_tokens: int | None = None
+    """Longest fill; None takes the setting."""
     suffix_lines: int | None = None
     """Lines after the cursor's own that the model may see; None is as many as fit."""
     deadline_ms: float | None = None
