@@ -71,6 +71,16 @@ class FillSettings:
 
 
 @attrs.frozen
+class HttpSettings:
+    """What clients of `dg-lsp serve` may ask."""
+
+    max_body_bytes: int = field(default=8_388_608, validator=validators.ge(1024))
+    """Longest body of a request; a longer one is refused."""
+    max_waiting: int = field(default=32, validator=validators.ge(1))
+    """Requests that may be inside at a time, the one that runs included; one more is refused, to be asked again."""
+
+
+@attrs.frozen
 class Settings:
     """The whole tree."""
 
@@ -78,6 +88,8 @@ class Settings:
     """A model's name or the path of a GGUF file; `dg-mini` is bundled."""
     fill: FillSettings = FillSettings()
     """Automatic and invoked completions."""
+    http: HttpSettings = HttpSettings()
+    """`dg-lsp serve`."""
     runtime: RuntimeSettings = RuntimeSettings()
     """The model's runtime."""
 
