@@ -110,7 +110,9 @@ def runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
     given = environment.get(VARIABLE, "")
     if given and given != STOCK:
         return Path(given).expanduser().absolute()
-    # several environments share the user's folder, each with a llama-cpp-python of its own
+    if sys.prefix != sys.base_prefix:  # a virtual environment: what was made for it goes when it goes
+        return Path(sys.prefix) / "share" / "dg-lsp" / "runtime"
+    # several Pythons share the user's folder, each with a llama-cpp-python of its own
     key = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:12]
     return data_folder() / "runtimes" / key
 

@@ -120,7 +120,7 @@ def _ggml() -> Any:
     """Not the ggml that `llama_cpp._ggml` loads: that is another copy, which has none of a changed one's devices."""
     from llama_cpp.llama_cpp import _base_path, _lib
 
-    if sys.platform != "win32":
+    if os.name != "nt":
         return _lib  # a handle finds the symbols of what its library needs, too
     folder = Path(_base_path)
     return _Several(*(ctypes.CDLL(str(folder / f"{name}.dll")) for name in ("ggml-base", "ggml")))

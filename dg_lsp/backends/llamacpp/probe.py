@@ -4,6 +4,7 @@
 """
 
 import functools
+import os
 import struct
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from dg_lsp.backends.llamacpp.batch import Batch
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError, ModelRuntimeError
-from dg_lsp.runtime import COMMAND
+from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
 
 NO = 10
 _WIDTH, _VOCABULARY = 32, 4
@@ -133,17 +134,26 @@ def _metadata() -> list[bytes]:
 
 def _tensors() -> dict[str, tuple[int, ...]]:
     """Names and shapes, the innermost first."""
-    square, row = (_WIDTH, _WIDTH), (_WIDTH,)
-    layer = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), square)
-    layer |= dict.fromkeys(("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm"), row)
-    layer |= dict.fromkeys(("ffn_norm", "post_ffw_norm"), row)
-    found = {"token_embd.weight": (_WIDTH, _VOCABULARY), "output_norm.weight": row, "rope_freqs.weight": (_WIDTH // 2,)}
-    return found | {f"blk.{index}.{name}.weight": shape for index in range(2) for name, shape in layer.items()}
+    matrices = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    rows = ("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+    found: dict[str, tuple[int, ...]] = {"token_embd": (_WIDTH, _VOCABULARY), "rope_freqs": (_WIDTH // 2,)}
+    found["output_norm"] = (_WIDTH,)
+    for layer in range(2):
+        found |= {f"blk.{layer}.{name}": (_WIDTH, _WIDTH) for name in matrices}
+        found |= {f"blk.{layer}.{name}": (_WIDTH,) for name in rows}
+    return {f"{name}.weight": shape for name, shape in found.items()}
 
 
 def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Leaves with the answer; with a message, too, where a runtime was named that is not the one loaded."""
+    if os.environ.get(VARIABLE, STOCK) != STOCK and library().runtime is None:
+        sys.exit(library().note)
     sys.exit(0 if sees_ahead() else NO)
+
+
+if __name__ == "__main__":
+    main()
