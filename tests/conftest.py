@@ -1,6 +1,7 @@
 """What tests of several rooms share."""
 
 import pytest
+import tiny_diffusiongemma
 from hypothesis import settings
 
 # property tests never fail because the machine is busy
@@ -31,3 +32,16 @@ class Giant(str):
 @pytest.fixture
 def giant_line():
     return Giant()
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory):
+    """The directory of a tiny random DiffusionGemma as transformers saves it, in several shards."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny-diffusiongemma"
+    return tiny_diffusiongemma.write_checkpoint(folder, shard_size="1MB")
+
+
+@pytest.fixture(scope="session")
+def tiny_repacked(tiny_checkpoint, tmp_path_factory):
+    """The same model as a repacked GGUF in float32, its side file beside it."""
+    return tiny_diffusiongemma.write_repacked(tiny_checkpoint, tmp_path_factory.mktemp("repacked") / "tiny.gguf")

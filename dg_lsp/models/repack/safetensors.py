@@ -1,0 +1,132 @@
+"""The weights of a checkpoint directory: safetensors files, one or many, by memory map.
+
+The format is a JSON header and plain numbers; it is read here so that repacking needs neither torch nor its readers.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
+from dg_lsp.weights.kinds import BF16, F16, F32, Kind
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+KINDS: dict[str, Kind] = {"F32": F32, "F16": F16, "BF16": BF16}
+_MAX_HEADER = 100_000_000
+"""Bytes; the format's own bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor of a checkpoint."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    start: int
+    """Bytes from the file's beginning."""
+
+    def raw(self) -> npt.NDArray[Any]:
+        """Its numbers by memory map, flat: float32, float16, or BF16's 16 bits as uint16."""
+        letter = {F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind]
+        return np.memmap(self.path, np.dtype(letter), "r", offset=self.start, shape=(prod(self.shape),))
+
+    def floats(self) -> npt.NDArray[np.float32]:
+        """The whole of a small tensor."""
+        return widened(self.raw(), self.kind).reshape(self.shape)
+
+
+def widened(raw: npt.NDArray[Any], kind: Kind) -> npt.NDArray[np.float32]:
+    """Numbers as `SavedTensor.raw` gives them, in float32."""
+    if kind is BF16:
+        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return raw.astype(np.float32)
+
+
+def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
+    """Where each tensor lies, by its name.
+
+    Raises:
+        InputFileError: no safetensors there, or one of them is missing.
+        ModelBrokenError: one is damaged or cut short.
+        ModelUnsupportedError: weights in a number format that is not known.
+    """
+    found: dict[str, SavedTensor] = {}
+    for path in _files(folder):
+        found |= _tensors(path)
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if not index.is_file():
+        if not (folder / SINGLE).is_file():
+            raise InputFileError(f"{folder} holds neither {SINGLE} nor {INDEX}: name the folder of a checkpoint")
+        return [folder / SINGLE]
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ModelBrokenError(f"{index} is damaged: download it again")
+    paths = [folder / Path(name).name for name in sorted(set(shards.values()))]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise InputFileError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(paths)} files): download it again")
+    return paths
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of a checkpoint's JSON file.
+
+    Raises:
+        InputFileError: it is missing, unreadable, or no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
+    except ValueError as error:
+        raise InputFileError(f"{path} is damaged: download it again") from error
+    if not isinstance(found, dict):
+        raise InputFileError(f"{path} is damaged: download it again")
+    return found
+
+
+def _tensors(path: Path) -> dict[str, SavedTensor]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            (length,) = struct.unpack("<Q", start)
+            if length > _MAX_HEADER:
+                raise ValueError(length)
+            entries: Mapping[str, Any] = json.loads(file.read(length))
+            size = file.seek(0, 2)
+    except OSError as error:
+        raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    except (struct.error, ValueError) as error:
+        raise ModelBrokenError(f"{path} is no safetensors file, or damaged: download it again") from error
+    try:
+        found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelBrokenError(f"{path} is damaged: download it again") from error
+    if any(t.start + prod(t.shape) * t.kind.block_bytes > size for t in found):
+        raise ModelBrokenError(f"{path} is cut short: download it again")
+    return {tensor.name: tensor for tensor in found}
+
+
+def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> SavedTensor:
+    begin, end = entry["data_offsets"]
+    shape = tuple(int(length) for length in entry["shape"])
+    kind = KINDS.get(entry["dtype"])
+    if kind is None:
+        raise ModelUnsupportedError(
+            f"{path.parent}: tensor {name} is of number format {entry['dtype']}: use the checkpoint in BF16, F16 or F32"
+        )
+    if end - begin != prod(shape) * kind.block_bytes or begin < 0:
+        raise ValueError(name)
+    return SavedTensor(path, name, shape, kind, data + begin)
