@@ -66,6 +66,10 @@ class FillSettings:
     """Which mask is forced when none is confident: `leftmost` or `confident`; empty takes the model's own."""
     echo: bool = True
     """Take what always followed the same tokens before in the buffer; only for models that ask for it."""
+    type_through: bool = True
+    """Give the rest of a fill again, without the model, while the user types what it says."""
+    speculate: bool = True
+    """Make the fill that follows an accepted one while it is still looked at; not on a battery."""
     check_syntax: bool = True
     """Refuse a fill that adds a syntax error where there was none."""
 

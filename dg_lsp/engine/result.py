@@ -39,6 +39,8 @@ class FillResult:
     timings: Timings
     plan: PlanName = PlanName.AUTO
     """What ran; `auto` where the request never got so far."""
+    is_cached: bool = False
+    """The rest of an earlier fill, through which the user has typed so far."""
 
     @property
     def text(self) -> str:

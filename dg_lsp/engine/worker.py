@@ -2,6 +2,9 @@
 
 A job's future stays pending while it runs, so that whoever waits can cancel it at any moment; the thread looks
 between steps. Nothing else in dg-lsp starts a thread for the model.
+
+What a fill leaves idle goes into the next one: while the user looks at ghost text, the fill that would follow it is
+made as if it had been accepted. Any request stops that.
 """
 
 import threading
@@ -10,9 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dg_lsp.engine.cache import FillCache
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.power import Power
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.candidate import Reason, Rejection
@@ -25,6 +30,8 @@ class _Job:
     deadline: float
     """`time.monotonic` seconds."""
     future: Future[FillResult]
+    is_guess: bool = False
+    """Nobody asked for it yet."""
 
 
 class Worker:
@@ -35,6 +42,10 @@ class Worker:
         """The engine once it is open, or why it could not be opened. Read it, don't run it."""
         self.ready.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it for the others
         self._settings = settings
+        self._cache = FillCache()
+        self._power = Power()
+        self._guess: _Job | None = None
+        """What would be asked next if the last fill were accepted; waits until nothing else does."""
         self._waiting: OrderedDict[str, _Job] = OrderedDict()
         self._running: _Job | None = None
         self._is_closed = False
@@ -45,7 +56,8 @@ class Worker:
     def submit(self, request: FillRequest) -> Future[FillResult]:
         """The result to come; cancelling it stops the model. An older request of the same document is cancelled.
 
-        At the deadline, which counts from here and covers waiting for the model, the future has a result.
+        At the deadline, which counts from here and covers waiting for the model, the future has a result. What an
+        earlier fill still says of this place is the result at once.
         """
         seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
         job = _Job(request, time.monotonic() + seconds, Future())
@@ -55,16 +67,30 @@ class Worker:
                 return job.future
             stale = self._waiting.pop(request.snapshot.uri, None)
             running = self._running
+            if running is not None and running.is_guess and _is_same(running.request, request):
+                self._running = replace(running, is_guess=False)  # guessed right: it is on its way
+                return running.future
+            kept = self._cache.find(request) if self._settings.type_through else None
             must_wait = not self.ready.done() or running is not None or bool(self._waiting)
-            self._waiting[request.snapshot.uri] = job
+            self._guess = self._guess_after(request, kept) if kept is not None else None
+            if kept is None:
+                self._waiting[request.snapshot.uri] = job
             self._changed.notify()
         if stale is not None:
             stale.future.cancel()
-        if running is not None and running.request.snapshot.uri == request.snapshot.uri:
+        if running is not None and (running.is_guess or running.request.snapshot.uri == request.snapshot.uri):
             running.future.cancel()
-        if must_wait:
+        if kept is not None:
+            _settle(job.future, kept)
+        elif must_wait:
             self._watch_deadline(job, seconds)
         return job.future
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs or waits, no guess either."""
+        with self._changed:
+            return self.ready.done() and not (self._running or self._waiting or self._guess)
 
     def close(self) -> None:
         """Cancels what waits, stops what runs within one denoising step, and gives the model's memory back.
@@ -102,10 +128,13 @@ class Worker:
     def _next(self) -> _Job | None:
         with self._changed:
             self._running = None
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            self._changed.wait_for(lambda: self._waiting or self._guess or self._is_closed)
             if self._is_closed:
                 return None
-            _, self._running = self._waiting.popitem(last=False)
+            if self._waiting:
+                _, self._running = self._waiting.popitem(last=False)
+            else:
+                self._running, self._guess = self._guess, None
             return self._running
 
     def _do(self, engine: Engine, job: _Job) -> None:
@@ -114,11 +143,30 @@ class Worker:
             while not job.future.done():
                 next(steps)
         except StopIteration as end:
+            self._keep(job, end.value)
             _settle(job.future, end.value)
         except Exception as error:  # noqa: BLE001 - the model thread outlives whatever one request ran into
             _settle(job.future, error)
         finally:
             steps.close()
+
+    def _keep(self, job: _Job, result: FillResult) -> None:
+        with self._changed:
+            self._cache.keep(job.request, result)
+            if not (job.is_guess or self._waiting or job.future.done()):
+                self._guess = self._guess_after(job.request, result)
+
+    def _guess_after(self, request: FillRequest, result: FillResult) -> _Job | None:
+        """The request that follows when the best candidate is accepted, unless it was made already."""
+        if not (self._settings.speculate and self._settings.type_through and result.text) or self._power.on_battery():
+            return None
+        snapshot, offset = request.snapshot, request.offset
+        text = snapshot.text[:offset] + result.text + snapshot.text[offset:]
+        accepted = replace(request, snapshot=replace(snapshot, text=text), offset=offset + len(result.text))
+        if self._cache.find(accepted) is not None:
+            return None
+        seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
+        return _Job(accepted, time.monotonic() + seconds, Future(), is_guess=True)
 
     def _refuse_all(self, error: Exception) -> None:
         while (job := self._next()) is not None:
@@ -132,6 +180,11 @@ def _settle(future: Future[FillResult], outcome: FillResult | Exception) -> None
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
+
+
+def _is_same(guessed: FillRequest, asked: FillRequest) -> bool:
+    """But for the document's version, which nobody can guess."""
+    return replace(guessed, snapshot=asked.snapshot) == asked and guessed.snapshot.text == asked.snapshot.text
 
 
 def _unfinished() -> FillResult:
