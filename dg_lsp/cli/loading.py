@@ -4,11 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+import typer
+
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.models.description import describe
-from dg_lsp.models.registry import known_names, locate
+from dg_lsp.models.memory import rooms, system_free
+from dg_lsp.models.registry import known_names, locate, ready_path
+from dg_lsp.models.selection import AUTO, select
 from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,6 +46,19 @@ class LoadedModel:
         }
 
 
+def with_model_chosen(settings: Settings) -> Settings:
+    """The settings with the model that `auto` is on this machine; it is said on standard error why."""
+    if settings.model != AUTO:
+        return settings
+    from dg_lsp.backends.llamacpp import devices
+
+    found = devices() if settings.runtime.gpu_layers else ()
+    gpus = [(device.name, device.kind, device.memory_free) for device in found]
+    chosen = select(rooms(gpus, system_free()), lambda preset: ready_path(preset) is not None)
+    typer.echo(f"dg-lsp: {AUTO} takes {chosen.name}: {chosen.reason}", err=True)
+    return attrs.evolve(settings, model=chosen.name)
+
+
 def load_model(settings: Settings) -> LoadedModel:
     """Locates, loads and describes the model of the settings.
 
@@ -48,6 +66,7 @@ def load_model(settings: Settings) -> LoadedModel:
         ModelError: no such model, broken, unsupported, or too large.
         BackendError: the runtime cannot be loaded.
     """
+    settings = with_model_chosen(settings)
     path = locate(settings.model)
 
     from dg_lsp.backends.llamacpp import LlamaModel

@@ -57,7 +57,9 @@ class Preset:
     terms: str = ""
     """Address of a licence that is no open source one, which somebody has to agree to."""
     rank: int = 0
-    """Which one `auto` takes of those that fit: the highest; 0 is never taken."""
+    """Which one `auto` takes of those that fit: the highest; 0 is never taken. DiffusionGemma for its results in code
+    (LiveCodeBench v6 69.1); then by single lines of HumanEval filled without knowing their length: DreamOn 90.8%,
+    Dream-Coder 55.3, LLaDA 48.3, LLaDA-MoE 45.8, Dream 39.4; then those that nobody reports on, and the smallest."""
 
     @property
     def folder(self) -> Path:
@@ -73,6 +75,10 @@ class Preset:
     def ready_path(self) -> Path:
         """The file that runs after the next step."""
         return self.folder / f"{self.name}.gguf"
+
+    def command(self, fetched: Path) -> str:
+        """The next step, written out for what was fetched."""
+        return self.next_step.format(path=fetched, ready=self.ready_path)
 
     @property
     def memory_bytes(self) -> int:
@@ -138,7 +144,7 @@ PRESETS = (
         family=DREAMON,
         note="checkpoint; fills of any length up to 64 tokens; no GGUF is published",
         next_step=_CONVERT,
-        rank=7,
+        rank=8,
         sources=("licence: the repository's LICENSE", "size: 7,615,616,512 parameters of two bytes"),
     ),
     Preset(
@@ -150,7 +156,7 @@ PRESETS = (
         licence="Apache-2.0",
         family=DREAM,
         note="Qwen2.5-Coder 7B made a diffusion model",
-        rank=6,
+        rank=7,
         sources=("licence: the original model's card", "size: that of dream-7b, which has the same shape"),
     ),
     Preset(
@@ -188,7 +194,7 @@ PRESETS = (
         licence="MIT",
         family=LLADA,
         note="trained as a diffusion model from the start",
-        rank=3,
+        rank=6,
         sources=("licence: the original model's card", "size and checksum: published by two who ran it"),
     ),
     Preset(
@@ -202,7 +208,7 @@ PRESETS = (
         licence="Apache-2.0",
         family=LLADA_MOE,
         note="7 B parameters, 1.4 B active",
-        rank=2,
+        rank=5,
         sources=("size and checksum: published by one who ran it, 2026-08",),
     ),
     Preset(
@@ -216,7 +222,7 @@ PRESETS = (
         licence="Apache-2.0",
         family=RND1,
         note="Qwen3 30B-A3B made a diffusion model; 3.3 B active",
-        rank=5,
+        rank=3,
         sources=(
             "licence: github.com/RadicalNumerics/RND1",
             "size and checksum of this revision: published, not run here",

@@ -6,7 +6,10 @@ from importlib import resources
 from pathlib import Path
 
 from dg_lsp.errors import ModelNotFoundError
+from dg_lsp.models.fetch import fetched_path
 from dg_lsp.models.packaged import PACKAGED, PackagedModel
+from dg_lsp.models.presets import PRESETS, Preset
+from dg_lsp.models.selection import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,20 @@ BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
 
 
 def known_names() -> tuple[str, ...]:
-    """Names that `locate` takes beside paths."""
-    return tuple(model.name for model in (*BUNDLED, *PACKAGED))
+    """Names that a model's setting takes beside paths."""
+    return (*(model.name for model in (*BUNDLED, *PACKAGED, *PRESETS)), AUTO)
+
+
+def preset_named(name: str) -> Preset | None:
+    """The preset that comes from a hub under this name."""
+    return next((preset for preset in PRESETS if preset.name == name), None)
+
+
+def ready_path(preset: Preset) -> Path | None:
+    """What runs: the preset's file or folder, or what its next step made of it; None while that is not there."""
+    if preset.next_step:
+        return preset.ready_path if preset.ready_path.is_file() else None
+    return fetched_path(preset)
 
 
 def locate(name: str) -> Path:
@@ -42,7 +57,8 @@ def locate(name: str) -> Path:
     for packaged in PACKAGED:
         if packaged.name == name:
             return _pulled_file(packaged)
-    return _file(name)
+    preset = preset_named(name)
+    return _file(name) if preset is None else _preset_path(preset)
 
 
 def _bundled_file(model: BundledModel) -> Path:
@@ -62,6 +78,19 @@ def _pulled_file(model: PackagedModel) -> Path:
     return model.path
 
 
+def _preset_path(preset: Preset) -> Path:
+    path = ready_path(preset)
+    if path is not None:
+        return path
+    fetched = fetched_path(preset)
+    if fetched is None:
+        size = f"{preset.size / 1e9:.1f} GB"
+        raise ModelNotFoundError(
+            f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})"
+        )
+    raise ModelNotFoundError(f"{preset.name} was fetched and has to be made ready once: run {preset.command(fetched)}")
+
+
 def _file(name: str) -> Path:
     try:
         path = Path(name).expanduser()
@@ -79,7 +108,7 @@ def _file(name: str) -> Path:
 
 
 def _not_found(name: str) -> str:
-    names = ", ".join(known_names())
+    names = ", ".join((*(model.name for model in BUNDLED), AUTO))
     if os.sep in name or "/" in name or name.lower().endswith(".gguf"):
-        return f"no model file {name}: check the path, or use one of the known models: {names}"
-    return f"no model {name!r}: known models are {names}; any other is given as the path of a GGUF file"
+        return f"no model file {name}: check the path, or use {names} or a name that dg-lsp models list prints"
+    return f"no model {name!r}: use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"

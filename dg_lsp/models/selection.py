@@ -1,4 +1,4 @@
-"""Which model `auto` is: the best of those that are on this machine and fit into its memory, and why. Fetches nothing."""
+"""Which model `auto` is: the best of those that are on this machine and fit into its memory, and why."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Selection:
     """A sentence."""
 
 
-def select(rooms: Sequence[Room], is_here: Callable[[Preset], bool], presets: Sequence[Preset] = PRESETS) -> Selection:
+def select(rooms: Sequence[Room], is_here: Callable[[Preset], bool]) -> Selection:
     """The preset of the highest rank that is here and fits into a GPU's free memory; else the bundled model.
 
     Every step of a model reads all of its weights that are active, and on a CPU that takes too long for models of this
@@ -27,8 +27,8 @@ def select(rooms: Sequence[Room], is_here: Callable[[Preset], bool], presets: Se
     """
     room = next((room for room in rooms if room.is_gpu), None)
     if room is None:
-        return Selection(DEFAULT, "there is no GPU that llama.cpp can use, and this model was made for a CPU")
-    ranked = sorted((preset for preset in presets if preset.rank), key=lambda preset: -preset.rank)
+        return Selection(DEFAULT, "llama.cpp uses no GPU here, and this model was made for a CPU")
+    ranked = sorted((preset for preset in PRESETS if preset.rank), key=lambda preset: -preset.rank)
     fitting = [preset for preset in ranked if preset.memory_bytes <= room.free]
     here = next((preset for preset in fitting if is_here(preset)), None)
     where = f"{_gigabytes(room.free)} free on {room.name}"

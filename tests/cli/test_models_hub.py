@@ -1,0 +1,173 @@
+"""Models from a hub on the command line: the hub stands here and has the bundled weights under another name."""
+
+import dataclasses
+import hashlib
+import io
+
+import hub_server
+import pytest
+from huggingface_hub import constants
+
+from dg_lsp.backends.llamacpp.devices import Device
+from dg_lsp.models import presets, registry, selection
+from dg_lsp.models.families import DREAM
+from dg_lsp.models.presets import Preset
+from dg_lsp.models.registry import BUNDLED
+
+WEIGHTS = BUNDLED[0].path.read_bytes()
+TINY = Preset(
+    name="tiny",
+    repository="somebody/Tiny-GGUF",
+    patterns=("Tiny.Q8_0.gguf",),
+    quantization="Q8_0",
+    size=len(WEIGHTS),
+    sha256=hashlib.sha256(WEIGHTS).hexdigest(),
+    licence="MIT",
+    family=DREAM,
+    note="for tests",
+    rank=1,
+    sources=("a book",),
+)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The hub; the user's data folder is empty."""
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1_000_000)
+    files = {"Tiny.Q8_0.gguf": WEIGHTS, "Tiny.Q2_K.gguf": b"GGUF" + b"2" * 100}
+    with hub_server.serving(TINY.repository, files) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Makes presets known, and nothing else from a hub."""
+
+    def make(*found):
+        for module in (presets, registry, selection):
+            monkeypatch.setattr(module, "PRESETS", found)
+
+    make(TINY)
+    return make
+
+
+def test_a_model_is_pulled_and_fills(dg_lsp, hub, known, tmp_path):
+    outcome = dg_lsp("models", "pull", "tiny")
+    path = TINY.folder / "Tiny.Q8_0.gguf"
+    assert (outcome.code, outcome.out) == (0, f"{path}\n")
+    assert "MIT, from somebody/Tiny-GGUF" in outcome.err
+    assert path.read_bytes() == WEIGHTS
+    hub.requests.clear()
+    again = dg_lsp("models", "pull", "tiny")
+    assert (again.code, again.out, again.err, hub.requests) == (0, outcome.out, "", [])
+    sample = tmp_path / "a.py"
+    sample.write_text("def area(width, height):\n    return width * \n")
+    filled = dg_lsp("fill", f"{sample}:2", "--model", "tiny", "--json")
+    assert filled.code == 0
+    assert '"model": "tiny"' in filled.out
+
+
+def test_list_and_show_say_what_is_known_before_and_after(dg_lsp, hub, known):
+    row = dg_lsp("models", "list").out.splitlines()[-1]
+    assert row.startswith(
+        "tiny  0.0 GB  not here yet: dg-lsp models pull tiny  (for tests; Q8_0; needs 1.6 GB of memory"
+    )
+    before = dg_lsp("models", "show", "tiny")
+    assert before.code == 0
+    for line in ("noise: mask", "architecture: dream", "mask id: 151666", "canvas lengths: 16, 32, 64, 128",
+                 "steps: 64 at most", "licence: MIT", f"sha256: {TINY.sha256}", "source: a book"):  # fmt: skip
+        assert line in before.out.splitlines()
+    assert "the file says:" not in before.out.splitlines()
+    dg_lsp("models", "pull", "tiny")
+    assert f"tiny  0.0 GB  {TINY.folder / 'Tiny.Q8_0.gguf'}  (" in dg_lsp("models", "list").out
+    after = dg_lsp("models", "show", "tiny").out
+    assert "  dg.version = 1\n" in after.split("the file says:\n")[1]
+
+
+def test_a_model_that_is_not_here_yet_says_how_to_get_it(dg_lsp, hub, known, tmp_path):
+    sample = tmp_path / "a.py"
+    sample.write_text("x = \n")
+    outcome = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "dg-lsp models pull tiny" in outcome.err
+
+
+def test_pull_takes_a_folder_instead_of_the_hub(dg_lsp, hub, known, tmp_path):
+    stick = tmp_path / "stick"
+    stick.mkdir()
+    (stick / "Tiny.Q8_0.gguf").write_bytes(WEIGHTS)
+    assert dg_lsp("models", "pull", "tiny", "--from", stick).code == 0
+    assert hub.requests == []
+    assert (TINY.folder / "Tiny.Q8_0.gguf").read_bytes() == WEIGHTS
+
+
+def test_pull_takes_another_file_of_the_repository(dg_lsp, hub, known):
+    outcome = dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q2_K.gguf", "--revision", "main")
+    assert (outcome.code, outcome.out) == (0, f"{TINY.folder / 'Tiny.Q2_K.gguf'}\n")
+    assert dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q9.gguf").code == 3
+
+
+@pytest.mark.parametrize(("option", "value"), [("--file", "a.gguf"), ("--revision", "main")])
+def test_a_bundled_model_has_no_other_files(dg_lsp, hub, option, value):
+    assert dg_lsp("models", "pull", "dg-mini", option, value).code == 2
+
+
+def test_a_pull_that_fails_is_exit_code_3_in_one_line(dg_lsp, hub, known):
+    hub.failure = (503, {})
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "status 503" in outcome.err.splitlines()[-1]
+
+
+def test_a_licence_that_is_not_open_is_agreed_to_first(dg_lsp, hub, known, monkeypatch):
+    known(dataclasses.replace(TINY, terms="https://example.org/terms", licence="Terms of Somebody"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert (outcome.code, hub.requests) == (2, [])
+    assert "https://example.org/terms" in outcome.err
+    assert dg_lsp("models", "pull", "tiny", "--accept-licence").code == 0
+
+
+def test_what_has_to_be_done_next_is_said_until_it_is_done(dg_lsp, hub, known, tmp_path):
+    known(dataclasses.replace(TINY, next_step="make {path} {ready}"))
+    outcome = dg_lsp("models", "pull", "tiny")
+    fetched, ready = TINY.folder / "Tiny.Q8_0.gguf", TINY.folder / "tiny.gguf"
+    assert outcome.out == f"{fetched}\n"
+    assert outcome.err.splitlines()[-1] == f"next, once: make {fetched} {ready}"
+    assert f"fetched, to be made ready once: make {fetched} {ready}" in dg_lsp("models", "list").out
+    sample = tmp_path / "a.py"
+    sample.write_text("x = \n")
+    refused = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
+    assert refused.code == 3
+    assert f"run make {fetched} {ready}" in refused.err
+    ready.write_bytes(WEIGHTS)
+    assert dg_lsp("models", "pull", "tiny").out == f"{ready}\n"
+    assert dg_lsp("fill", f"{sample}:1", "--model", "tiny", "--json").code in (0, 1)
+
+
+def test_auto_takes_the_bundled_model_on_a_cpu_and_says_why(dg_lsp, hub, known, monkeypatch):
+    from dg_lsp.backends import llamacpp
+
+    monkeypatch.setattr(llamacpp, "devices", lambda: (Device("CPU", "cpu", 1 << 35, 1 << 36),))
+    outcome = dg_lsp("models", "show", "auto")
+    assert outcome.code == 0
+    assert outcome.out.startswith("name: dg-mini\n")
+    assert outcome.err.startswith("dg-lsp: auto takes dg-mini: llama.cpp uses no GPU here")
+
+
+def test_auto_takes_what_is_here_and_fits_a_gpu(dg_lsp, hub, known, monkeypatch, tmp_path):
+    from dg_lsp.backends import llamacpp
+
+    monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
+    assert "tiny would fit: dg-lsp models pull tiny" in dg_lsp("models", "show", "auto").err
+    dg_lsp("models", "pull", "tiny")
+    sample = tmp_path / "a.py"
+    sample.write_text("def area(width, height):\n    return width * \n")
+    filled = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json")
+    assert filled.code == 0
+    assert '"model": "tiny"' in filled.out
+    assert "dg-lsp: auto takes tiny: the best model here that fits into 8.6 GB free on RTX" in filled.err
+    kept_off = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
+    assert '"model": "dg-mini"' in kept_off.out

@@ -1,0 +1,111 @@
+"""A small hub on this machine: the part of the real one's interface that a fetch needs, and ways to break off."""
+
+import contextlib
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "c0ffee" + 34 * "0"
+
+
+class HubServer(ThreadingHTTPServer):
+    """Serves `files`, by path, as one repository."""
+
+    daemon_threads = True
+
+    def __init__(self, repository, files):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repository = repository
+        self.files = files
+        self.in_git = set()
+        """Paths that are kept in git itself, so that their SHA-256 is not known."""
+        self.cut_after = None
+        """Bytes of one answer after which the connection is closed."""
+        self.knows_ranges = True
+        self.damages = False
+        self.failure = None
+        """Status and headers of every answer."""
+        self.requests = []
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def ranges(self):
+        """What was asked for, of files only; None is all of one."""
+        return [asked for path, asked in self.requests if "/resolve/" in path]
+
+    def tree(self):
+        entries = [{"type": "directory", "path": "folder", "oid": 40 * "0", "size": 0}]
+        for path, content in self.files.items():
+            blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+            entry = {"type": "file", "path": path, "size": len(content), "oid": blob}
+            if path not in self.in_git:
+                digest = hashlib.sha256(content).hexdigest()
+                entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
+                entry["oid"] = 40 * "1"
+            entries.append(entry)
+        return entries
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        hub, path = self.server, unquote(urlsplit(self.path).path)
+        hub.requests.append((path, self.headers.get("Range")))
+        if hub.failure is not None:
+            self.answer(hub.failure[0], b"{}", hub.failure[1])
+        elif path.startswith(f"/api/models/{hub.repository}/revision/"):
+            self.answer(200, json.dumps({"id": hub.repository, "sha": COMMIT, "siblings": []}).encode())
+        elif path == f"/api/models/{hub.repository}/tree/{COMMIT}":
+            self.answer(200, json.dumps(hub.tree()).encode())
+        elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
+            self.send_file(hub.files.get(path.split(f"/resolve/{COMMIT}/")[1]))
+        else:
+            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    def send_file(self, content):
+        if content is None:
+            self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+            return
+        if self.server.damages:
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        asked = self.headers.get("Range") if self.server.knows_ranges else None
+        start = int(asked.removeprefix("bytes=").rstrip("-").split("-")[0]) if asked else 0
+        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
+        self.answer(206 if asked else 200, content[start:], headers, cut=self.server.cut_after)
+
+    def answer(self, status, body, headers=None, cut=None):
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        self.wfile.write(body if cut is None else body[:cut])
+        if cut is not None and cut < len(body):
+            self.close_connection = True
+
+
+@contextlib.contextmanager
+def serving(repository, files):
+    """The server, answering until the block ends."""
+    server = HubServer(repository, files)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
