@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
 from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
 from dg_lsp.bench.recompute import Comparison, compare_recomputed
 from dg_lsp.bench.steps import BatchTimes, Overhead, StepTimes, measure_batches, measure_overhead, measure_steps
@@ -108,7 +111,7 @@ def measure(settings: Settings, rounds: int) -> StepReport:
     return StepReport(spec.name, denoiser.threads, times, batches, shares, overhead, comparisons)
 
 
-def _shares(engine: Engine, denoiser: LlamaDenoiser) -> Shares:
+def _shares(engine: Engine, denoiser: OpenedDenoiser) -> Shares:
     context, reducer = denoiser._context, denoiser._reducer  # noqa: SLF001  (looked at, not used)
     decode = ((context, "decode"), (context, "logits"))
     return measure_shares(engine, denoiser, list(_requests()), decode=decode, reduction=((reducer, "reduce"),))
@@ -131,9 +134,8 @@ def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, roun
         for architecture in ("qwen2", "dream"):
             write_twin(Path(folder, architecture), sizes, architecture, spec.vocab_size)
         cached = LlamaDenoiser(LlamaModel.load(Path(folder, "qwen2"), settings.runtime), spec, settings.runtime)
-        recomputing = RecomputingDenoiser(
-            LlamaModel.load(Path(folder, "dream"), settings.runtime), spec, threads=cached.threads
-        )
+        runtime = attrs.evolve(settings.runtime, threads=cached.threads, cache="recomputed")
+        recomputing = RecomputingDenoiser(LlamaModel.load(Path(folder, "dream"), runtime), spec, runtime)
         try:
             return compare_recomputed(cached, recomputing, COMPARED_PROMPT, COMPARED_CANVASES, rounds=rounds)
         finally:

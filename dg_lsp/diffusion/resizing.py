@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.plan import Flags, TokenIds
+from dg_lsp.canvas.plan import Flags, TokenIds, among, token_ids
 from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.step import Step
@@ -20,7 +20,10 @@ class Resizing:
 
     def __init__(self, step: Step, sampling: MaskSampling, *, can_grow: bool) -> None:
         self._mask_id = sampling.mask_id
-        self._expand_id, self._delete_id = sampling.expand_id, sampling.delete_id
+        self._expand_id = sampling.expand_id
+        self._expanding, self._deleting = (
+            token_ids([] if token is None else [token]) for token in (sampling.expand_id, sampling.delete_id)
+        )
         self._room = sampling.max_free - int((~step.frozen).sum()) if can_grow else 0
 
     def possible(self, prediction: Prediction) -> Prediction:
@@ -33,14 +36,14 @@ class Resizing:
 
     def deleting(self, draft_ids: TokenIds) -> Flags:
         """Where the draft says that a mask is too much."""
-        return draft_ids == (-1 if self._delete_id is None else self._delete_id)
+        return among(draft_ids, self._deleting)
 
     def resized(self, step: Step, taken: Flags) -> Step:
         """The canvas with what was taken done: two masks for an expansion, none for a deletion."""
-        if self._expand_id is None and self._delete_id is None:
+        if not (len(self._expanding) or len(self._deleting)):
             return step
         deleted = _with_masks_after(taken & self.deleting(step.canvas_ids), ~step.committed)
-        wanted = taken & (step.canvas_ids == (-1 if self._expand_id is None else self._expand_id))
+        wanted = taken & among(step.canvas_ids, self._expanding)
         expanded = wanted & (np.cumsum(wanted) <= self._room + int(deleted.sum()))
         if not (wanted | deleted).any():
             return step

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dg_lsp.canvas.spec import CAUSAL_BLOCK, FimTokens, MaskSampling, ModelSpec, PromptFormat, SpecialTokens
 from dg_lsp.models.diffusiongemma import describe_diffusiongemma
 from dg_lsp.models.keys import Keys, shown_metadata
+from dg_lsp.models.masked import describe_masked
 
 CAUSAL_PROMPT = 1024
 """Longest prompt of a causal model: they take far more, but what a keystroke may cost does not."""
-DIFFUSION_ARCHITECTURES = ("dream", "llada", "llada-moe", "rnd1", "diffusion-gemma")
-"""llama.cpp's own; they say nothing of how they want to be asked."""
+UNPACKED = "diffusion-gemma"
+"""The architecture of files that have to be repacked before they describe themselves."""
 
 
 def describe(
@@ -21,15 +22,19 @@ def describe(
 ) -> ModelSpec:
     """The spec of a model from its file's metadata.
 
-    A file that says nothing of diffusion is a causal model, where its vocabulary's special tokens are given.
+    Where its vocabulary's special tokens are given, a file that says nothing of diffusion is a masked diffusion model
+    if its architecture and name are known as one's, else a causal model.
 
     Raises:
         ModelUnsupportedError: a `dg.*` key is missing, odd, or asks for what this version cannot do.
     """
     keys = Keys(metadata, vocab_size, name)
     is_stock = not any(key.startswith("dg.") for key in metadata)
-    if is_stock and specials is not None and metadata.get("general.architecture") not in DIFFUSION_ARCHITECTURES:
-        return _causal(metadata, vocab_size, name, specials)
+    if is_stock and specials is not None:
+        if masked := describe_masked(metadata, vocab_size, name, specials):
+            return masked
+        if metadata.get("general.architecture") != UNPACKED:
+            return _causal(metadata, vocab_size, name, specials)
     if metadata.get("dg.noise") == "uniform":
         return describe_diffusiongemma(metadata, vocab_size, name)
     keys.check_version()

@@ -23,7 +23,7 @@ from dg_lsp.backends.llamacpp.match import check_match
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled, whole
 from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
-from dg_lsp.backends.llamacpp.threads import ThreadChoice, choose_threads, physical_cores, thread_candidates
+from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.plan import Flags, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction
@@ -72,9 +72,9 @@ class LlamaDenoiser:
         capacity = self._context.batch.capacity
         self._prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
         self._cache = PromptCache(settings.num_slots, self._context.num_cells)
-        self._reducer = Reducer(spec.banned_ids)
+        self._reducer = Reducer.of(spec)
         self._greedy = np.random.default_rng(0)  # asked for nothing at temperature 0
-        self.thread_choice = self._choose_threads(settings.threads)
+        self.thread_choice = threads_for(settings.threads, self._measured, on_gpu=model.on_gpu)
         self._context.set_threads(self.thread_choice.threads)
         self._candidates = Candidates(self._context, self._budget, spec, wanted=device_candidates)
 
@@ -269,21 +269,10 @@ class LlamaDenoiser:
         self._context.crop(slot, 0)
         self._cache.hold(slot, token_ids([]))
 
-    def _choose_threads(self, wanted: int) -> ThreadChoice:
-        cores = physical_cores()
-        if wanted:
-            # Beyond the machine's own threads nothing gains, and ggml aborts beyond a few hundred.
-            return ThreadChoice(min(wanted, 2 * cores), ())
-        if self._model.on_gpu:
-            return ThreadChoice(min(cores, 4), ())
-        length = min(16, self._budget.canvas_tokens)
-        ids = np.zeros(length, dtype=np.int32)
-        positions, sequences = np.arange(length, dtype=np.int32), np.zeros(length, dtype=np.int32)
-
-        def step(threads: int) -> None:
-            self._context.set_threads(threads)
-            self._context.batch.put_tokens(ids, positions, sequences, 1)
-            self._context.decode(causal=False)
-            self._context.crop(0, 0)
-
-        return choose_threads(step, thread_candidates(cores))
+    def _measured(self, threads: int) -> None:
+        """A step, for the choice of threads."""
+        positions = np.arange(min(16, self._budget.canvas_tokens), dtype=np.int32)
+        self._context.set_threads(threads)
+        self._context.batch.put_tokens(np.zeros_like(positions), positions, 0, 1)
+        self._context.decode(causal=False)
+        self._context.crop(0, 0)

@@ -1,5 +1,6 @@
 """Weights and vocabulary of one GGUF file."""
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from dg_lsp.backends.llamacpp.devices import has_gpu
 from dg_lsp.backends.llamacpp.failures import load_error
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.modelfile import checked_size
+from dg_lsp.backends.llamacpp.relabel import CACHED, IN_MEMORY, architecture_of, relabelled
 from dg_lsp.backends.llamacpp.tokenizer import LlamaTokenizer
 from dg_lsp.errors import BackendError, ModelUnsupportedError
 from dg_lsp.settings import RuntimeSettings
@@ -47,22 +49,24 @@ class LlamaModel:
 
     @classmethod
     def load(cls, path: Path, settings: RuntimeSettings) -> "LlamaModel":
-        """Reads a GGUF file.
+        """Reads a GGUF file; where the settings want a cache, under a name with which llama.cpp gives it one.
 
         Raises:
             ModelNotFoundError, ModelBrokenError, ModelUnsupportedError, ModelMemoryError, ModelError: see `errors`.
             BackendError: llama-cpp-python cannot be loaded.
         """
         size_bytes = checked_size(path)
+        other = CACHED.get(architecture_of(path), "") if settings.cache == "cached" else ""
         native = library()
         on_gpu = settings.gpu_layers != 0 and has_gpu()
         params = native.api.llama_model_default_params()
         params.n_gpu_layers = settings.gpu_layers if on_gpu else 0
-        if size_bytes < _MAPPED_BYTES:
+        if size_bytes < _MAPPED_BYTES or (other and not IN_MEMORY):
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
         params.use_extra_bufts = not native.has_tiles
         native.log.forget_trouble()
-        handle = native.api.llama_model_load_from_file(str(path).encode(), params)
+        with relabelled(path, other) if other else contextlib.nullcontext(path) as source:
+            handle = native.api.llama_model_load_from_file(str(source).encode(), params)
         if not handle:
             raise load_error(path, native.log.trouble)
         try:

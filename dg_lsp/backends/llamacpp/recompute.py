@@ -1,61 +1,75 @@
-"""The denoiser for architectures that llama.cpp runs without a KV cache (`dream`, `llada`): nothing is remembered.
+"""The denoiser for models trained to see all of prompt and canvas from everywhere: every step computes both again.
 
-Every step decodes the whole prompt again, all of it bidirectionally, as llama.cpp's own `llama-diffusion-cli` does.
+Exact, and slow: nothing of a prompt can be kept, since all of it depends on the canvas. llama.cpp runs its own
+diffusion architectures (`dream`, `llada`, `llada-moe`, `rnd1`) only so; Open-dCoder, a `qwen2`, has to be asked for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dg_lsp.backends.checks import check_prompt_length, check_slot, check_temperature, checked_canvases, checked_ids
-from dg_lsp.backends.llamacpp.budget import ContextBudget
+from dg_lsp.backends.llamacpp.asked import Asked, completed, with_masks
+from dg_lsp.backends.llamacpp.budget import MAX_CANVASES, ContextBudget
 from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.failures import decode_error
+from dg_lsp.backends.llamacpp.match import check_vocabulary
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled
 from dg_lsp.backends.llamacpp.reduce import Reducer
+from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.plan import TokenIds, token_ids
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.errors import BackendError, ModelUnsupportedError
+from dg_lsp.errors import BackendError, RequestError
+from dg_lsp.settings import RuntimeSettings
+
+_MEASURED = 16
+_NOTHING = token_ids([])
 
 
 class RecomputingDenoiser:
-    """See `Denoiser`. One slot; only for the thread that loaded the model. Takes the model over and closes it too."""
+    """See `Denoiser`. Only for the thread that loaded the model. Takes the model over and closes it too."""
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, *, threads: int) -> None:
-        """Makes a context that holds the longest prompt and canvas in one batch.
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+        """Makes a context that holds the longest prompt and canvas in one batch, and measures the threads.
 
         Raises:
-            ModelUnsupportedError: the architecture has a KV cache.
+            ModelUnsupportedError: spec and model do not belong together.
             ModelMemoryError: llama.cpp has no memory for it.
         """
-        if model.has_cache:
-            raise ModelUnsupportedError(f"{model.path} has a KV cache; open it with LlamaDenoiser")
-        longest = max(spec.canvas_lengths)
-        length = spec.max_prompt_tokens + longest
+        check_vocabulary(spec, model)
         self.spec = spec
-        self.num_slots = 1
+        self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer
         self._model = model
-        budget = ContextBudget(
-            context_length=length,
-            slot_limit=length,
-            batch_tokens=length,
-            canvas_tokens=length,  # without a cache llama.cpp computes the logits of every token, wanted or not
-            num_sequences=1,
-            longest_canvas=longest,
-        )
-        self._context = LlamaContext(model, budget, flash_attention=model.on_gpu)
-        self._context.set_threads(threads)
-        self._reducer = Reducer(spec.banned_ids)
-        self._prompt = token_ids([])
+        self._budget = _budget(spec, settings, model.trained_context_length)
+        self._context = LlamaContext(model, self._budget, flash_attention=model.on_gpu)
+        self._reducer = Reducer.of(spec)
+        self._prompts: dict[int, TokenIds] = {}
+        self.thread_choice = threads_for(settings.threads, self._measured, on_gpu=model.on_gpu)
+        self._context.set_threads(self.thread_choice.threads)
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a step."""
+        return self.thread_choice.threads
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and canvas together."""
+        return self._budget.slot_limit
+
+    @property
+    def prompt_limit(self) -> int:
+        """Longest prompt in tokens."""
+        return self._budget.prompt_limit
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`; only notes the prompt, all of which every step will decode."""
         check_slot(slot, self.num_slots)
         wanted = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
-        check_prompt_length(len(wanted), self.spec.max_prompt_tokens)
-        self._prompt = token_ids(wanted)
+        check_prompt_length(len(wanted), self.prompt_limit)
+        self._prompts[slot] = token_ids(wanted)
         return len(wanted)
 
     def predict(
@@ -66,17 +80,27 @@ class RecomputingDenoiser:
         rng: np.random.Generator,
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
-        """See `Denoiser.predict`; one decode per canvas."""
+        """See `Denoiser.predict`; as many canvases in one decode as fit, each with the prompt before it."""
         del lanes  # nothing is kept of a canvas
         check_slot(slot, self.num_slots)
         check_temperature(temperature)
+        prompt, room = self._prompts.get(slot, _NOTHING), self._budget.slot_limit
         checked = checked_canvases(
-            canvases, self.spec.vocab_size, max_canvases=8, max_canvas_tokens=max(self.spec.canvas_lengths)
+            canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=MAX_CANVASES * room
         )
-        return [self._predict(canvas, temperature, rng) for canvas in checked]
+        longest = max(map(len, checked))
+        if len(prompt) + longest > room:
+            raise RequestError(
+                f"a prompt of {len(prompt)} tokens and a canvas of {longest} do not fit: the context takes {room}; "
+                "raise context_length"
+            )
+        said: list[Prediction] = []
+        for group in _groups(with_masks(checked, self.spec), len(prompt), room):
+            said += self._decode(Asked(prompt, group, self.spec), temperature, rng)
+        return completed(checked, said, self.spec)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; these architectures attend in both directions only.
+        """See `Denoiser.extend`; these models attend in both directions only.
 
         Raises:
             BackendError: always.
@@ -89,14 +113,57 @@ class RecomputingDenoiser:
         self._context.close()
         self._model.close()
 
-    def _predict(self, canvas: TokenIds, temperature: float, rng: np.random.Generator) -> Prediction:
-        is_open = open_positions(canvas, self.spec)
-        num_open = int(is_open.sum())
-        if not num_open:
-            return settled(canvas)
-        ids = token_ids(np.concatenate([self._prompt, canvas]))
-        positions = np.arange(len(ids), dtype=np.int32)
-        self._context.batch.put_tokens(ids, positions, np.zeros_like(positions), 1)
+    def _decode(self, asked: Asked, temperature: float, rng: np.random.Generator) -> list[Prediction]:
+        """One decode, every canvas a sequence of its own; nothing of it stays in a cache."""
+        context, has_cache = self._context, self._model.has_cache
+        # without a cache llama.cpp computes the logits of every token, wanted or not
+        outputs = np.full(len(asked.ids), not has_cache, dtype=np.int8)
+        outputs[asked.rows] = 1
+        positions = np.concatenate([np.arange(length, dtype=np.int32) for length in asked.lengths])
+        sequences = np.repeat(np.arange(len(asked.lengths), dtype=np.int32), asked.lengths)
+        context.batch.put_tokens(asked.ids, positions, sequences, outputs)
+        try:
+            if status := context.decode(causal=False):
+                raise decode_error(status)
+            logits = context.logits(len(asked.rows)) if has_cache else context.logits(len(asked.ids))[asked.rows]
+            return asked.predictions(self._reducer.reduce(logits, temperature, rng))
+        finally:
+            for sequence in range(len(asked.lengths)) if has_cache else ():
+                context.crop(sequence, 0)
+
+    def _measured(self, threads: int) -> None:
+        self._context.set_threads(threads)
+        positions = np.arange(min(_MEASURED, self._budget.slot_limit), dtype=np.int32)
+        self._context.batch.put_tokens(np.zeros_like(positions), positions, 0, 1)
         self._context.decode(causal=False)
-        logits = self._context.logits(len(ids))[len(self._prompt) :]
-        return merged(canvas, is_open, self._reducer.reduce(logits[is_open], temperature, rng), slice(0, num_open))
+        if self._model.has_cache:
+            self._context.crop(0, 0)
+
+
+def _budget(spec: ModelSpec, settings: RuntimeSettings, trained_length: int) -> ContextBudget:
+    """Prompt, canvas and what a canvas may grow by, all in one batch."""
+    sampling = spec.sampling
+    grown = sampling.max_free if isinstance(sampling, MaskSampling) and sampling.expand_id is not None else 0
+    longest = spec.longest_block + grown
+    wanted = settings.context_length or spec.max_prompt_tokens + longest
+    length = min(wanted, trained_length)
+    return ContextBudget(
+        context_length=length,
+        slot_limit=length,
+        batch_tokens=length,
+        canvas_tokens=length,
+        num_sequences=MAX_CANVASES,
+        longest_canvas=longest,
+    )
+
+
+def _groups(canvases: Sequence[TokenIds], num_before: int, room: int) -> Iterator[list[TokenIds]]:
+    """Runs of canvases that fit into one batch, each with so many tokens before it."""
+    group: list[TokenIds] = []
+    for canvas in canvases:
+        if sum(num_before + len(other) for other in (*group, canvas)) > room:
+            yield group
+            group = []
+        group.append(canvas)
+    if group:
+        yield group

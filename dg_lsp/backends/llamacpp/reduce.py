@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError
 
@@ -49,6 +50,11 @@ class Reducer:
         self._expand_id = expand_id
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "Reducer":
+        """As a model's spec wants it."""
+        return cls(spec.banned_ids, spec.sampling.expand_id if isinstance(spec.sampling, MaskSampling) else None)
+
     def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Reduced:
         """Reduces logits of shape (N, V), which are overwritten.
 
@@ -79,6 +85,10 @@ class Reducer:
             unexpanded_ids=unexpanded[0],
             unexpanded_confidence=unexpanded[1],
         )
+
+    def weights(self, num_rows: int) -> Floats:
+        """Probabilities of what was reduced last, the best token's being 1; shape (num_rows, V), until the next."""
+        return self._scratch[:num_rows]
 
     def _memory(self, shape: tuple[int, ...]) -> Floats:
         if self._scratch.shape[0] < shape[0] or self._scratch.shape[1] != shape[1]:

@@ -64,6 +64,17 @@ def _mean_of_better(times: Sequence[float]) -> float:
     return sum(kept) / len(kept)
 
 
+def threads_for(wanted: int, step: Callable[[int], None], *, on_gpu: bool) -> ThreadChoice:
+    """What is wanted, or with 0 what is fastest; on a GPU a few are enough."""
+    cores = physical_cores()
+    if wanted:
+        # Beyond the machine's own threads nothing gains, and ggml aborts beyond a few hundred.
+        return ThreadChoice(min(wanted, 2 * cores), ())
+    if on_gpu:
+        return ThreadChoice(min(cores, 4), ())
+    return choose_threads(step, thread_candidates(cores))
+
+
 def thread_candidates(num_cores: int) -> tuple[int, ...]:
     """1, 2, 4, ... and the number of cores itself."""
     powers = {1 << bit for bit in range(num_cores.bit_length()) if 1 << bit <= num_cores}

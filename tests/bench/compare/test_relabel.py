@@ -33,7 +33,7 @@ def test_a_relabelled_model_computes_what_the_model_computes(bundled, tmp_path):
     relabelled = LlamaModel.load(tmp_path / "rnd1.gguf", RUNTIME)
     assert relabelled.metadata["general.architecture"] == "rnd1"
     spec = dataclasses.replace(model.spec, max_prompt_tokens=64)
-    other = RecomputingDenoiser(relabelled, spec, threads=1)
+    other = RecomputingDenoiser(relabelled, spec, RUNTIME)
     rng = np.random.default_rng(0)
     prompt = denoiser.tokenizer.encode("def area(w, h):\n    return ")
     np.testing.assert_array_equal(other.tokenizer.encode("def area(w, h):\n    return "), prompt)

@@ -1,0 +1,29 @@
+"""Which denoiser runs a model: what its spec says it was trained with, and what the settings want of it."""
+
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
+from dg_lsp.backends.llamacpp.shifted import ShiftedDenoiser
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.settings import RuntimeSettings
+
+OpenedDenoiser = LlamaDenoiser | RecomputingDenoiser
+
+
+def denoiser_of(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> OpenedDenoiser:
+    """Takes the model over, unless it raises.
+
+    Raises:
+        ModelUnsupportedError: spec and model do not belong together, or a cache is wanted where there can be none.
+        ModelMemoryError: no memory for it.
+    """
+    if not spec.is_bidirectional:
+        return LlamaDenoiser(model, spec, settings)
+    if settings.cache != "cached":
+        return RecomputingDenoiser(model, spec, settings)
+    if not model.has_cache:
+        raise ModelUnsupportedError(
+            f"{spec.name} computes its prompt in both directions and has nothing to cache; set runtime.cache to auto"
+        )
+    return ShiftedDenoiser(model, spec, settings) if spec.is_shifted else LlamaDenoiser(model, spec, settings)

@@ -1,0 +1,214 @@
+"""Tiny random masked diffusion models: as GGUF files of llama.cpp's architectures, and what they compute, in numpy.
+
+Float32 throughout, so that both agree to rounding. Random weights answer noise, but the same noise everywhere.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+MASK, END, EXPAND, DELETE, START = range(5)
+SPECIALS = ("<|mask|>", "<|end|>", "<|expand|>", "<|delete|>", "<|start|>")
+ARCHITECTURES = ("dream", "llada", "llada-moe", "rnd1")
+SHIFTED = ("dream", "rnd1", "qwen2")
+MERGES = (("s", "e"), ("se", "l"), ("sel", "f"), ("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("e", "r"), ("i", "n"))
+EPSILON = 1e-6
+ROPE_BASE = 10_000.0
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One model. Heads are 16 wide."""
+
+    architecture: str
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 4
+    hidden: int = 96
+    experts: int = 4
+    used_experts: int = 2
+    trained_length: int = 2048
+    seed: int = 0
+    tensors: dict = field(default_factory=dict, compare=False)
+
+    @property
+    def is_mixture(self):
+        return self.architecture in ("llada-moe", "rnd1", "qwen3moe")
+
+    @property
+    def is_shifted(self):
+        return self.architecture in SHIFTED
+
+    @property
+    def head_width(self):
+        return self.width // self.heads
+
+
+def letters():
+    """GPT-2's printable stand-ins for the 256 bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    extra = iter(range(256, 512))
+    return [chr(byte) if byte in plain else chr(next(extra)) for byte in range(256)]
+
+
+TOKENS = (*SPECIALS, *letters(), *("".join(pair) for pair in MERGES))
+
+
+def make(architecture, **sizes):
+    """Random weights."""
+    tiny = Tiny(architecture, **sizes)
+    rng = np.random.default_rng(tiny.seed)
+
+    def random(name, *shape, scale=None):
+        values = rng.standard_normal(shape, np.float32) * np.float32(scale or 2 / np.sqrt(shape[-1]))
+        tiny.tensors[f"{name}.weight"] = values
+
+    def near_one(name, size):
+        tiny.tensors[f"{name}.weight"] = 1 + 0.2 * rng.standard_normal(size, np.float32)
+
+    kv_width = tiny.kv_heads * tiny.head_width
+    random("token_embd", len(TOKENS), tiny.width, scale=0.5)
+    random("output", len(TOKENS), tiny.width, scale=0.4)
+    near_one("output_norm", tiny.width)
+    for layer in range(tiny.layers):
+        block = f"blk.{layer}"
+        near_one(f"{block}.attn_norm", tiny.width)
+        near_one(f"{block}.ffn_norm", tiny.width)
+        for name, rows in (("q", tiny.width), ("k", kv_width), ("v", kv_width)):
+            random(f"{block}.attn_{name}", rows, tiny.width)
+            if tiny.architecture in ("dream", "qwen2"):
+                tiny.tensors[f"{block}.attn_{name}.bias"] = rng.standard_normal(rows, np.float32)
+        random(f"{block}.attn_output", tiny.width, tiny.width)
+        if tiny.is_mixture:
+            near_one(f"{block}.attn_q_norm", tiny.head_width)
+            near_one(f"{block}.attn_k_norm", tiny.head_width)
+            random(f"{block}.ffn_gate_inp", tiny.experts, tiny.width)
+        suffix, many = ("_exps", (tiny.experts,)) if tiny.is_mixture else ("", ())
+        random(f"{block}.ffn_gate{suffix}", *many, tiny.hidden, tiny.width)
+        random(f"{block}.ffn_up{suffix}", *many, tiny.hidden, tiny.width)
+        random(f"{block}.ffn_down{suffix}", *many, tiny.width, tiny.hidden)
+    return tiny
+
+
+def write(path: Path, tiny: Tiny, *, name="", mask_id=MASK, shift_logits=None):
+    """The GGUF file, with what llama.cpp's own converter says in it."""
+    out = gguf.GGUFWriter(path, tiny.architecture)
+    out.add_name(name or f"tiny {tiny.architecture}")
+    out.add_context_length(tiny.trained_length)
+    out.add_embedding_length(tiny.width)
+    out.add_block_count(tiny.layers)
+    out.add_feed_forward_length(tiny.hidden)
+    out.add_head_count(tiny.heads)
+    out.add_head_count_kv(tiny.kv_heads)
+    out.add_layer_norm_rms_eps(EPSILON)
+    out.add_rope_freq_base(ROPE_BASE)
+    if tiny.is_mixture:
+        out.add_expert_count(tiny.experts)
+        out.add_expert_used_count(tiny.used_experts)
+        out.add_expert_feed_forward_length(tiny.hidden)
+        out.add_key_length(tiny.head_width)
+        out.add_value_length(tiny.head_width)
+    if tiny.architecture in ARCHITECTURES:
+        out.add_causal_attention(False)
+    if shift_logits is not None:
+        out.add_diffusion_shift_logits(shift_logits)
+    out.add_vocab_size(len(TOKENS))
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("qwen2")
+    out.add_token_list(TOKENS)
+    kinds = [gguf.TokenType.CONTROL] * len(SPECIALS) + [gguf.TokenType.NORMAL] * (len(TOKENS) - len(SPECIALS))
+    out.add_token_types(kinds)
+    out.add_token_merges([" ".join(pair) for pair in MERGES])
+    out.add_bos_token_id(START)
+    out.add_eos_token_id(END)
+    out.add_add_bos_token(tiny.architecture == "llada")
+    if mask_id is not None:
+        out.add_mask_token_id(mask_id)
+    for key, values in tiny.tensors.items():
+        out.add_tensor(key, values)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return path
+
+
+def logits(tiny, ids, num_causal=0):
+    """What the model says at each position, shape (N, V); the first `num_causal` positions see only those before."""
+    states = tiny.tensors["token_embd.weight"][np.asarray(ids)]
+    seen = np.ones((len(ids), len(ids)), bool)
+    seen[:num_causal] = np.tri(len(ids), dtype=bool)[:num_causal]
+    for layer in range(tiny.layers):
+        weights = {
+            key.removeprefix(f"blk.{layer}."): value
+            for key, value in tiny.tensors.items()
+            if key.startswith(f"blk.{layer}.")
+        }
+        states = states + _attention(tiny, weights, _norm(states, weights["attn_norm.weight"]), seen)
+        mixed = _mixture if tiny.is_mixture else _feed_forward
+        states = states + mixed(tiny, weights, _norm(states, weights["ffn_norm.weight"]))
+    return _norm(states, tiny.tensors["output_norm.weight"]) @ tiny.tensors["output.weight"].T
+
+
+def said(tiny, before, canvas, num_causal=0):
+    """Logits of what stands at each position of a canvas after a prompt; shape (L, V)."""
+    rows = np.arange(len(before), len(before) + len(canvas)) - tiny.is_shifted
+    return logits(tiny, [*before, *canvas], num_causal)[np.maximum(rows, 0)]
+
+
+def softmax(values):
+    weights = np.exp(values - values.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def _norm(states, scale):
+    return states / np.sqrt((states**2).mean(-1, keepdims=True) + EPSILON) * scale
+
+
+def _attention(tiny, weights, states, seen):
+    def heads(name, count):
+        made = states @ weights[f"attn_{name}.weight"].T + weights.get(f"attn_{name}.bias", np.float32(0))
+        return made.reshape(len(states), count, tiny.head_width)
+
+    queries, keys, values = heads("q", tiny.heads), heads("k", tiny.kv_heads), heads("v", tiny.kv_heads)
+    if tiny.is_mixture:
+        queries, keys = _norm(queries, weights["attn_q_norm.weight"]), _norm(keys, weights["attn_k_norm.weight"])
+    queries, keys = _rotated(tiny, queries), _rotated(tiny, keys)
+    keys, values = (np.repeat(each, tiny.heads // tiny.kv_heads, axis=1) for each in (keys, values))
+    scores = np.einsum("qhd,khd->hqk", queries, keys) / np.sqrt(tiny.head_width)
+    mixed = np.einsum("hqk,khd->qhd", softmax(np.where(seen, scores, -np.inf)), values)
+    return mixed.reshape(len(states), -1) @ weights["attn_output.weight"].T
+
+
+def _rotated(tiny, vectors):
+    """LLaDA rotates neighbours, as LLaMA's files do; the others the two halves of a head."""
+    half = tiny.head_width // 2
+    angles = np.arange(len(vectors))[:, None] * ROPE_BASE ** (-np.arange(half) / half)
+    cosine, sine = (made[:, None].astype(np.float32) for made in (np.cos(angles), np.sin(angles)))
+    pairs = slice(0, None, 2), slice(1, None, 2)
+    first, second = pairs if tiny.architecture == "llada" else (slice(0, half), slice(half, None))
+    turned = np.empty_like(vectors)
+    turned[..., first] = vectors[..., first] * cosine - vectors[..., second] * sine
+    turned[..., second] = vectors[..., first] * sine + vectors[..., second] * cosine
+    return turned
+
+
+def _feed_forward(_tiny, weights, states):
+    gate = states @ weights["ffn_gate.weight"].T
+    return (gate / (1 + np.exp(-gate)) * (states @ weights["ffn_up.weight"].T)) @ weights["ffn_down.weight"].T
+
+
+def _mixture(tiny, weights, states):
+    """RND1 divides the weights of the chosen experts by their sum, LLaDA-MoE does not."""
+    chances = softmax(states @ weights["ffn_gate_inp.weight"].T)
+    made = np.zeros_like(states)
+    for row, state in enumerate(states):
+        chosen = np.argsort(-chances[row])[: tiny.used_experts]
+        total = chances[row, chosen].sum() if tiny.architecture in ("rnd1", "qwen3moe") else 1
+        for expert in chosen:
+            one = {f"ffn_{part}.weight": weights[f"ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")}
+            made[row] += chances[row, expert] / total * _feed_forward(tiny, one, state)
+    return made
