@@ -74,6 +74,27 @@ class FillSettings:
     """Refuse a fill that adds a syntax error where there was none."""
 
 
+def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
+    if any(not pattern or "\n" in pattern for pattern in value):
+        raise ValueError(f"{attribute.name} must be lines of a .gitignore file")
+
+
+@attrs.frozen
+class ExcludeSettings:
+    """What is never shown to the model."""
+
+    secrets: bool = True
+    """Leave out files that usually hold keys or passwords: `.env`, `*.pem`, `id_rsa` and their like."""
+    patterns: tuple[str, ...] = field(default=(), validator=_patterns)
+    """More files to leave out, as in a `.gitignore`; `!` takes one back."""
+    gitignored: bool = False
+    """Leave out what the workspace's `.gitignore` files name."""
+    languages: tuple[str, ...] = ()
+    """LSP language ids for which nothing is offered, such as `markdown`."""
+    max_file_chars: int = field(default=20_000_000, validator=validators.ge(1))
+    """Characters above which a buffer is left alone."""
+
+
 @attrs.frozen
 class HttpSettings:
     """What clients of `dg-lsp serve` may ask."""
@@ -92,6 +113,8 @@ class Settings:
     """A model's name or the path of a GGUF file; `dg-mini` is bundled."""
     fill: FillSettings = FillSettings()
     """Automatic and invoked completions."""
+    exclude: ExcludeSettings = ExcludeSettings()
+    """Files that the model never sees."""
     http: HttpSettings = HttpSettings()
     """`dg-lsp serve`."""
     runtime: RuntimeSettings = RuntimeSettings()
@@ -110,6 +133,13 @@ def _strict(value: Any, kind: type) -> Any:
     return value
 
 
+def _strings(value: Any, _kind: type) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"expected a list of strings, got {value!r:.80}")
+    return tuple(value)
+
+
+_CONVERTER.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _strings)
 for _kind in (int, float, bool, str):
     _CONVERTER.register_structure_hook(_kind, _strict)
 

@@ -7,6 +7,8 @@ from dg_lsp.context.style import LINE_END, TAB_WIDTH
 
 REACH = 4000
 """Characters looked at on each side of the cursor, however long the lines are."""
+MAX_AFTER_WORD = 8
+"""Characters after a cursor inside a word up to which completion may still be wanted unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Place:
     def is_inside_word(self) -> bool:
         """A word goes on across the cursor."""
         return is_word(self.line_prefix[-1:]) and is_word(self.line_rest[:1])
+
+    @property
+    def is_deep_inside_word(self) -> bool:
+        """Inside a word of a line that goes on: who types there corrects something, and wants no suggestion."""
+        return self.is_inside_word and len(self.line_rest.rstrip()) > MAX_AFTER_WORD
 
     @property
     def indentation(self) -> str:

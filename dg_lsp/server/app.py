@@ -15,6 +15,9 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
+from dg_lsp.context.exclusion import Exclusion, Why
+from dg_lsp.context.place import Place
+from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.worker import Worker
@@ -22,6 +25,7 @@ from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.candidate import Candidate
 from dg_lsp.server.documents import Documents
 from dg_lsp.server.edits import inline_item
+from dg_lsp.server.ignored import Ignored
 from dg_lsp.server.lines import Encoding
 from dg_lsp.server.options import parse_options
 from dg_lsp.server.protocol import Protocol
@@ -44,6 +48,8 @@ class Server(LanguageServer):
         self.protocol.on_trouble = partial(self.log, types.MessageType.Warning)
         self.documents = Documents(Encoding.UTF16)
         self.settings = settings
+        self.ignored = Ignored()
+        self._left_out: set[tuple[str, Why]] = set()
         self.complaints: tuple[str, ...] = ()
         """Options that could not be taken; said once the client listens."""
         self.exit_code: int | None = None
@@ -98,6 +104,18 @@ class Server(LanguageServer):
             return ()
         return result.candidates
 
+    def is_left_out(self, snapshot: Snapshot) -> bool:
+        """Whether the model must not see this buffer; why is said once."""
+        why = Exclusion(self.settings.exclude).why(snapshot)
+        if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
+            why = Why.IGNORED
+        if why is None:
+            return False
+        if (snapshot.uri, why) not in self._left_out:
+            self._left_out.add((snapshot.uri, why))
+            self.log(types.MessageType.Info, f"nothing is offered in {snapshot.uri}: {why}")
+        return True
+
     def close(self) -> None:
         """Stops the model."""
         if self._worker is not None:
@@ -122,6 +140,8 @@ def initialize(ls: Server, params: types.InitializeParams) -> None:
     """Agrees on units and settings; pygls answers with the capabilities."""
     ls.documents = Documents(Encoding(ls.workspace.position_encoding or Encoding.UTF16))
     ls.settings, ls.complaints = parse_options(params.initialization_options, ls.settings)
+    folders = [folder.uri for folder in params.workspace_folders or ()]
+    ls.ignored = Ignored(folders or [uri for uri in (params.root_uri,) if uri])
 
 
 async def initialized(ls: Server, _params: types.InitializedParams) -> None:
@@ -159,6 +179,9 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         ls.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
         return types.InlineCompletionList(items=[])
     is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
+    is_unwanted = not is_invoked and Place.at(cursor.snapshot.text, cursor.offset).is_deep_inside_word
+    if is_unwanted or ls.is_left_out(cursor.snapshot):
+        return types.InlineCompletionList(items=[])
     request = FillRequest(cursor.snapshot, cursor.offset, num_candidates=NUM_INVOKED if is_invoked else 1)
     candidates = await ls.fill(request)
     return types.InlineCompletionList([inline_item(one, cursor, ls.documents.encoding) for one in candidates])

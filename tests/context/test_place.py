@@ -97,3 +97,18 @@ def test_the_pieces_are_the_buffer(text, data):
     assert text[offset:].startswith(place.line_rest)
     assert "".join(place.above) + place.line_prefix == text[:offset].replace("\r", "").replace("\n", "")
     assert place.line_rest + "".join(place.below) == text[offset:].replace("\r", "").replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("retu|rn total_of(x)", True),
+        ("retu|rn total  ", False),  # eight characters follow
+        ("return |total_of_all", False),
+        ("return total_of_al|l", False),
+        ("tot|al", False),
+        ("|", False),
+    ],
+)
+def test_a_cursor_deep_inside_a_word_wants_nothing(line, expected):
+    assert Place.at(line.replace("|", ""), line.index("|")).is_deep_inside_word is expected

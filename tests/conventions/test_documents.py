@@ -43,7 +43,7 @@ def leaves(kind=Settings, prefix=""):
 
 def row(key, default, sentence):
     """The setting's row of docs/settings.md."""
-    shown = json.dumps(default) if isinstance(default, (bool, str)) else default
+    shown = json.dumps(default) if isinstance(default, (bool, str, tuple)) else default
     return f"| `{key}` | `{shown}` | {sentence} |"
 
 

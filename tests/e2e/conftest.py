@@ -127,8 +127,10 @@ class Client:
 
     # the session
 
-    def handshake(self, capabilities=None, options=None):
+    def handshake(self, capabilities=None, options=None, folder=None):
         params = {"processId": os.getpid(), "rootUri": None, "capabilities": capabilities or {}}
+        if folder is not None:
+            params["workspaceFolders"] = [{"uri": folder, "name": "project"}]
         if options is not None:
             params["initializationOptions"] = options
         result = self.result(self.request("initialize", params))

@@ -16,7 +16,9 @@ def test_nothing_said_changes_nothing(options):
 def test_options_stand_over_the_settings():
     settings, complaints = parse_options({"fill": {"deadline_ms": 50}, "runtime": {"threads": 3}}, BASE)
     assert complaints == ()
-    assert settings == Settings("other", FillSettings(deadline_ms=50.0, max_tokens=8), RuntimeSettings(threads=3))
+    assert settings == Settings(
+        "other", FillSettings(deadline_ms=50.0, max_tokens=8), runtime=RuntimeSettings(threads=3)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+import pytest
+
+from dg_lsp.context.exclusion import Exclusion, Why, is_binary, path_of
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.settings import ExcludeSettings, parse_settings
+
+RULES = Exclusion(ExcludeSettings())
+
+
+def why(uri, text="x = 1\n", language="python", rules=RULES):
+    return rules.why(Snapshot(uri, 1, text, language))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".env", ".env.local", "deploy/.env.production", "server.pem", "a/b/tls.key", "id_rsa", "id_ed25519_work",
+     ".netrc", ".aws/credentials", "home/.ssh/known_hosts", "prod.tfvars", ".docker/config.json", "secrets.yaml"],
+)  # fmt: skip
+def test_files_with_secrets_are_left_out(name):
+    assert why(f"file:///project/{name}") is Why.SECRETS
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["main.py", "environment.py", "keys.py", "key/main.py", ".env.example", "id_rsa.pub", "config.json", "monkey.js",
+     "credentials.py", "secrets.py", "env/main.py"],
+)  # fmt: skip
+def test_files_that_only_sound_like_it_are_not(name):
+    assert why(f"file:///project/{name}") is None
+
+
+def test_a_path_is_read_out_of_its_uri():
+    assert path_of("file:///home/me/a%20b/.env") == "home/me/a b/.env"
+    assert why("file:///home/me/a%20b/%2Eenv") is Why.SECRETS
+    assert why("untitled:Untitled-1") is None
+
+
+def test_secrets_can_be_shown_on_demand():
+    assert why("file:///a/.env", rules=Exclusion(ExcludeSettings(secrets=False))) is None
+
+
+def test_patterns_are_those_of_gitignore():
+    settings = parse_settings({"exclude": {"patterns": ["generated/", "*.lock", "!keep.lock"]}}).exclude
+    rules = Exclusion(settings)
+    assert why("file:///a/generated/x.py", rules=rules) is Why.PATTERN
+    assert why("file:///a/uv.lock", rules=rules) is Why.PATTERN
+    assert why("file:///a/keep.lock", rules=rules) is None
+
+
+def test_languages_lengths_and_bytes():
+    rules = Exclusion(ExcludeSettings(languages=("markdown",), max_file_chars=10))
+    assert why("file:///a.md", language="markdown", rules=rules) is Why.LANGUAGE
+    assert why("file:///a.py", "x" * 11, rules=rules) is Why.GIANT
+    assert why("file:///a.py", "x" * 10, rules=rules) is None
+    assert why("file:///a.bin", "ab\0cd") is Why.BINARY
+
+
+@pytest.mark.parametrize("text", ["", "x = 1\r\n\ty\f\n", "'\x1b[0m'", "# ünïcödé 漢字 😋\n", "\ufeffx"])
+def test_text_is_text(text):
+    assert not is_binary(text)
+
+
+def test_what_was_decoded_in_vain_is_none():
+    assert is_binary("\ufffd" * 20 + "x" * 80)
+
+
+@pytest.mark.parametrize("patterns", ["*.py", [1], ["a\nb"], [""]])
+def test_bad_patterns_are_refused(patterns):
+    from dg_lsp.errors import SettingsError
+
+    with pytest.raises(SettingsError):
+        parse_settings({"exclude": {"patterns": patterns}})

@@ -1,0 +1,73 @@
+"""Where an editor may ask on its own and should hear nothing, or nothing new."""
+
+import pytest
+
+PATIENT = {"fill": {"deadline_ms": 60_000}}
+SECRETS = "file:///project/.env.local"
+
+
+@pytest.fixture
+def filling(start):
+    def make(**more):
+        client = start("fill", **more.pop("env", {}))
+        client.handshake(options={**PATIENT, **more})
+        return client
+
+    return make
+
+
+def texts(client, *where, **more):
+    return [item["insertText"] for item in client.items(client.complete(*where, **more))]
+
+
+def test_files_with_secrets_are_never_filled_and_that_is_said_once(filling):
+    client = filling()
+    client.open("API_KEY=\n", uri=SECRETS, language="properties")
+    for kind in (client.AUTOMATIC, client.INVOKED):
+        assert texts(client, 0, 8, uri=SECRETS, kind=kind) == []
+    said = [one["message"] for one in client.told("window/logMessage") if SECRETS in one["message"]]
+    assert len(said) == 1
+    assert "secrets" in said[0]
+    assert "API_KEY" not in said[0]
+
+
+def test_languages_and_patterns_are_the_users(filling):
+    client = filling(exclude={"languages": ["markdown"], "patterns": ["vendored/"]})
+    client.open("", uri="file:///project/a.md", language="markdown")
+    client.open("", uri="file:///project/vendored/a.py")
+    client.open("", uri="file:///project/a.py")
+    assert texts(client, 0, 0, uri="file:///project/a.md") == []
+    assert texts(client, 0, 0, uri="file:///project/vendored/a.py") == []
+    assert texts(client, 0, 0, uri="file:///project/a.py") == ["return total"]
+
+
+def test_ignored_files_are_left_out_on_demand(start, tmp_path):
+    (tmp_path / ".gitignore").write_text("build/\n")
+    built = (tmp_path / "build/a.py").as_uri()
+    for gitignored, expected in ((False, ["return total"]), (True, [])):
+        client = start("fill")
+        options = {**PATIENT, "exclude": {"gitignored": gitignored}}
+        client.handshake(options=options, folder=tmp_path.as_uri())
+        client.open("", uri=built)
+        assert texts(client, 0, 0, uri=built) == expected
+
+
+def test_a_cursor_deep_inside_a_word_gets_nothing_unless_asked(filling):
+    client = filling(env={"DG_TEST_FILL": "x"})
+    client.open("total_of_everything = 1\n")
+    assert texts(client, 0, 3) == []
+    assert texts(client, 0, 3, kind=client.INVOKED) == ["x"]
+
+
+def test_what_is_typed_of_a_fill_is_given_again(start, steps):
+    client = start("slow")
+    client.handshake(options=PATIENT)
+    client.open("f\n")
+    assert texts(client, 0, 1) == ["ast"]
+    asked = len(steps())
+    for version, typed in enumerate("as", 2):
+        before = version - 1
+        place = {"line": 0, "character": before}
+        client.change(version, {"range": {"start": place, "end": place}, "text": typed})
+        assert texts(client, 0, version) == ["ast"[before:]]
+    assert steps()[asked:].count("f") == 0
