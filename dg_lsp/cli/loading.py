@@ -17,7 +17,8 @@ from dg_lsp.models.selection import AUTO, select
 from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
+    from dg_lsp.backends.llamacpp import LlamaModel
+    from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,16 @@ def load_model(settings: Settings) -> LoadedModel:
     return LoadedModel(path, weights, spec)
 
 
-def open_denoiser(model: LoadedModel, settings: Settings) -> "LlamaDenoiser":
+def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser":
     """The model's KV cache and step; closes the weights when it cannot be made.
 
     Raises:
-        ModelError: no memory for it.
+        ModelError: no memory for it, or no cache where the settings want one.
     """
-    from dg_lsp.backends.llamacpp import LlamaDenoiser
+    from dg_lsp.backends.llamacpp.opening import denoiser_of
 
     try:
-        return LlamaDenoiser(model.weights, model.spec, settings.runtime)
+        return denoiser_of(model.weights, model.spec, settings.runtime)
     except BaseException:
         model.weights.close()
         raise
