@@ -1,6 +1,7 @@
 """The records of models from a hub hold together."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,17 @@ def test_what_has_to_be_done_next_is_a_command(preset):
 @by_name
 def test_memory_is_weights_and_what_a_context_takes(preset):
     assert 1.5e9 < preset.memory_bytes - preset.size < 1.7e9
+
+
+@by_name
+def test_the_page_has_its_row(preset):
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    size, memory = (f"{number / 1e9:.1f} GB" for number in (preset.size, preset.memory_bytes))
+    cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.licence,
+             f"`{preset.repository}`")  # fmt: skip
+    assert f"| {' | '.join(cells)} |" in page.splitlines()
+
+
+def test_the_page_lists_no_preset_that_is_gone():
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([^`]+)` \|.*GB", page, re.MULTILINE) == [preset.name for preset in PRESETS]
