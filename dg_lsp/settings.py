@@ -110,7 +110,7 @@ class Settings:
     """The whole tree."""
 
     model: str = "dg-mini"
-    """A model's name or the path of a GGUF file; `dg-mini` is bundled."""
+    """A model's name, `auto`, or the path of a GGUF file or of a checkpoint's directory; `dg-mini` is bundled."""
     fill: FillSettings = FillSettings()
     """Automatic and invoked completions."""
     exclude: ExcludeSettings = ExcludeSettings()

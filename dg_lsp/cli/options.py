@@ -8,7 +8,7 @@ from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.engine.plans import PlanName
 
 Model = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="A model's name, or the path of a GGUF file.")
+    str | None, typer.Option("--model", metavar="MODEL", help="A model's name, auto, or the path of a GGUF file.")
 ]
 GpuLayers = Annotated[
     int | None,
