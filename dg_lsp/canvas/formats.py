@@ -32,7 +32,8 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
 def in_format(spec: ModelSpec, name: str) -> ModelSpec:
     """The spec of a model that is asked in this format; empty leaves the model its own.
 
-    A suffix that stands frozen in a canvas is seen by no causal pass, so a pinned model has no causal head.
+    A suffix that stands frozen in a canvas is seen by no causal pass, so a pinned model has no causal head. What the
+    file says plans take holds for the model's own format only.
 
     Raises:
         RequestError: the model lacks what the format needs.
@@ -48,4 +49,5 @@ def in_format(spec: ModelSpec, name: str) -> ModelSpec:
         others = ", ".join(format_.value for format_ in PromptFormat if not lacks[format_])
         raise RequestError(f"{spec.name} has no {lacks[wanted]}, which the format {wanted} needs; choose {others}")
     has_head = spec.has_causal_head and wanted is not PromptFormat.PINNED
-    return replace(spec, prompt_format=wanted, has_causal_head=has_head)
+    expectations = spec.expectations if wanted is spec.prompt_format else ()
+    return replace(spec, prompt_format=wanted, has_causal_head=has_head, expectations=expectations)

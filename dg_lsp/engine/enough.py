@@ -1,5 +1,6 @@
 """When a draft says enough, whatever plan makes it; and how much of it is fit to be shown."""
 
+from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.limits import Limits
@@ -32,6 +33,18 @@ class Enough:
         if draft.is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace")):
             return fill
         return whole
+
+    def num_shown(self, ids: TokenIds) -> int:
+        """How many of a fill's tokens are on the lines that may be shown; the line end after them is none of these."""
+        if self._limits.max_lines is None:
+            return len(ids)
+        num_ends = 0
+        for i in range(len(ids)):
+            text = self._tokenizer.decode(ids[i : i + 1])
+            num_ends += text.count(b"\n")
+            if num_ends >= self._limits.max_lines:
+                return i + (not text.startswith(b"\n"))
+        return len(ids)
 
     def _stop_at(self, text: str) -> int | None:
         """Where the fill ends because a line begins as a stop does."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from dg_lsp.canvas.expectation import Expectation
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.pinned import HOLE_LENGTHS
+from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.place import Place
 from dg_lsp.engine.costs import StepCosts
 from dg_lsp.engine.limits import MIN_RACE, canvas_length
@@ -41,6 +42,7 @@ class Planner:
     def __init__(self, spec: ModelSpec, costs: StepCosts | None, *, wanted_length: int = 0) -> None:
         """Without costs nothing is weighed: a canvas where there is one. `wanted_length` is the settings' canvas."""
         self._spec = spec
+        self._is_pinned = spec.prompt_format is PromptFormat.PINNED
         self._wanted_length = wanted_length
         self.costs = costs
 
@@ -63,8 +65,13 @@ class Planner:
         ms += row.checks * self.costs.extend(CHECKED) if row.checks else 0.0
         if row.canvases:
             length = canvas_length(self._wanted_length, self._spec, None if kind is PlaceKind.BLOCK else 1)
-            ms += row.canvases * self.costs.predict(length * (MIN_RACE if plan is PlanName.RACE else 1))
+            ms += row.canvases * self.costs.predict(length * self._num_canvases(plan))
         return ms / row.hits
+
+    def _num_canvases(self, plan: PlanName) -> int:
+        if self._is_pinned:
+            return len(self._spec.hole_lengths or HOLE_LENGTHS)
+        return MIN_RACE if plan is PlanName.RACE else 1
 
     def _possible(self) -> Sequence[PlanName]:
         has_canvas, has_head = self._spec.sampling is not None, self._spec.has_causal_head
@@ -72,6 +79,7 @@ class Planner:
             plan
             for plan in PlanName
             if plan is not PlanName.AUTO
+            and not (plan is PlanName.RACE and self._is_pinned)  # a pinned canvas is a race of its own
             and (has_canvas or not plan.needs_canvas)
             and (has_head or not plan.needs_causal_head)
         ]

@@ -82,9 +82,11 @@ class PinnedFilling(CanvasFilling):
         return drafts
 
     def _draft(self, step: Step) -> Draft:
-        """A hole that is full is a fill that has ended: what follows it is there."""
+        """A fill ends with the lines that may be shown, and where the hole is full: what follows it is there."""
         hole = hole_of(step)
         draft = Draft.empty().settle(hole, self._end_ids)
+        if (size := self._task.enough.num_shown(draft.ids)) < len(draft.ids):
+            return replace(draft, ids=draft.ids[:size], confidence=draft.confidence[:size], is_ended=True)
         return replace(draft, is_ended=draft.is_ended or bool(hole.committed.all()))
 
     def _progress(self, block: int, steps: Sequence[Step], drafts: Drafts) -> Progress:
@@ -109,11 +111,12 @@ class PinnedFilling(CanvasFilling):
         return [_fit(prediction, *text) for prediction, text in zip(predictions, texts, strict=True)]
 
     def _text(self, step: Step) -> tuple[TokenIds, int]:
-        """The canvas as the buffer would read, without what an end token in the hole makes moot; where it goes on."""
+        """The canvas as the buffer would read, with only what may be shown of the hole; and where it goes on."""
         where = hole_slice(step)
         fill = step.draft_ids[where]
         ends = np.flatnonzero(among(fill, self._end_ids))
         fill = fill[: int(ends[0])] if len(ends) else fill
+        fill = fill[: self._task.enough.num_shown(fill)]
         canvas = np.concatenate([step.canvas_ids[: where.start], fill, step.canvas_ids[where.stop :]])
         return canvas, where.start + len(fill)
 

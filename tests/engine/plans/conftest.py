@@ -1,9 +1,12 @@
 """Engines over scripted models, and requests at a `|`."""
 
+import numpy as np
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
+from dg_lsp.canvas.plan import common_prefix_length
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import FillSettings
@@ -47,3 +50,64 @@ def frames_of():
                 return frames, end.value
 
     return collect
+
+
+class Reciter:
+    """A model that knows one text by heart, and says at each position what stands there in it, whatever it sees.
+
+    `start` tokens precede the text: what a first canvas after a prompt of so many tokens begins with is the text's
+    beginning. None takes the length of the first prompt.
+    """
+
+    num_slots = 2
+
+    def __init__(self, text, spec, start=0, confidence=0.99):
+        self.spec = spec
+        self.tokenizer = ByteTokenizer()
+        self.calls = []
+        self._ids, self._start, self._confidence = self.tokenizer.encode(text), start, confidence
+        self._held = {}
+
+    def prefill(self, slot, prompt_ids):
+        self._start = len(prompt_ids) if self._start is None else self._start
+        held = self._held.get(slot, prompt_ids[:0])
+        self._held[slot] = prompt_ids
+        self.calls.append(("prefill", len(prompt_ids), ()))
+        return len(prompt_ids) - common_prefix_length(held, prompt_ids)
+
+    def predict(self, slot, canvases, temperature, rng, lanes=()):
+        del temperature, rng
+        self.calls.append(("predict", [canvas.tolist() for canvas in canvases], tuple(lanes)))
+        at = len(self._held[slot]) - self._start
+        return [self._said(at, canvas) for canvas in canvases]
+
+    def extend(self, slot, ids):
+        self._held[slot] = np.concatenate([self._held[slot], ids])
+        self.calls.append(("extend", ids.tolist(), ()))
+        return self._said(len(self._held[slot]) - self._start - len(ids) + 1, ids)
+
+    def _said(self, at, canvas):
+        said = np.full(len(canvas), END_ID, np.int32)
+        known = self._ids[max(0, at) :][: len(canvas)]
+        said[: len(known)] = known
+        confidence = np.full(len(canvas), self._confidence, np.float32)
+        return Prediction(said, said, confidence, np.full(len(canvas), 0.001, np.float32))
+
+    def close(self):
+        pass
+
+    @property
+    def raced(self):
+        """The canvases of every pass."""
+        return [canvases for kind, canvases, _ in self.calls if kind == "predict"]
+
+
+@pytest.fixture
+def reciting():
+    """(engine, denoiser) of a text known by heart."""
+
+    def make(text, spec, settings=None, **more):
+        denoiser = Reciter(text, spec, **more)
+        return Engine(denoiser, denoiser.tokenizer, settings or UNHURRIED), denoiser
+
+    return make
