@@ -44,6 +44,8 @@ class Checkup:
     software: dict[str, str | None] = field(default_factory=dict)
     settings_file: str | None = None
     devices: list[dict[str, Any]] = field(default_factory=list)
+    runtime: dict[str, Any] | None = None
+    """Which llama.cpp is loaded."""
     model: dict[str, Any] | None = None
     threads: int | None = None
     costs: dict[str, dict[int, float]] | None = None
@@ -91,6 +93,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     from dg_lsp.cli.loading import load_model, open_denoiser
 
     checkup.devices = [dataclasses.asdict(device) for device in devices()]
+    checkup.runtime = _runtime()
     start = time.perf_counter()
     model = load_model(settings)
     checkup.model = model.facts()
@@ -105,6 +108,20 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
         checkup.fill = _timed_fill(engine, load_ms)
     finally:
         engine.close()
+
+
+def _runtime() -> dict[str, Any]:
+    from dg_lsp.backends.llamacpp.library import library
+    from dg_lsp.backends.llamacpp.probe import sees_ahead
+
+    runtime, note = library().runtime, library().note
+    return {
+        "kind": runtime.kind if runtime else "stock",
+        "backend": runtime.backend if runtime else "",
+        "folder": str(runtime.folder) if runtime else None,
+        "runs_diffusiongemma": sees_ahead(),
+        "note": note,
+    }
 
 
 def _rounded(points: Points) -> dict[int, float]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
+from dg_lsp.runtime import COMMAND
 
 if TYPE_CHECKING:
     from dg_lsp.cli.checkup import Checkup
@@ -37,6 +38,8 @@ def report(checkup: "Checkup") -> Iterator[str]:
     yield _row("settings file", checkup.settings_file or "none, the defaults are used")
     for device in checkup.devices:
         yield _row("device", _device(device))
+    if checkup.runtime is not None:
+        yield _row("runtime", _runtime(checkup.runtime))
     yield from _model(checkup.model or {})
     if checkup.threads is not None:
         yield _row("threads", str(checkup.threads))
@@ -63,6 +66,13 @@ def _device(device: dict[str, Any]) -> str:
     if not device["memory_total"]:  # some drivers do not say
         return described
     return f"{described}, {_megabytes(device['memory_free'])} of {_megabytes(device['memory_total'])} free"
+
+
+def _runtime(runtime: dict[str, Any]) -> str:
+    words = [runtime["kind"], *([runtime["backend"]] if runtime["backend"] else [])]
+    words += ["in", runtime["folder"]] if runtime["folder"] else []
+    needs = "DiffusionGemma runs" if runtime["runs_diffusiongemma"] else f"DiffusionGemma needs {COMMAND}"
+    return "; ".join(filter(None, (" ".join(words), needs, runtime["note"])))
 
 
 def _model(model: dict[str, Any]) -> Iterator[str]:

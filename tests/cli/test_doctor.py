@@ -8,6 +8,7 @@ KEYS = [
     "software",
     "settings_file",
     "devices",
+    "runtime",
     "model",
     "threads",
     "costs",
@@ -29,6 +30,7 @@ def test_a_sound_installation_is_told_with_a_timed_fill(dg_lsp):
         "llama-cpp-python",
         "pygls",
         "device",
+        "runtime",
         "threads",
         "test fill",
         "prefill",
@@ -52,6 +54,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert found["model"]["name"] == "dg-mini"
     assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
     assert found["devices"]
+    assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
     assert list(found["costs"]) == ["causal", "canvas"]
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
     assert list(found["plans"]) == ["line-end", "whole-line", "block"]
@@ -116,3 +119,17 @@ def test_a_test_fill_that_shows_nothing_is_told_but_is_no_problem():
     lines = list(report(checkup))
     assert any(line.startswith("test fill") and "nothing (empty)" in line for line in lines)
     assert lines[-1] == "all is well"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "told"),
+    [
+        ({"kind": "overlay", "folder": "/r", "runs_diffusiongemma": True}, "overlay in /r; DiffusionGemma runs"),
+        ({"kind": "whole", "backend": "cuda", "folder": "/r", "runs_diffusiongemma": True}, "whole cuda in /r; "),
+        ({"kind": "stock", "note": "too old"}, "stock; DiffusionGemma needs dg-lsp models build-runtime; too old"),
+    ],
+)
+def test_which_llama_cpp_is_used_is_told(runtime, told):
+    whole = {"backend": "", "folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
+    [line] = [line for line in report(Checkup(runtime=whole)) if line.startswith("runtime")]
+    assert told in line

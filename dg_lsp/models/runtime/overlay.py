@@ -13,6 +13,8 @@ from dg_lsp.runtime import Installed, library_name
 
 _FLAGS = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-shared")
 _INCLUDES = ("src/models", "src", "include", "ggml/include")
+_EXPORTS = "{ global: *18llama_model_gemma4*; local: *; };\n"
+"""By mangled names: that class alone, none of the templates that were compiled with it."""
 
 
 def is_possible() -> bool:
@@ -30,6 +32,8 @@ def compile_overlay(source: Path, patch: Patch, installed: Installed, folder: Pa
     original = (source / patch.target).read_text(encoding="utf-8")
     changed = folder / Path(patch.target).name
     changed.write_text(patch.apply(original, installed.version), encoding="utf-8")
+    exports = folder / "exports"
+    exports.write_text(_EXPORTS, encoding="utf-8")
     libraries = installed.library.parent
     run(
         [
@@ -38,9 +42,11 @@ def compile_overlay(source: Path, patch: Patch, installed: Installed, folder: Pa
             *(f"-I{source / name}" for name in _INCLUDES),
             str(changed),
             *("-o", str(folder / library_name())),
+            *("-Wl,--no-undefined", "-Wl,--no-as-needed"),
             *(str(path) for name in ("llama", "ggml", "ggml-base") if (path := libraries / f"lib{name}.so").exists()),
-            *("-Wl,--no-undefined", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),
+            *("-Xlinker", f"--version-script={exports}", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),
         ],
         log,
     )
     changed.unlink()
+    exports.unlink()
