@@ -9,6 +9,7 @@ from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
 from dg_lsp.cli.lsp import lsp
 from dg_lsp.cli.models import app as models
+from dg_lsp.cli.serve import serve
 
 app = typer.Typer(
     name="dg-lsp",
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command("fill")(fill)
 app.command("lsp")(lsp)
+app.command("serve")(serve)
 app.command("doctor")(doctor)
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")

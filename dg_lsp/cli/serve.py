@@ -1,0 +1,65 @@
+"""`dg-lsp serve`: the HTTP API, for editors' plugins and whatever speaks OpenAI's completions."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dg_lsp.cli.options import GpuLayers, Model, Threads
+from dg_lsp.errors import InputFileError
+
+KEY_VARIABLE = "DG_LSP_API_KEY"
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Listen there; other than loopback needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free one.")] = 8012,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Holds the key that clients must send; or set {KEY_VARIABLE}.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A name of this machine that clients may ask for.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may ask from a browser.")
+    ] = None,
+    model: Model = None,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Serve fills over HTTP."""
+    from dg_lsp.cli import loading
+    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.http.gate import Rules, allowed_hosts
+    from dg_lsp.http.listening import Address, Listening
+
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    rules = Rules(
+        api_key=read_key(api_key_file),
+        hosts=allowed_hosts(host, allow_host or ()),
+        origins=tuple(allow_origin or ()),
+        max_requests=2 * settings.http.max_waiting,
+    )
+    return Listening(Address(host, port), loading.open_engine, settings, rules).run()
+
+
+def read_key(path: Path | None) -> str:
+    """The file's first line, or the environment's variable; a key on the command line would be seen by everybody.
+
+    Raises:
+        InputFileError: the file cannot be read or holds no key.
+    """
+    if path is None:
+        return os.environ.get(KEY_VARIABLE, "").strip()
+    try:
+        key = path.read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(
+            f"{path}: {getattr(error, 'strerror', None) or 'not UTF-8'}; give a file with a key"
+        ) from error
+    if not key:
+        raise InputFileError(f"{path} is empty; its first line is the key")
+    return key

@@ -1,0 +1,115 @@
+"""What a client asks for, whatever dialect it speaks, and what of the engine's answer it gets."""
+
+import itertools
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult
+from dg_lsp.http.fields import Fields
+
+MAX_CANDIDATES = 8
+MAX_TOKENS = 4096
+"""More than that nobody waits for; what the model's context holds is the engine's matter."""
+MAX_SECONDS = 600
+DEFAULT_LANGUAGE = "python"
+"""Of requests that do not say: the one language that is checked. What is no Python is not held to its grammar."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A gap between two texts."""
+
+    prefix: str
+    suffix: str
+    language: str = DEFAULT_LANGUAGE
+    """LSP language id."""
+    path: str = ""
+    """Of the file, as the client tells it: shown to models that like to know, and never opened."""
+    client: str = ""
+    """Who asks, where that can be told: a newer request of the same client and path takes this one's place."""
+    num_candidates: int = 1
+    max_tokens: int | None = None
+    """None takes the setting."""
+    deadline_ms: float | None = None
+    """From its arrival on; None takes the setting."""
+    seed: int = 0
+    stops: tuple[str, ...] = ()
+    """Texts that end the answer; they are not part of it."""
+    min_indent: int = 0
+    """Blanks that lines after the first must begin with; one with fewer ends the answer."""
+
+    @property
+    def uri(self) -> str:
+        """Of the document; one of its own for a client that is anybody."""
+        who = f"client={quote(self.client, errors='replace')}" if self.client else next(_numbers)
+        return f"http:{quote(self.path, errors='replace')}?{who}"
+
+    def request(self) -> FillRequest:
+        """As the engine takes it."""
+        return FillRequest(
+            Snapshot(self.uri, 0, self.prefix + self.suffix, self.language),
+            len(self.prefix),
+            num_candidates=self.num_candidates,
+            max_tokens=self.max_tokens,
+            deadline_ms=self.deadline_ms,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One candidate as the client gets it."""
+
+    text: str
+    stopping_word: str = ""
+    """The stop that ended it, if one did."""
+    is_full: bool = False
+    """It has all the tokens that it may have; more might have come."""
+
+    @property
+    def finish_reason(self) -> str:
+        """`stop` or `length`, in OpenAI's words."""
+        return "length" if self.is_full and not self.stopping_word else "stop"
+
+
+def choices_of(asked: Asked, result: FillResult) -> tuple[Choice, ...]:
+    """The candidates, best first, at least one: an empty one where nothing was worth showing."""
+    is_full = asked.max_tokens is not None and num_predicted(result) >= asked.max_tokens
+    texts = [candidate.text for candidate in result.candidates] or [""]
+    return tuple(_cut(text, asked, is_full=is_full) for text in texts)
+
+
+def num_predicted(result: FillResult) -> int:
+    """Tokens of the best candidate, its end token included."""
+    return round(result.tokens_per_forward * result.steps)
+
+
+def seed_of(fields: Fields) -> int:
+    """The seed; clients say a negative one when they do not care.
+
+    Raises:
+        Refusal: it is no whole number.
+    """
+    return max(0, fields.integer("seed", 0, least=-(2**63), most=2**64))
+
+
+def _cut(text: str, asked: Asked, *, is_full: bool) -> Choice:
+    text = _within_margin(text, asked.min_indent)
+    found = [(at, stop) for stop in asked.stops if stop and (at := text.find(stop)) >= 0]
+    if not found:
+        return Choice(text, is_full=is_full)
+    at, stop = min(found)
+    return Choice(text[:at], stop, is_full=is_full)
+
+
+def _within_margin(text: str, min_indent: int) -> str:
+    """`text` up to the first of its later lines that begins left of the margin; blank lines are nowhere."""
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines[1:], 1):
+        if line.strip() and len(line) - len(line.lstrip(" \t")) < min_indent:
+            return "".join(lines[:number]).rstrip("\r\n")
+    return text

@@ -1,0 +1,40 @@
+"""What the server has done so far, for `/metrics`. Numbers only: no text, no name of a file."""
+
+from dg_lsp.engine.result import FillResult
+from dg_lsp.metrics.prometheus import Counter, Histogram
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Counts:
+    """Counted on the event loop only."""
+
+    def __init__(self) -> None:
+        self.num_left = 0
+        """Clients that did not wait for their answer."""
+        self.requests = Counter("dg_lsp_requests_total", "Requests answered.", ("path", "status"))
+        self.seconds = Histogram("dg_lsp_request_seconds", "Time from a request to its answer.", ("path",), SECONDS)
+        self.feedback = Counter("dg_lsp_feedback_total", "What users did with what they were shown.", ("action",))
+        self.plans = Counter("dg_lsp_fills_total", "Fills by what was decoded.", ("plan", "shown"))
+        self._sums = Counter("dg_lsp_tokens_total", "Tokens of fills.", ("kind",))
+        self._steps = Counter("dg_lsp_steps_total", "Forward passes of fills.", ())
+        self._stages = Counter("dg_lsp_stage_seconds_total", "Time of fills by what it went into.", ("stage",))
+
+    def add_fill(self, result: FillResult) -> None:
+        """One result of the engine."""
+        self.plans.add(1, result.plan.value, "yes" if result.candidates else "no")
+        self._sums.add(result.cached_tokens, "prompt_cached")
+        self._sums.add(result.prompt_tokens - result.cached_tokens, "prompt_decoded")
+        self._sums.add(round(result.tokens_per_forward * result.steps), "answer")
+        self._steps.add(result.steps)
+        for stage in ("prefill", "denoise", "postprocess"):
+            self._stages.add(getattr(result.timings, stage) / 1e3, stage)
+
+    def exposition(self, num_inside: int) -> str:
+        """Prometheus' text format."""
+        counters = (self.requests, self.plans, self._sums, self._steps, self._stages, self.feedback)
+        gauge = Counter("dg_lsp_inside", "Requests that are worked on or wait.", (), kind="gauge")
+        gauge.add(num_inside)
+        left = Counter("dg_lsp_left_total", "Clients that left before their answer.", ())
+        left.add(self.num_left)
+        return self.seconds.exposition() + "".join(one.exposition() for one in (*counters, gauge, left))

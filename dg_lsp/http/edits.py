@@ -1,0 +1,104 @@
+"""`POST /v1/edit/completions`: Mercury's template, answered by a fill at the cursor.
+
+The region comes back with the fill in it and is otherwise as it was; with nothing to add, `None` says so, as its
+readers expect.
+"""
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dg_lsp.http.asked import DEFAULT_LANGUAGE, Asked, choices_of
+from dg_lsp.http.fields import Fields
+from dg_lsp.http.refusal import Refusal
+from dg_lsp.http.service import Service
+from dg_lsp.http.timings import diffusion, timings, usage
+from dg_lsp.http.wire import DONE, answer, at_once, event, events
+
+_OPEN, _CLOSE, _CURSOR = "<|code_to_edit|>", "<|/code_to_edit|>", "<|cursor|>"
+_FILE = re.compile(
+    r"<\|current_file_content\|>\n(?:current_file_path: ([^\n]*)\n)?(.*)<\|/current_file_content\|>", re.S
+)
+NOTHING = "None"
+_LANGUAGES = {"py": "python", "pyi": "python"}
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What may be edited, the cursor in it, and the file around it."""
+
+    above: str
+    before: str
+    """From the region's start to the cursor."""
+    after: str
+    """To the region's last character, its line end left out."""
+    below: str
+    path: str = ""
+
+    @property
+    def language(self) -> str:
+        """By the file's extension; without a path, the usual one."""
+        extension = self.path.rpartition(".")[2].lower()
+        return _LANGUAGES.get(extension, extension) if self.path else DEFAULT_LANGUAGE
+
+
+async def edit(request: Request) -> Response:
+    """The region with the best fill at its cursor, in a fence."""
+    service: Service = request.app.state.service
+    fields = await service.read(request)
+    region = region_of(question_of(fields))
+    asked = Asked(
+        region.above + region.before,
+        f"{region.after}\n{region.below}",
+        language=region.language,
+        path=region.path,
+        max_tokens=fields.integer("max_tokens", 0, least=0, most=4096) or None,
+    )
+    is_streamed = fields.flag("stream")
+    result = await service.fill(asked, request)
+    text = choices_of(asked, result)[0].text
+    content = f"```\n{region.before}{text}{region.after}\n```" if text else NOTHING
+    frame: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": result.model}
+    if is_streamed:
+        frame = {**frame, "object": "chat.completion.chunk"}
+        said = {"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": None}
+        ended = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
+        return events(at_once(*(event({**frame, "choices": [one]}) for one in (said, ended)), DONE))
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    costs = {"usage": usage(result), "timings": timings(result), "diffusion": diffusion(result)}
+    return answer({**frame, "object": "chat.completion", "choices": [choice], **costs})
+
+
+def question_of(fields: Fields) -> str:
+    """What the last message says.
+
+    Raises:
+        Refusal: there is none, or it is no text.
+    """
+    messages = fields.objects("messages")
+    if not messages:
+        fields.refuse("messages", "expected an array with at least one message")
+    return messages[-1].text("content")
+
+
+def region_of(question: str) -> Region:
+    """The parts of Mercury's template.
+
+    Raises:
+        Refusal: a mark is missing.
+    """
+    file = _FILE.search(question)
+    path, shown = (file[1] or "", file[2]) if file else ("", question)
+    above, opened, rest = shown.partition(_OPEN)
+    inside, closed, below = rest.partition(_CLOSE)
+    before, cursor, after = inside.removeprefix("\n").removesuffix("\n").partition(_CURSOR)
+    missing = [mark for mark, found in ((_OPEN, opened), (_CLOSE, closed), (_CURSOR, cursor)) if not found]
+    if missing:
+        raise Refusal(400, f"the last message has no {missing[0]}, which says where to edit", field="messages")
+    # the marks stand on lines of their own
+    return Region(above if file else "", before, after, below.removeprefix("\n") if file else "", path)
