@@ -35,6 +35,13 @@ def test_the_folder_is_printed_and_what_was_built_is_told(dg_lsp, built):
     assert "built and tried in 0 s (one class" in outcome.err
 
 
+def test_what_keeps_it_from_being_loaded_is_told(dg_lsp, built, monkeypatch):
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/mine")
+    outcome = dg_lsp("models", "build-runtime")
+    assert outcome.code == 0
+    assert "will not be loaded as things are: LLAMA_CPP_LIB_PATH" in outcome.err
+
+
 def test_options_are_wishes(dg_lsp, built, tmp_path):
     dg_lsp("models", "build-runtime", "--backend", "cuda", "--from", tmp_path)
     dg_lsp("models", "build-runtime", "--whole")

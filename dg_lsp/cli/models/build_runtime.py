@@ -31,7 +31,7 @@ def build_runtime(
 
     from dg_lsp.errors import UsageError
     from dg_lsp.models.runtime.build import Wish, build
-    from dg_lsp.runtime import PACKAGE, installed
+    from dg_lsp.runtime import PACKAGE, find_runtime, installed
 
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
@@ -53,6 +53,8 @@ def build_runtime(
         else "one class, in front of the installed library"
     )
     typer.echo(f"built and tried in {time.monotonic() - start:.0f} s ({what}, {PACKAGE} {version})", err=True)
+    if note := find_runtime().note:
+        typer.echo(f"it will not be loaded as things are: {note}", err=True)
     typer.echo(runtime.folder)
     return 0
 
