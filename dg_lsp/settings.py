@@ -70,6 +70,8 @@ class FillSettings:
     """Give the rest of a fill again, without the model, while the user types what it says."""
     speculate: bool = True
     """Make the fill that follows an accepted one while it is still looked at; not on a battery."""
+    min_chance: float = field(default=0.05, validator=[validators.ge(0), validators.le(1)])
+    """Probability of being right under which nothing is shown unasked; 0 shows everything."""
     check_syntax: bool = True
     """Refuse a fill that adds a syntax error where there was none."""
 

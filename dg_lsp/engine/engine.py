@@ -18,6 +18,7 @@ from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.context.prompt import shown_path
 from dg_lsp.context.window import prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.engine.chance import chance_of
 from dg_lsp.engine.costs import StepCosts
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.drain import drain
@@ -176,7 +177,7 @@ class Engine:
     def _judge(self, draft: Draft, enough: Enough, request: FillRequest, limits: Limits) -> Candidate | Rejection:
         if not len(draft.confidence):
             return Rejection(Reason.UNFINISHED)
-        return judge(
+        verdict = judge(
             enough.fill(draft),
             snapshot=request.snapshot,
             offset=request.offset,
@@ -184,3 +185,6 @@ class Engine:
             score=draft.score,
             check_syntax=self._settings.check_syntax,
         )
+        if isinstance(verdict, Rejection):
+            return verdict
+        return replace(verdict, chance=chance_of(draft.ids, draft.confidence, self._tokenizer))

@@ -158,7 +158,8 @@ class Worker:
 
     def _guess_after(self, request: FillRequest, result: FillResult) -> _Job | None:
         """The request that follows when the best candidate is accepted, unless it was made already."""
-        if not (self._settings.speculate and self._settings.type_through and result.text) or self._power.on_battery():
+        is_shown = bool(result.candidates) and result.candidates[0].chance >= self._settings.min_chance
+        if not (self._settings.speculate and self._settings.type_through and is_shown) or self._power.on_battery():
             return None
         snapshot, offset = request.snapshot, request.offset
         text = snapshot.text[:offset] + result.text + snapshot.text[offset:]

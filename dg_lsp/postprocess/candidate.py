@@ -30,6 +30,8 @@ class Candidate:
     text: str
     score: float
     """Mean log probability per token, in nats; higher is better."""
+    chance: float = 1.0
+    """Probability that the first line is what the user wants, as the model sees it; 1 where nobody asked it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,8 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         return types.InlineCompletionList(items=[])
     request = FillRequest(cursor.snapshot, cursor.offset, num_candidates=NUM_INVOKED if is_invoked else 1)
     candidates = await ls.fill(request)
+    if not is_invoked:
+        candidates = tuple(one for one in candidates if one.chance >= ls.settings.fill.min_chance)
     return types.InlineCompletionList([inline_item(one, cursor, ls.documents.encoding) for one in candidates])
 
 
