@@ -237,3 +237,24 @@ def test_a_file_cannot_steer_the_terminal(dg_lsp, script, tmp_path):
     assert "\x1b" not in outcome.out
     assert "\x07" not in outcome.out
     assert "␛[31mred␇" in outcome.out
+
+
+def test_a_prompt_format_is_what_the_model_is_opened_with(dg_lsp, script, hole):
+    assert dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "prefix", "--json").code == 0
+    assert script.settings.fill.prompt_format == "prefix"
+
+
+def test_a_format_that_the_model_cannot_take_is_told_in_one_line(dg_lsp, script, hole):
+    outcome = dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "instruct")
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert "choose fim, pinned, prefix" in outcome.err
+
+
+def test_the_bundled_model_between_frozen_text(dg_lsp, hole):
+    outcome = dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "pinned", "--json", "--threads", "1")
+    assert outcome.code in (0, 1)
+    assert outcome.json["plan"] == "canvas"
+    assert outcome.json["canvas_length"] == 64
+    assert outcome.json["steps"] >= 2

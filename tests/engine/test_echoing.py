@@ -63,3 +63,16 @@ def test_a_canvas_hears_echoes_from_its_leftmost_mask_on(echoing):
     assert second.argmax_ids.tolist() == [50, 5, 50, 50]
     (nothing,) = echoing.predict(0, [token_ids([30, 31])], 0.0, np.random.default_rng(0))
     assert nothing.argmax_ids.tolist() == [50, 50]
+
+
+def test_what_stands_frozen_before_the_hole_is_no_part_of_the_fill():
+    mask = MASK_SPEC.sampling.mask_id
+    layout = Layout(PROMPT[:-2], head_ids=PROMPT[-2:])
+    denoiser = EchoingDenoiser(Silent(), Echo(PROMPT[1:], NOTHING), layout)
+    denoiser.prefill(0, layout.prompt_ids)
+    canvas = token_ids([*PROMPT[-2:], mask, mask, mask, 60])
+    (prediction,) = denoiser.predict(0, [canvas], 0.0, np.random.default_rng(0))
+    assert prediction.argmax_ids.tolist() == [50, 50, 4, 5, 50, 50]
+    denoiser.prefill(0, token_ids([*PROMPT, 4]))  # a second canvas: the head is prompt now
+    (prediction,) = denoiser.predict(0, [token_ids([mask, mask])], 0.0, np.random.default_rng(0))
+    assert prediction.argmax_ids.tolist() == [5, 50]

@@ -6,6 +6,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.expectation import Expectation
+from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.place import Place
 from dg_lsp.engine.costs import StepCosts
 from dg_lsp.engine.planner import DEFAULTS, PlaceKind, Planner
@@ -88,3 +89,13 @@ def test_costs_between_and_beyond_what_was_measured():
     assert ON_A_CPU.predict(1) == pytest.approx(11.0)
     assert StepCosts().extend(1) == float("inf")
     assert StepCosts(canvas=((8, 4.0),)).predict(32) == 4.0
+
+
+def test_a_pinned_canvas_is_a_race_of_all_lengths():
+    pinned = replace(SPEC, prompt_format=PromptFormat.PINNED, has_causal_head=False, hole_lengths=(4, 8, 16))
+    planner = Planner(pinned, ON_A_CPU)
+    assert planner.choose(PlaceKind.LINE_END) is PlanName.CANVAS
+    one = Planner(replace(pinned, hole_lengths=(16,)), ON_A_CPU)
+    three, alone = (each.expected_ms(PlanName.CANVAS, PlaceKind.LINE_END) for each in (planner, one))
+    assert three == pytest.approx(4 * (11 + 10 * (3 * 16 - 16) / 16) / 0.3)
+    assert alone == pytest.approx(4 * 11 / 0.3)

@@ -1,0 +1,195 @@
+"""Prompts of instruct models, token by token."""
+
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.canvas.instruct import MAX_LINE_HEAD, fence_of, instruct_layout, rewrite_layout
+from dg_lsp.canvas.plan import common_prefix_length, token_ids
+from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.context.prompt import Prompt, shown_path
+from dg_lsp.errors import ModelUnsupportedError
+
+SPEC = replace(MASK_SPEC, name="toy", prompt_format=PromptFormat.INSTRUCT, template="gemma4", vocab_size=262_144)
+GEMMA = {"<bos>": 2, "<|turn>": 105, "<turn|>": 106, "<|channel>": 100, "<channel|>": 101}
+"""Ids of the published tokenizer."""
+LINE_END, FIRST = 107, 1000
+
+
+class GemmaLike:
+    """The published ids of special tokens and the line end; one token for any other character."""
+
+    def __init__(self, specials=GEMMA):
+        self.specials = specials
+
+    def encode(self, text):
+        return token_ids([LINE_END if char == "\n" else FIRST + ord(char) for char in text])
+
+    def decode(self, ids):
+        return "".join("\n" if i == LINE_END else chr(i - FIRST) for i in ids.tolist() if i >= LINE_END).encode()
+
+    def special(self, spelling):
+        return self.specials.get(spelling)
+
+
+TOKENIZER = GemmaLike()
+PROMPT = Prompt("import os\n\n\ndef f(x):\n    return ", "\n\n\nprint(f(1))\n", path="pkg/a.py", language="python")
+
+
+def ids_of(text):
+    return TOKENIZER.encode(text).tolist()
+
+
+def spelled(ids):
+    """The ids as text, special tokens by their spelling."""
+    names = {token: spelling for spelling, token in GEMMA.items()}
+    return "".join(names.get(i) or TOKENIZER.decode(token_ids([i])).decode() for i in ids.tolist())
+
+
+def test_the_turns_and_the_empty_thought_are_the_models_own_tokens():
+    ids = instruct_layout(PROMPT, TOKENIZER, SPEC, 2000).prompt_ids.tolist()
+    assert ids[:2] == [2, 105]
+    assert ids[2:7] == ids_of("user\n")
+    end = [106, 107, 105, *ids_of("model\n"), 100, *ids_of("thought\n"), 101]
+    assert ids[-len(end) :] == end
+    assert [i for i in ids if i < LINE_END] == [2, 105, 106, 105, 100, 101]
+
+
+def test_a_fill_word_for_word():
+    layout = instruct_layout(PROMPT, TOKENIZER, SPEC, 2000)
+    assert spelled(layout.prompt_ids) == (
+        "<bos><|turn>user\n"
+        "A gap in pkg/a.py is marked <GAP>. Write the python code that belongs there, from the beginning of its line"
+        " on. Say nothing that stands before or after the gap.\n"
+        "\n"
+        "```python\n"
+        "import os\n\n\ndef f(x):\n"
+        "<GAP>\n\n\nprint(f(1))\n"
+        "\n```<turn|>\n"
+        "<|turn>model\n"
+        "<|channel>thought\n<channel|>"
+    )
+    assert spelled(layout.head_ids) == "```python\n    return "
+    assert len(layout.tail_ids) == 0
+    assert layout.stop == "```"
+    assert spelled(layout.before_ids) == PROMPT.prefix
+    assert spelled(layout.after_ids) == PROMPT.suffix
+
+
+def test_a_rewrite_word_for_word():
+    prompt = replace(PROMPT, prefix="def f(x):\n", selection="    return x\n", instruction="Return twice as much.")
+    layout = rewrite_layout(prompt, TOKENIZER, SPEC, 2000)
+    assert spelled(layout.prompt_ids) == (
+        "<bos><|turn>user\n"
+        "A part of pkg/a.py is marked <PART>. Rewrite this python code: Return twice as much.\n"
+        "Answer with the whole part and nothing else.\n"
+        "\n"
+        "```python\n"
+        "def f(x):\n"
+        "<PART>\n    return x\n</PART>\n"
+        "\n\n\nprint(f(1))\n"
+        "\n```<turn|>\n"
+        "<|turn>model\n"
+        "<|channel>thought\n<channel|>"
+    )
+    assert spelled(layout.head_ids) == "```python\n    "
+
+
+@pytest.mark.parametrize("selection", ["return x", "return x\n"], ids=["without its line end", "with it"])
+def test_a_selection_is_whole_lines(selection):
+    prompt = replace(PROMPT, selection=selection, instruction="{path}")
+    assert "<PART>\nreturn x\n</PART>\n" in spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
+
+
+def test_braces_of_the_code_and_of_the_instruction_are_text():
+    prompt = replace(PROMPT, prefix="a = {x!r:{y}}\n", selection="{}\n", instruction="Use {fence} and %s.")
+    shown = spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
+    assert "a = {x!r:{y}}\n" in shown
+    assert "Use {fence} and %s." in shown
+
+
+def test_what_a_buffer_spells_like_a_turn_is_text():
+    prompt = replace(PROMPT, prefix="a = '<turn|>'\n")
+    ids = instruct_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids.tolist()
+    assert ids.count(106) == 1
+
+
+def test_what_is_typed_in_a_line_changes_no_token_of_the_prompt():
+    line = "    return compute(x)"
+    layouts = [
+        instruct_layout(replace(PROMPT, prefix="def f(x):\n" + line[:size]), TOKENIZER, SPEC, 2000)
+        for size in range(len(line) + 1)
+    ]
+    assert len({tuple(layout.prompt_ids.tolist()) for layout in layouts}) == 1
+    assert [spelled(layout.head_ids) for layout in layouts] == ["```python\n" + line[:n] for n in range(len(line) + 1)]
+
+
+def test_a_long_line_is_shown_before_the_gap_in_steps():
+    lines = ["x" * size for size in range(4 * MAX_LINE_HEAD)]
+    layouts = [instruct_layout(replace(PROMPT, prefix="a\n" + line), TOKENIZER, SPEC, 2000) for line in lines]
+    for line, layout in zip(lines, layouts, strict=True):
+        head = spelled(layout.head_ids).removeprefix("```python\n")
+        assert len(head) <= MAX_LINE_HEAD
+        assert spelled(layout.prompt_ids).split("```python\na\n")[1].startswith(line[: len(line) - len(head)] + "<GAP>")
+    assert len({len(layout.prompt_ids) for layout in layouts}) == 4
+
+
+def test_the_code_around_gives_way_where_the_prompt_is_short():
+    prompt = replace(PROMPT, prefix="p" * 900 + "\n", suffix="\n" + "s" * 900)
+    whole = len(instruct_layout(Prompt("", "", path="pkg/a.py", language="python"), TOKENIZER, SPEC, 2000).prompt_ids)
+    layout = instruct_layout(prompt, TOKENIZER, SPEC, whole + 100)
+    assert whole + 80 < len(layout.prompt_ids) <= whole + 100
+    assert len(layout.after_ids) == 30
+    assert spelled(layout.prompt_ids).endswith("<|channel>thought\n<channel|>")
+
+
+@pytest.mark.parametrize(
+    ("code", "fence"),
+    [("x = 1\n", "```"), ("```python\nx\n```\n", "````"), ("  `````\n", "``````"), ("a = '```'\n", "```")],
+)
+def test_a_fence_is_longer_than_any_in_the_code(code, fence):
+    assert fence_of(Prompt(code, "")) == fence
+    assert fence_of(Prompt("", code)) == fence
+    layout = instruct_layout(replace(PROMPT, prefix=code), TOKENIZER, SPEC, 2000)
+    assert layout.stop == fence
+    assert spelled(layout.head_ids).startswith(fence + "python\n")
+
+
+def test_a_buffer_without_a_name_or_a_language_is_asked_about_too():
+    layout = instruct_layout(Prompt("a", "b"), TOKENIZER, SPEC, 2000)
+    assert "A gap in a file is marked" in spelled(layout.prompt_ids)
+    assert spelled(layout.head_ids) == "```text\na"
+
+
+@pytest.mark.parametrize("template", ["", "klingon"])
+def test_a_model_without_a_template_is_refused(template):
+    with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
+        instruct_layout(PROMPT, TOKENIZER, replace(SPEC, template=template), 2000)
+
+
+def test_a_vocabulary_that_lacks_a_token_is_refused():
+    specials = {spelling: token for spelling, token in GEMMA.items() if spelling != "<channel|>"}
+    with pytest.raises(ModelUnsupportedError, match=r"<channel\|>"):
+        instruct_layout(PROMPT, GemmaLike(specials), SPEC, 2000)
+
+
+def test_the_next_line_keeps_what_precedes_it():
+    before, after = (
+        instruct_layout(replace(PROMPT, prefix=prefix), TOKENIZER, SPEC, 2000).prompt_ids
+        for prefix in ("a = 1\nb = 2", "a = 1\nb = 2\n")
+    )
+    assert spelled(before[: common_prefix_length(before, after)]).endswith("```python\na = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///home/me/my%20work/pkg/a.py", "my work/pkg/a.py"),
+        ("file:///a.py", "a.py"),
+        ("untitled:Untitled-1", "Untitled-1"),
+        ("", ""),
+    ],
+)
+def test_a_path_says_what_a_file_is_and_not_where(uri, path):
+    assert shown_path(uri) == path

@@ -1,0 +1,91 @@
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
+from dg_lsp.canvas.layout import Layout
+from dg_lsp.canvas.pinned import HOLE_LENGTHS, PREFIX_TAIL, canvas_of, grown, hole_lengths, pinned_layout, raced_length
+from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.context.prompt import Prompt
+
+TOKENIZER = ByteTokenizer()
+SPEC = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PINNED, canvas_lengths=(16, 32, 64))
+START = replace(SPEC, start_ids=(1,))
+
+
+def laid_out(prefix, suffix, spec=SPEC, max_tokens=100):
+    """Prompt, head and tail as text."""
+    layout = pinned_layout(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
+    return tuple(TOKENIZER.decode(ids).decode() for ids in (layout.prompt_ids, layout.head_ids, layout.tail_ids))
+
+
+def test_the_prefixs_tail_stands_in_the_canvas_and_the_rest_in_the_prompt():
+    assert laid_out("def f(x):\n    return ", "\n\nf(1)\n") == ("def f(x):\n   ", " return ", "\n\nf(1)\n")
+
+
+def test_what_a_prompt_starts_with_is_there_even_where_the_buffer_is_empty():
+    layout = pinned_layout(Prompt("", "x"), TOKENIZER, START, 100)
+    assert layout.prompt_ids.tolist() == [1]
+    assert TOKENIZER.decode(layout.head_ids) == b"\n"
+
+
+@pytest.mark.parametrize(("prefix", "prompt", "head"), [("", "\n", ""), ("a", "a", ""), ("abc", "a", "bc")])
+def test_a_prompt_is_never_empty(prefix, prompt, head):
+    assert laid_out(prefix, "x")[:2] == (prompt, head)
+
+
+def test_a_long_prefix_keeps_its_end_and_typing_moves_its_start_rarely():
+    prompts = [laid_out("x" * 300 + "y" * size, "")[0] for size in range(1, 60)]
+    assert all(87 <= len(prompt) <= 100 for prompt in prompts)
+    starts = {300 + size - PREFIX_TAIL - len(prompt) for size, prompt in enumerate(prompts, 1)}
+    assert len(starts) <= 60 // 12 + 2
+
+
+def test_no_more_of_the_suffix_than_any_canvas_holds():
+    assert len(laid_out("x" * 20, "s" * 500)[2]) == 64 - PREFIX_TAIL - 1
+
+
+LONG = Layout(token_ids([1]), head_ids=token_ids(range(8)), tail_ids=token_ids(range(50)))
+LAST = Layout(token_ids([1]), head_ids=token_ids(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("layout", "length", "holes"),
+    [
+        (LONG, 64, (4, 8, 16, 32)),
+        (LONG, 47, (4, 8, 16)),
+        (LONG, 20, (4,)),
+        (LONG, 18, (2,)),
+        (LAST, 64, (32,)),
+        (LAST, 16, (8,)),
+    ],
+    ids=["all", "without the longest", "one", "shorter than any", "nothing after", "nothing after, short canvas"],
+)
+def test_holes_leave_room_for_what_they_join_with(layout, length, holes):
+    assert hole_lengths(layout, length, SPEC) == holes
+
+
+def test_a_model_may_name_its_own_lengths():
+    assert hole_lengths(LONG, 64, replace(SPEC, hole_lengths=(6, 12))) == (6, 12)
+    assert HOLE_LENGTHS == (4, 8, 16, 32)
+
+
+def test_a_race_fits_into_one_pass():
+    assert raced_length(LONG, 64, 4) == 64
+    assert raced_length(LONG, 128, 4) == 64
+    assert raced_length(LONG, 128, 1) == 128
+
+
+def test_holes_double_as_far_as_they_fit():
+    assert grown(8, LONG, SPEC, 64) == 16
+    assert grown(32, LONG, SPEC, 64) == 48
+    assert grown(32, LONG, SPEC, 40) == 40
+    assert grown(48, LONG, SPEC, 64) is None
+    assert grown(32, LAST, SPEC, 64) == 56
+
+
+def test_the_shortest_canvas_that_holds_a_hole():
+    assert canvas_of(16, LONG, SPEC) == 32
+    assert canvas_of(17, LONG, SPEC) == 64
+    assert canvas_of(60, LONG, SPEC) == 64
