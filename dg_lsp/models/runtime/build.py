@@ -10,7 +10,7 @@ from pathlib import Path
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models.runtime.overlay import compile_overlay, is_possible
 from dg_lsp.models.runtime.patch import Patch
-from dg_lsp.models.runtime.source import Source
+from dg_lsp.models.runtime.source import BALLAST, Source
 from dg_lsp.models.runtime.tools import Look, compiler
 from dg_lsp.models.runtime.whole import check_tools, compile_whole, natural_backend
 from dg_lsp.runtime import COMMAND, PACKAGE, VARIABLE, Installed, Runtime, installed, runtime_folder
@@ -90,7 +90,7 @@ def _compile(wish: Wish, here: Installed, work: Path, made: Path, log: Path, loo
     log.unlink(missing_ok=True)
     if backend:
         if given is not None and source.is_relative_to(given):  # what a person gave is not ours to change
-            source = Path(shutil.copytree(source, work / "source", ignore=shutil.ignore_patterns(".git")))
+            source = Path(shutil.copytree(source, work / "source", ignore=_ballast_of(source)))
         compile_whole(source, patch, here.version, backend, made, log, look)
         return True
     if not (source / patch.target).is_file():
@@ -100,6 +100,10 @@ def _compile(wish: Wish, here: Installed, work: Path, made: Path, log: Path, loo
     look("compiling", None)
     compile_overlay(source, patch, here, made, log)
     return True
+
+
+def _ballast_of(source: Path) -> Callable[[str, list[str]], tuple[str, ...]]:
+    return lambda folder, _names: BALLAST if Path(folder) == source else ()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from dg_lsp.runtime import PACKAGE
 
 INSIDE = Path("vendor/llama.cpp")
 _HEADERS = ("src", "include", "ggml/include")
+BALLAST = ("docs", "models", "benches", "media", "tests", ".git")
+"""Folders of llama.cpp that no library is made of: most of its size."""
 _FILE_NAME = "llama_cpp_python-{version}.tar.gz"
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error)
 _RAW_PROGRESS = (24, 1)  # the first pip that can say its progress to a program
@@ -105,12 +107,16 @@ class Source:
 
 
 def _wanted(archive: tarfile.TarFile, *, whole: bool) -> Iterator[tarfile.TarInfo]:
-    folders = ("",) if whole else _HEADERS
-    prefixes = tuple(f"{INSIDE.as_posix()}/{folder}" for folder in folders)
+    inside, ballast, headers = (_folders(names) for names in (("",), BALLAST, _HEADERS))
     for member in archive:
         _, _, name = member.name.partition("/")
-        if name == "PKG-INFO" or name.startswith(prefixes):
+        is_wanted = name.startswith(inside) and not name.startswith(ballast) if whole else name.startswith(headers)
+        if is_wanted or name == "PKG-INFO":
             yield member
+
+
+def _folders(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{(INSIDE / name).as_posix()}/" for name in names)
 
 
 def _lines(command: list[str]) -> Iterator[str]:

@@ -32,10 +32,11 @@ def test_a_packed_one_is_unpacked_as_far_as_one_file_needs_it(unpack, sdists, by
     assert not (inside / "models").exists()
 
 
-def test_all_of_it_is_unpacked_where_all_is_built(unpack, sdists):
+def test_all_that_is_compiled_is_unpacked_where_all_is_built(unpack, sdists):
     inside = unpack(sdists.packed(), whole=True)
     assert (inside / "CMakeLists.txt").exists()
-    assert (inside / "models/vocabulary.bin").exists()
+    assert (inside / "src/models/gemma4.cpp").exists()
+    assert not (inside / "models").exists()
 
 
 def test_an_unpacked_one_is_used_where_it_lies(unpack, sdists, tmp_path):
