@@ -27,6 +27,7 @@ MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
 VOCAB_SIZE = NUM_SPECIALS + 256
 _FIM = FimTokens(prefix_id=PREFIX_ID, suffix_id=SUFFIX_ID, middle_id=MIDDLE_ID)
+_SPECIALS = {"<mask>": MASK_ID, "<end>": END_ID, "<prefix>": PREFIX_ID, "<suffix>": SUFFIX_ID, "<middle>": MIDDLE_ID}
 _BANNED = (MASK_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID)
 
 MASK_SPEC = ModelSpec(
@@ -65,8 +66,8 @@ class ByteTokenizer:
         return (array[array >= NUM_SPECIALS] - NUM_SPECIALS).astype(np.uint8).tobytes()
 
     def special(self, spelling: str) -> int | None:
-        """None: what is special here has no spelling."""
-        del spelling
+        """See `Tokenizer.special`."""
+        return _SPECIALS.get(spelling)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,3 +69,13 @@ def test_specials_decode_to_nothing(tokenizer):
 def test_ids_outside_the_vocabulary_are_refused(tokenizer, ids):
     with pytest.raises(RequestError):
         tokenizer.decode(np.array(ids))
+
+
+def test_a_special_token_is_found_by_its_spelling_and_never_in_text(tokenizer):
+    specials = {spelling: tokenizer.special(spelling) for spelling in ("<|prefix|>", "<|suffix|>", "<|middle|>")}
+    assert len(set(specials.values()) - {None}) == 3
+    for spelling, token in specials.items():
+        assert tokenizer.decode(np.array([token], np.int32)) == b""
+        assert token not in tokenizer.encode(spelling).tolist()
+    assert tokenizer.special("<|no such token|>") is None
+    assert tokenizer.special("") is None

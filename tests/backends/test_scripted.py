@@ -111,3 +111,12 @@ def test_the_tokenizer_returns_what_it_was_given(written):
     assert TOKENIZER.decode(ids).decode() == written
     assert ids.max(initial=5) < VOCAB_SIZE
     assert TOKENIZER.decode(np.array([MASK_ID, *ids, END_ID])).decode() == written
+
+
+def test_special_tokens_have_spellings():
+    assert [TOKENIZER.special(f"<{name}>") for name in ("mask", "end", "middle", "no")] == [
+        MASK_ID,
+        END_ID,
+        MIDDLE_ID,
+        None,
+    ]
