@@ -9,49 +9,20 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from dg_lsp.errors import ModelDownloadError
 from dg_lsp.models.digest import blob_id_of, sha256_of
+from dg_lsp.models.fetched import RECORD, Fetched, fetched_path, is_whole, read_record
 from dg_lsp.models.folder import VARIABLE
 from dg_lsp.models.presets import Preset
 from dg_lsp.models.sources import Listing, Source, SourceFile, chosen
 
-RECORD = "fetched.json"
-"""What lies in a preset's folder, and where it is from; written last."""
 _MAGIC = b"GGUF"
 
 Look = Callable[[str, int, int], object]
 """Told what is being done, how many bytes are done with, and how many there are: each is fetched and then checked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What a finished fetch left."""
-
-    repository: str
-    commit: str
-    files: tuple[SourceFile, ...]
-
-
-def fetched_path(preset: Preset) -> Path | None:
-    """The preset's GGUF file, or its folder for one of several files; None unless all of it is there."""
-    record = read_record(preset)
-    if record is None or not all(_is_whole(preset.folder / file.path, file.size) for file in record.files):
-        return None
-    weights = [file.path for file in record.files if file.path.endswith(".gguf")]
-    return preset.folder / weights[0] if weights else preset.folder
-
-
-def read_record(preset: Preset) -> Fetched | None:
-    """What the last finished fetch says of itself; None where there was none."""
-    try:
-        tree = json.loads((preset.folder / RECORD).read_text(encoding="utf-8"))
-        files = tuple(SourceFile(**file) for file in tree["files"])
-        return Fetched(tree["repository"], tree["commit"], files) if files else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 class Fetch:
@@ -107,11 +78,11 @@ class Fetch:
 
     def _get(self, file: SourceFile, listing: Listing, *, is_known: bool) -> None:
         path = self._folder / file.path
-        if is_known and _is_whole(path, file.size):
+        if is_known and is_whole(path, file.size):
             self._count(2 * file.size, file)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not (_is_whole(path, file.size) and self._is_right(path, file)):
+        if not (is_whole(path, file.size) and self._is_right(path, file)):
             part = _part(path, file)
             self._complete(part, file, listing)
             if not self._is_right(part, file):
@@ -209,7 +180,3 @@ def _part(path: Path, file: SourceFile) -> Path:
 
 def _length(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-def _is_whole(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 _USED = ("memory.current", "memory/memory.usage_in_bytes")
 """Of a container, under both versions of Linux's control groups."""
@@ -41,6 +39,8 @@ def rooms(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[Room,
 
 def system_free(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that a process may still take without swapping, a container's limit kept in mind."""
+    import psutil
+
     free = int(psutil.virtual_memory().available)
     for limit, used in zip(_LIMITS, _USED, strict=True):
         allowed, taken = _number(groups / limit), _number(groups / used)

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from dg_lsp.errors import ModelNotFoundError
-from dg_lsp.models.fetch import fetched_path
+from dg_lsp.models.fetched import fetched_path
 from dg_lsp.models.packaged import PACKAGED, PackagedModel
 from dg_lsp.models.presets import PRESETS, Preset
 from dg_lsp.models.selection import AUTO

@@ -13,7 +13,8 @@ from huggingface_hub import constants
 
 from dg_lsp.errors import ModelDownloadError
 from dg_lsp.models.families import DREAM
-from dg_lsp.models.fetch import RECORD, Fetch, fetched_path, read_record
+from dg_lsp.models.fetch import Fetch
+from dg_lsp.models.fetched import RECORD, fetched_path, read_record
 from dg_lsp.models.hub import Hub
 from dg_lsp.models.presets import CHECKPOINT, Preset
 

@@ -7,7 +7,8 @@ import pytest
 
 from dg_lsp.errors import ModelDownloadError
 from dg_lsp.models.families import LLADA
-from dg_lsp.models.fetch import Fetch, fetched_path
+from dg_lsp.models.fetch import Fetch
+from dg_lsp.models.fetched import fetched_path
 from dg_lsp.models.mirror import Mirror
 from dg_lsp.models.presets import Preset
 

@@ -34,7 +34,7 @@ def _row(preset: "Preset") -> str:
 
 def whereabouts(preset: "Preset") -> str:
     """Where the preset's model lies, or what to do to have it there."""
-    from dg_lsp.models.fetch import fetched_path
+    from dg_lsp.models.fetched import fetched_path
     from dg_lsp.models.registry import ready_path
 
     if (ready := ready_path(preset)) is not None:

@@ -57,7 +57,8 @@ def _pull_preset(
     import dataclasses
 
     from dg_lsp.cli.models.bar import progress_bar
-    from dg_lsp.models.fetch import Fetch, fetched_path
+    from dg_lsp.models.fetch import Fetch
+    from dg_lsp.models.fetched import fetched_path
     from dg_lsp.models.hub import Hub
     from dg_lsp.models.mirror import Mirror
 
