@@ -16,7 +16,7 @@ from attrs import field, validators
 
 from dg_lsp.errors import SettingsError
 
-CACHES = ("auto", "cached", "recomputed")
+CACHES = ("auto", "recomputed", "once", "cached")
 DTYPES = ("auto", "float32", "bfloat16", "float8")
 PROMPT_FORMATS = ("", "fim", "pinned", "prefix", "instruct")
 PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
@@ -35,7 +35,7 @@ class RuntimeSettings:
     num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
     """Prompts (documents) kept in the KV cache at a time."""
     cache: str = field(default="auto", validator=validators.in_(CACHES))
-    """For models trained with the prompt seeing the canvas: `recomputed` is exact, `cached` fast; `auto` is exact."""
+    """A prompt trained to see the canvas is `recomputed` each step (`auto`), `once` a fill, or `cached` blind to it."""
     device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|cuda(:\d{1,3})?"))
     """Where a checkpoint directory runs: `cpu`, `cuda` or `cuda:1`; `auto` takes the first GPU there is."""
     dtype: str = field(default="auto", validator=validators.in_(DTYPES))

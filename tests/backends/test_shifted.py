@@ -13,7 +13,7 @@ from dg_lsp.backends.llamacpp.shifted import ShiftedDenoiser
 from dg_lsp.canvas.plan import token_ids
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.models.description import describe
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import CACHES, RuntimeSettings
 
 CACHED = RuntimeSettings(threads=1, gpu_layers=0, num_slots=2, cache="cached")
 RNG = np.random.default_rng(0)
@@ -146,15 +146,22 @@ def test_without_a_wish_everything_is_computed_as_it_was_trained(written, archit
         denoiser.close()
 
 
-@pytest.mark.parametrize("architecture", ["llada", "llada-moe"])
-def test_what_has_no_twin_with_a_cache_says_so(written, architecture):
+@pytest.mark.parametrize(
+    ("architecture", "cache", "words"),
+    [
+        ("llada", "cached", r"never was a causal model.*set runtime\.cache to once or auto"),
+        ("llada-moe", "cached", r"llada-moe without a KV cache only; set runtime\.cache to auto"),
+        ("llada-moe", "once", r"llada-moe without a KV cache only; set runtime\.cache to auto"),
+    ],
+)
+def test_what_cannot_be_cached_says_so(written, architecture, cache, words):
     _, path = written(architecture)
-    with pytest.raises(ModelUnsupportedError, match=r"set runtime\.cache to auto"):
-        opened(path)
+    with pytest.raises(ModelUnsupportedError, match=words):
+        opened(path, RuntimeSettings(threads=1, gpu_layers=0, cache=cache))
 
 
 def test_a_model_trained_on_cached_prompts_always_has_them(tiny_path, open_denoiser):
-    for cache in ("auto", "cached", "recomputed"):
+    for cache in CACHES:
         settings = RuntimeSettings(threads=1, gpu_layers=0, cache=cache)
         denoiser = denoiser_of(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings)
         assert type(denoiser) is LlamaDenoiser

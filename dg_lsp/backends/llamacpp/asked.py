@@ -6,7 +6,7 @@ import numpy as np
 
 from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled
 from dg_lsp.backends.llamacpp.reduce import Reduced
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.plan import Flags, TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction
 
@@ -31,6 +31,13 @@ class Asked:
         self._stops = np.cumsum([len(of_canvas) for of_canvas in rows]).tolist()
         self.rows, self._places = np.unique(np.concatenate(rows), return_inverse=True)
         """Places among the ids whose logits are wanted, ascending."""
+
+    @property
+    def outputs(self) -> Flags:
+        """Shape (N,): where logits are wanted."""
+        outputs = np.zeros(len(self.ids), dtype=np.bool_)
+        outputs[self.rows] = True
+        return outputs
 
     def predictions(self, reduced: Reduced) -> list[Prediction]:
         """One for each canvas, from what was computed at `rows`."""

@@ -71,7 +71,10 @@ def context_budget(
             f"a context of {wanted} tokens needs {needed} MiB, the machine has {have}; lower context_length"
         )
     context_length = -(-wanted // _PADDING) * _PADDING
-    batch_tokens = min(max(_UBATCH, canvas_tokens), context_length)
+    batch_tokens = max(_UBATCH, canvas_tokens)
+    if spec.is_bidirectional and settings.cache == "once":
+        batch_tokens = max(batch_tokens, slot_limit)  # a prompt that sees its canvas is one batch with it
+    batch_tokens = min(batch_tokens, context_length)
     return ContextBudget(
         context_length=context_length,
         slot_limit=slot_limit,

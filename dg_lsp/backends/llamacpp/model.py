@@ -56,7 +56,7 @@ class LlamaModel:
             BackendError: llama-cpp-python cannot be loaded.
         """
         size_bytes = checked_size(path)
-        other = CACHED.get(architecture_of(path), "") if settings.cache == "cached" else ""
+        other = CACHED.get(architecture_of(path), "") if settings.cache in ("once", "cached") else ""
         native = library()
         on_gpu = settings.gpu_layers != 0 and has_gpu()
         params = native.api.llama_model_default_params()

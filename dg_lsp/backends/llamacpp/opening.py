@@ -2,6 +2,7 @@
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.once import OnceDenoiser
 from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
 from dg_lsp.backends.llamacpp.shifted import ShiftedDenoiser
 from dg_lsp.canvas.spec import ModelSpec
@@ -20,10 +21,18 @@ def denoiser_of(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -
     """
     if not spec.is_bidirectional:
         return LlamaDenoiser(model, spec, settings)
-    if settings.cache != "cached":
+    if settings.cache not in ("once", "cached"):
         return RecomputingDenoiser(model, spec, settings)
     if not model.has_cache:
+        architecture = model.metadata.get("general.architecture", "")
         raise ModelUnsupportedError(
-            f"{spec.name} computes its prompt in both directions and has nothing to cache; set runtime.cache to auto"
+            f"{spec.name}: llama.cpp knows {architecture} without a KV cache only; set runtime.cache to auto"
         )
-    return ShiftedDenoiser(model, spec, settings) if spec.is_shifted else LlamaDenoiser(model, spec, settings)
+    if settings.cache == "once":
+        return OnceDenoiser(model, spec, settings)
+    if not spec.is_shifted:
+        raise ModelUnsupportedError(
+            f"{spec.name} never was a causal model, so that a causal prompt means nothing to it; "
+            "set runtime.cache to once or auto"
+        )
+    return ShiftedDenoiser(model, spec, settings)

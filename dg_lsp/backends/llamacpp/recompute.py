@@ -117,8 +117,7 @@ class RecomputingDenoiser:
         """One decode, every canvas a sequence of its own; nothing of it stays in a cache."""
         context, has_cache = self._context, self._model.has_cache
         # without a cache llama.cpp computes the logits of every token, wanted or not
-        outputs = np.full(len(asked.ids), not has_cache, dtype=np.int8)
-        outputs[asked.rows] = 1
+        outputs = asked.outputs if has_cache else 1
         positions = np.concatenate([np.arange(length, dtype=np.int32) for length in asked.lengths])
         sequences = np.repeat(np.arange(len(asked.lengths), dtype=np.int32), asked.lengths)
         context.batch.put_tokens(asked.ids, positions, sequences, outputs)

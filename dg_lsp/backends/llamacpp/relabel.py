@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 
 from dg_lsp.errors import ModelBrokenError, ModelError, ModelUnsupportedError
 
-CACHED = {"dream": "qwen2", "rnd1": "qwen3moe"}
+CACHED = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
 """Architectures without a KV cache, and those that compute the same layers with one."""
 
 _ARCHITECTURE = b"general.architecture"

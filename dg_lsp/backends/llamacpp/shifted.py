@@ -24,7 +24,7 @@ _NOTHING = token_ids([])
 
 
 class ShiftedDenoiser(LlamaDenoiser):
-    """See `LlamaDenoiser`."""
+    """See `LlamaDenoiser`. Of a model that is not shifted the whole prompt is cached."""
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
         super().__init__(model, spec, settings)
@@ -34,12 +34,13 @@ class ShiftedDenoiser(LlamaDenoiser):
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`; the last token, which every step decodes, is not counted."""
         wanted = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
+        num_kept = max(0, len(wanted) - self.spec.is_shifted)
         try:
-            num_decoded = super().prefill(slot, wanted[:-1])
+            num_decoded = super().prefill(slot, wanted[:num_kept])
         except BackendError:
             self._last.pop(slot, None)
             raise
-        self._last[slot] = token_ids(wanted[-1:])
+        self._last[slot] = token_ids(wanted[num_kept:])
         return num_decoded
 
     def predict(
@@ -61,17 +62,9 @@ class ShiftedDenoiser(LlamaDenoiser):
         )
         last = self._last.get(slot, _NOTHING)
         self._check_place(slot, [len(last) + len(canvas) for canvas in checked])
-        if not (wanted := with_masks(checked, self.spec)):
-            return completed(checked, (), self.spec)
-        asked = Asked(last, wanted, self.spec)
-        outputs = np.zeros(len(asked.ids), dtype=np.bool_)
-        outputs[asked.rows] = True
-
-        def put(positions: TokenIds, sequences: TokenIds) -> None:
-            self._context.batch.put_tokens(asked.ids, positions, sequences, outputs)
-
-        reduced = self._step(slot, asked.lengths, outputs, put, (temperature, rng))
-        return completed(checked, asked.predictions(reduced), self.spec)
+        asked = with_masks(checked, self.spec)
+        said = self._answers(slot, asked, (temperature, rng)) if asked else ()
+        return completed(checked, said, self.spec)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Denoiser.extend`; what was trained to see both ways does not go on causally.
@@ -81,3 +74,15 @@ class ShiftedDenoiser(LlamaDenoiser):
         """
         del slot, ids
         raise BackendError(f"{self.spec.name} has no causal head; use the plan canvas or race")
+
+    def _answers(
+        self, slot: int, canvases: Sequence[TokenIds], sampling: tuple[float, np.random.Generator]
+    ) -> list[Prediction]:
+        """One pass over canvases that have a mask, each after the slot's prompt."""
+        asked = Asked(self._last.get(slot, _NOTHING), canvases, self.spec)
+        outputs = asked.outputs
+
+        def put(positions: TokenIds, sequences: TokenIds) -> None:
+            self._context.batch.put_tokens(asked.ids, positions, sequences, outputs)
+
+        return asked.predictions(self._step(slot, asked.lengths, outputs, put, sampling))
