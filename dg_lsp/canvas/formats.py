@@ -7,7 +7,7 @@ from dg_lsp.canvas.instruct import instruct_layout
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.pinned import pinned_layout
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
-from dg_lsp.canvas.templates import TEMPLATES
+from dg_lsp.canvas.templates import TEMPLATES, Special
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.prompt import Prompt
 from dg_lsp.errors import RequestError
@@ -26,7 +26,16 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
     Raises:
         ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
     """
+    if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids:
+        spec = replace(spec, start_ids=_start_ids(tokenizer, spec))
     return _BUILDERS[spec.prompt_format](prompt, tokenizer, spec, max_tokens)
+
+
+def _start_ids(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[int, ...]:
+    """What a chat begins with, for an instruct model that is asked without one: it never saw a text without."""
+    first = TEMPLATES[spec.template].before[0] if spec.template in TEMPLATES else ""
+    token = tokenizer.special(first.spelling) if isinstance(first, Special) else None
+    return () if token is None else (token,)
 
 
 def in_format(spec: ModelSpec, name: str) -> ModelSpec:

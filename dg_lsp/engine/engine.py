@@ -175,7 +175,7 @@ class Engine:
         return self._buffers.echo(request.snapshot.text, request.offset, request.suffix_lines)
 
     def _judge(self, draft: Draft, enough: Enough, request: FillRequest, limits: Limits) -> Candidate | Rejection:
-        if not len(draft.confidence):
+        if not (len(draft.confidence) or draft.is_ended):
             return Rejection(Reason.UNFINISHED)
         verdict = judge(
             enough.fill(draft),

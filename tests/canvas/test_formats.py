@@ -45,6 +45,16 @@ def test_what_a_model_lacks_is_said_and_what_it_can_do(lacking, name, message):
         in_format(lacking, name)
 
 
+def test_an_instruct_model_without_a_chat_gets_the_token_that_all_its_texts_begin_with(monkeypatch):
+    tokenizer = ByteTokenizer()
+    monkeypatch.setattr(ByteTokenizer, "special", lambda _, spelling: 3 if spelling == "<bos>" else None)
+    prompt = Prompt("a = 1\nb = ", "\nc")
+    for name in ("pinned", "prefix"):
+        assert layout_of(prompt, tokenizer, in_format(EVERY, name), 100).prompt_ids[0] == 3
+        plain = in_format(replace(EVERY, template=""), name)
+        assert layout_of(prompt, tokenizer, plain, 100).prompt_ids[0] == tokenizer.encode("a")[0]
+
+
 def test_a_place_is_put_as_the_spec_says():
     tokenizer = ByteTokenizer()
     prompt = Prompt("a = 1\nb = ", "\nc")

@@ -131,6 +131,13 @@ def test_without_anything_after_the_cursor_there_is_one_hole_and_nothing_to_join
     assert [len(canvases) for canvases in denoiser.raced] == [1]
 
 
+def test_a_line_that_is_complete_gets_nothing(reciting, ask):
+    engine, _ = reciting("a = 1\nb = 22222222222222\nc = 333333333333333333\n", MASKS)
+    result = engine.fill(ask("a = 1|\nb = 22222222222222\nc = 333333333333333333\n"))
+    assert result.text == ""
+    assert {rejection.reason for rejection in result.rejections} == {Reason.EMPTY}
+
+
 def test_every_hole_is_a_candidate(reciting, ask):
     text, asked = place("side * 2")
     engine, _ = reciting(text, MASKS)
