@@ -52,7 +52,7 @@ def build(wish: Wish, prove: Prove, look: Look = lambda *_: None) -> Runtime | N
     if here is None:
         raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
     folder = runtime_folder()
-    if folder.exists() and not (folder / "runtime.json").exists() and any(folder.iterdir()):
+    if folder.exists() and not (folder / "runtime.json").exists() and not _is_empty(folder):
         raise UsageError(f"{folder} holds something else than a runtime: name another folder")
     _check_tools(wish.whole_backend)
     with _beside(folder) as work:
@@ -74,6 +74,10 @@ def build(wish: Wish, prove: Prove, look: Look = lambda *_: None) -> Runtime | N
     return Runtime(folder, kind, wish.whole_backend, here.version, str(here.library), here.digest())
 
 
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
 def _check_tools(whole_backend: str) -> None:
     """Before anything is fetched."""
     if whole_backend:
@@ -87,14 +91,14 @@ def _compile(wish: Wish, here: Installed, work: Path, made: Path, log: Path, loo
     backend = wish.whole_backend
     given = wish.source.expanduser().absolute() if wish.source else None
     source = Source(here.version, given).unpack(work, look, whole=bool(backend))
+    if not (source / patch.target).is_file():
+        raise ModelRuntimeError(f"llama.cpp of {PACKAGE} {here.version} has no {patch.target}: update dg-lsp")
     log.unlink(missing_ok=True)
     if backend:
         if given is not None and source.is_relative_to(given):  # what a person gave is not ours to change
             source = Path(shutil.copytree(source, work / "source", ignore=_ballast_of(source)))
         compile_whole(source, patch, here.version, backend, made, log, look)
         return True
-    if not (source / patch.target).is_file():
-        raise ModelRuntimeError(f"llama.cpp of {PACKAGE} {here.version} has no {patch.target}: update dg-lsp")
     if patch.is_in((source / patch.target).read_text(encoding="utf-8")):
         return False
     look("compiling", None)

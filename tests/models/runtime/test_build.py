@@ -91,11 +91,13 @@ def test_there_is_nothing_to_build_where_the_source_says_it_already(here, sdists
     assert not list(here.parent.iterdir())
 
 
-def test_a_source_without_the_class_is_told(here, sdists):
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_source_without_the_class_is_told(here, sdists, is_whole, monkeypatch):
+    monkeypatch.setattr(builder, "check_tools", lambda _backend: None)
     root = sdists.unpacked()
     (root / "vendor/llama.cpp/src/models/gemma4.cpp").unlink()
     with pytest.raises(ModelRuntimeError, match=r"has no src/models/gemma4.cpp: update dg-lsp"):
-        build(Wish(root), good)
+        build(Wish(root, is_whole=is_whole), good)
 
 
 def test_a_missing_compiler_is_named_before_anything_is_fetched(here, monkeypatch):
@@ -108,12 +110,15 @@ def test_a_missing_compiler_is_named_before_anything_is_fetched(here, monkeypatc
         build(Wish(), good)
 
 
-def test_a_folder_with_something_else_in_it_is_not_replaced(here, sdists):
+def test_a_folder_with_something_else_in_it_is_not_replaced(here, sdists, monkeypatch):
     here.mkdir(parents=True)
     (here / "thesis.txt").write_text("years of work")
     with pytest.raises(UsageError, match="holds something else"):
         build(Wish(sdists.packed()), good)
     assert (here / "thesis.txt").exists()
+    monkeypatch.setenv("DG_LSP_RUNTIME", str(here / "thesis.txt"))
+    with pytest.raises(UsageError, match="holds something else"):
+        build(Wish(sdists.packed()), good)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="folders of Windows")
