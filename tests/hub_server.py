@@ -25,9 +25,16 @@ class HubServer(ThreadingHTTPServer):
         """Bytes of one answer after which the connection is closed."""
         self.knows_ranges = True
         self.damages = False
+        self.redirects = False
+        """Whether files come from another host, as a hub's large ones do."""
+        self.tokens = []
+        """What each request was authorized by."""
         self.failure = None
         """Status and headers of every answer."""
         self.requests = []
+
+    def handle_error(self, request, client_address):
+        """A client that leaves in the middle is what several tests are about."""
 
     @property
     def endpoint(self):
@@ -62,6 +69,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         hub, path = self.server, unquote(urlsplit(self.path).path)
         hub.requests.append((path, self.headers.get("Range")))
+        hub.tokens.append((path, self.headers.get("Authorization")))
         if hub.failure is not None:
             self.answer(hub.failure[0], b"{}", hub.failure[1])
         elif path.startswith(f"/api/models/{hub.repository}/revision/"):
@@ -69,7 +77,13 @@ class Handler(BaseHTTPRequestHandler):
         elif path == f"/api/models/{hub.repository}/tree/{COMMIT}":
             self.answer(200, json.dumps(hub.tree()).encode())
         elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
-            self.send_file(hub.files.get(path.split(f"/resolve/{COMMIT}/")[1]))
+            file = path.split(f"/resolve/{COMMIT}/")[1]
+            if hub.redirects:
+                self.answer(302, b"", {"Location": f"http://localhost:{hub.server_address[1]}/elsewhere/{file}"})
+            else:
+                self.send_file(hub.files.get(file))
+        elif path.startswith("/elsewhere/"):
+            self.send_file(hub.files.get(path.removeprefix("/elsewhere/")))
         else:
             self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
