@@ -81,7 +81,7 @@ class Gate:
         if scheme.lower() == "bearer":
             given.append(token.strip())
         # each is compared in a time that says nothing of where it differs
-        return any(hmac.compare_digest(one.encode("utf-8", "replace"), self._key) for one in given)
+        return any(hmac.compare_digest(one.encode("latin-1"), self._key) for one in given)
 
 
 def host_name(host: str) -> str:
