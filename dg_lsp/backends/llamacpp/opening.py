@@ -1,8 +1,10 @@
 """Which denoiser runs a model: what its spec says it was trained with, and what the settings want of it."""
 
+from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.once import OnceDenoiser
+from dg_lsp.backends.llamacpp.probe import require_runtime
 from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
 from dg_lsp.backends.llamacpp.shifted import ShiftedDenoiser
 from dg_lsp.canvas.spec import ModelSpec
@@ -17,8 +19,13 @@ def denoiser_of(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -
 
     Raises:
         ModelUnsupportedError: spec and model do not belong together, or a cache is wanted where there can be none.
+        ModelRuntimeError: llama.cpp as installed would compute it wrongly.
+        ModelNotFoundError, ModelBrokenError: the file beside the model's is missing or another one.
         ModelMemoryError: no memory for it.
     """
+    if spec.self_conditioning is not None:
+        require_runtime(model.path)
+        return SelfConditionedDenoiser(model, spec, settings)
     if not spec.is_bidirectional:
         return LlamaDenoiser(model, spec, settings)
     if settings.cache not in ("once", "cached"):
