@@ -98,6 +98,16 @@ class ExcludeSettings:
 
 
 @attrs.frozen
+class RewriteSettings:
+    """Rewriting a selection."""
+
+    deadline_ms: float = field(default=60_000.0, validator=validators.gt(0))
+    """Milliseconds after which a rewrite is given up."""
+    strength: float = field(default=0.6, validator=[validators.gt(0), validators.le(1)])
+    """Share of the selection's tokens that *Regenerate* gives up; 1 starts from nothing."""
+
+
+@attrs.frozen
 class HttpSettings:
     """What clients of `dg-lsp serve` may ask."""
 
@@ -119,6 +129,8 @@ class Settings:
     """Files that the model never sees."""
     http: HttpSettings = HttpSettings()
     """`dg-lsp serve`."""
+    rewrite: RewriteSettings = RewriteSettings()
+    """Rewrites of a selection."""
     runtime: RuntimeSettings = RuntimeSettings()
     """The model's runtime."""
 

@@ -3,6 +3,7 @@
 Is handed a denoiser and its tokenizer. Not thread-safe: one thread owns an engine (see `worker`).
 """
 
+import time
 from collections.abc import Generator
 from dataclasses import replace
 
@@ -32,6 +33,8 @@ from dg_lsp.engine.plans.choice import filling_of
 from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
+from dg_lsp.engine.rewriting import Rewriting
 from dg_lsp.engine.sampling import with_overrides
 from dg_lsp.engine.slots import Slots
 from dg_lsp.engine.stopwatch import Stopwatch
@@ -65,6 +68,7 @@ class Engine:
         """What `auto` asks. Read it, don't change it."""
         self._slots = Slots(denoiser.num_slots)
         self._buffers = BufferTokens(tokenizer, denoiser.spec.echo_match)
+        self._rewriting = Rewriting(denoiser, tokenizer, self._spec, self._sampling, self._slots, self.run)
 
     @property
     def spec(self) -> ModelSpec:
@@ -139,6 +143,23 @@ class Engine:
                 result: FillResult = end.value
                 return result
             yield framer.frame(progress)
+
+    def rewrite(
+        self, request: RewriteRequest, *, deadline: float | None = None
+    ) -> Generator[Progress, None, RewriteResult]:
+        """One value per forward pass, then what stands for the stretch. Not asking for the next one cancels.
+
+        Raises:
+            RequestError: the stretch is empty or outside of the buffer, or the model lacks what the strength needs.
+            BackendError: the runtime failed.
+        """
+        end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        return self._rewriting.run(request, deadline=end, check_syntax=self._settings.check_syntax)
+
+    @property
+    def follows_instructions(self) -> bool:
+        """Whether a rewrite's instruction is understood, or only seen as a comment."""
+        return self._rewriting.follows_instructions
 
     def close(self) -> None:
         """Gives the model's memory back."""

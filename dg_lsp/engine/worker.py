@@ -10,28 +10,43 @@ made as if it had been accepted. Any request stops that.
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dg_lsp.engine.cache import FillCache
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.power import Power
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
 from dg_lsp.postprocess.candidate import Reason, Rejection
 from dg_lsp.settings import FillSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    request: FillRequest
+    request: FillRequest | RewriteRequest
     deadline: float
     """`time.monotonic` seconds."""
-    future: Future[FillResult]
+    future: Future[Any]
     is_guess: bool = False
     """Nobody asked for it yet."""
+    on_step: Callable[[Progress], None] | None = None
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """Of two jobs with the same key the newer one wins: a document's rewrite and its fills are apart."""
+        return self.request.snapshot.uri, isinstance(self.request, RewriteRequest)
+
+    def steps(self, engine: Engine) -> Generator[Progress, None, Any]:
+        """The work, a forward pass at a time."""
+        if isinstance(self.request, RewriteRequest):
+            return engine.rewrite(self.request, deadline=self.deadline)
+        return engine.run(self.request, deadline=self.deadline)
 
 
 class Worker:
@@ -46,7 +61,7 @@ class Worker:
         self._power = Power()
         self._guess: _Job | None = None
         """What would be asked next if the last fill were accepted; waits until nothing else does."""
-        self._waiting: OrderedDict[str, _Job] = OrderedDict()
+        self._waiting: OrderedDict[tuple[str, bool], _Job] = OrderedDict()
         self._running: _Job | None = None
         self._is_closed = False
         self._changed = threading.Condition()
@@ -65,7 +80,7 @@ class Worker:
             if self._is_closed:
                 job.future.cancel()
                 return job.future
-            stale = self._waiting.pop(request.snapshot.uri, None)
+            stale = self._waiting.pop(job.key, None)
             running = self._running
             if running is not None and running.is_guess and _is_same(running.request, request):
                 self._running = replace(running, is_guess=False)  # guessed right: it is on its way
@@ -74,16 +89,32 @@ class Worker:
             must_wait = not self.ready.done() or running is not None or bool(self._waiting)
             self._guess = self._guess_after(request, kept) if kept is not None else None
             if kept is None:
-                self._waiting[request.snapshot.uri] = job
+                self._waiting[job.key] = job
             self._changed.notify()
-        if stale is not None:
-            stale.future.cancel()
-        if running is not None and (running.is_guess or running.request.snapshot.uri == request.snapshot.uri):
-            running.future.cancel()
+        _cancel_stale(job, stale, running)
         if kept is not None:
             _settle(job.future, kept)
         elif must_wait:
             self._watch_deadline(job, seconds)
+        return job.future
+
+    def submit_rewrite(
+        self, request: RewriteRequest, on_step: Callable[[Progress], None] | None = None
+    ) -> Future[RewriteResult]:
+        """The result to come; cancelling it stops the model. An older rewrite of the same document is cancelled.
+
+        `on_step` is called by the model's thread after each forward pass.
+        """
+        job = _Job(request, time.monotonic() + request.deadline_ms / 1e3, Future(), on_step=on_step)
+        with self._changed:
+            if self._is_closed:
+                job.future.cancel()
+                return job.future
+            stale, running = self._waiting.pop(job.key, None), self._running
+            self._guess = None
+            self._waiting[job.key] = job
+            self._changed.notify()
+        _cancel_stale(job, stale, running)
         return job.future
 
     @property
@@ -138,23 +169,26 @@ class Worker:
             return self._running
 
     def _do(self, engine: Engine, job: _Job) -> None:
-        steps = engine.run(job.request, deadline=job.deadline)
+        steps = job.steps(engine)
         try:
             while not job.future.done():
-                next(steps)
+                progress = next(steps)
+                if job.on_step is not None:
+                    job.on_step(progress)
         except StopIteration as end:
-            self._keep(job, end.value)
+            if isinstance(job.request, FillRequest):
+                self._keep(job, job.request, end.value)
             _settle(job.future, end.value)
         except Exception as error:  # noqa: BLE001 - the model thread outlives whatever one request ran into
             _settle(job.future, error)
         finally:
             steps.close()
 
-    def _keep(self, job: _Job, result: FillResult) -> None:
+    def _keep(self, job: _Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
-            self._cache.keep(job.request, result)
+            self._cache.keep(request, result)
             if not (job.is_guess or self._waiting or job.future.done()):
-                self._guess = self._guess_after(job.request, result)
+                self._guess = self._guess_after(request, result)
 
     def _guess_after(self, request: FillRequest, result: FillResult) -> _Job | None:
         """The request that follows when the best candidate is accepted, unless it was made already."""
@@ -174,7 +208,15 @@ class Worker:
             _settle(job.future, error)
 
 
-def _settle(future: Future[FillResult], outcome: FillResult | Exception) -> None:
+def _cancel_stale(job: _Job, waiting: _Job | None, running: _Job | None) -> None:
+    """What this job takes the place of: older ones of the same key, and any guess."""
+    if waiting is not None:
+        waiting.future.cancel()
+    if running is not None and (running.is_guess or running.key == job.key):
+        running.future.cancel()
+
+
+def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
     """Ends a future unless somebody was faster: the model thread, the deadline and the client all may be."""
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
@@ -183,7 +225,7 @@ def _settle(future: Future[FillResult], outcome: FillResult | Exception) -> None
             future.set_result(outcome)
 
 
-def _is_same(guessed: FillRequest, asked: FillRequest) -> bool:
+def _is_same(guessed: FillRequest | RewriteRequest, asked: FillRequest) -> bool:
     """But for the document's version, which nobody can guess."""
     return replace(guessed, snapshot=asked.snapshot) == asked and guessed.snapshot.text == asked.snapshot.text
 

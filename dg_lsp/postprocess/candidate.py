@@ -17,6 +17,8 @@ class Reason(StrEnum):
     """The same few words over and over."""
     SYNTAX_ERROR = "syntax-error"
     """It adds a syntax error where there was none."""
+    UNCHANGED = "unchanged"
+    """A rewrite that says what was there already."""
     NOT_TEXT = "not-text"
     """Its bytes are no UTF-8, or hold control characters."""
     UNFINISHED = "unfinished"

@@ -49,6 +49,18 @@ def cut_at_margin(fill: str, place: Place) -> str:
     return fill
 
 
+def deepen(text: str, old: str) -> str:
+    """`text` as deep as what it stands for, where it was written as if that stood further left."""
+    missing = _depth(_first(old)) - _depth(_first(text))
+    if missing <= 0:
+        return text
+    return "\n".join(" " * missing + line if line.strip() else line for line in text.split("\n"))
+
+
+def _first(text: str) -> str:
+    return next((line for line in text.split("\n") if line.strip()), "")
+
+
 def _opens_block(line: str, comment: str) -> bool:
     is_comment = bool(comment) and line.lstrip().startswith(comment)
     return line.endswith(":") and not is_comment and balance(line, comment).num_unmatched == 0

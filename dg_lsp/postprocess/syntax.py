@@ -56,15 +56,15 @@ class Surroundings:
         Tried in order: the fill, the fill with the brackets closed that it left open, the fill without its last lines,
         the first line of a docstring that did not end.
         """
-        if self._num_errors(fill) == 0:
+        if self.num_errors(fill) == 0:
             return fill
-        num_before = self._num_errors("")
+        num_before = self.num_errors("")
         # broken by the cursor's line alone, which the fill should make whole or go on with rightly; or elsewhere
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
         if num_before and self._can_be_finished(fill, alone=not is_own_line):
             return fill
         num_allowed = 0 if is_own_line else num_before
-        return next((text for text in self._versions(fill) if self._num_errors(text) <= num_allowed), None)
+        return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
 
     def _versions(self, fill: str) -> Iterator[str]:
         yield fill
@@ -101,7 +101,8 @@ class Surroundings:
         endings = (ending.format(indentation=indentation) for ending in self.language.endings)
         return any(self._count(above + line + ending + below) == 0 for ending in endings)
 
-    def _num_errors(self, fill: str) -> int:
+    def num_errors(self, fill: str) -> int:
+        """Syntax errors of the text with `fill` at the cursor; 0 where all of it parses."""
         return self._count(self.above + self.line_prefix + fill + self.line_rest + self.below)
 
     def _count(self, text: str) -> int:

@@ -1,0 +1,49 @@
+"""What a model made of a selection, made fit for the place; or why it is not worth showing."""
+
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.style import TextStyle
+from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
+from dg_lsp.postprocess.indent import deepen
+from dg_lsp.postprocess.language import language_of
+from dg_lsp.postprocess.syntax import REACH, Surroundings
+from dg_lsp.postprocess.trim import cut_loops, expand_indentation, goes_in_circles, to_text
+
+
+def judge_rewrite(
+    answer: bytes, *, snapshot: Snapshot, start: int, end: int, score: float, check_syntax: bool
+) -> Candidate | Rejection:
+    """The text that may stand for `[start, end)` of the buffer, or the reason against it.
+
+    Nothing outside of the stretch changes. A selection that ended with a line end still does, one that did not does
+    not. With `check_syntax` the buffer must not parse worse than before.
+    """
+    text = to_text(answer)
+    if text is None:
+        return Rejection(Reason.NOT_TEXT)
+    if not text.strip():
+        return Rejection(Reason.EMPTY, text)
+    if goes_in_circles(text) or cut_loops(text) != text:
+        return Rejection(Reason.REPEATS_ITSELF, text)
+    style = TextStyle.of(snapshot.text, start)
+    old = style.to_model(snapshot.text[start:end])
+    shaped = _with_end_of(old, deepen(expand_indentation(text), old))
+    if shaped == old:
+        return Rejection(Reason.UNCHANGED, text)
+    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style):
+        return Rejection(Reason.SYNTAX_ERROR, text)
+    line_prefix = snapshot.text[max(snapshot.text.rfind(mark, 0, start) for mark in "\n\r") + 1 : start]
+    return Candidate(style.from_model(shaped, line_prefix), score)
+
+
+def _with_end_of(old: str, new: str) -> str:
+    """The new text with the blank line ends of the old one, no more and no fewer."""
+    lines = [line.rstrip() for line in new.rstrip().split("\n")]
+    return "\n".join(lines) + old[len(old.rstrip("\n")) :]
+
+
+def _is_worse(new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> bool:
+    """Whether there are more syntax errors with the new text than with the old one."""
+    before = style.to_model(snapshot.text[max(0, start - 2 * REACH) : start])
+    after = style.to_model(snapshot.text[end : end + 2 * REACH])
+    surroundings = Surroundings.of(before, after, language_of(snapshot.language))
+    return surroundings is not None and surroundings.num_errors(new) > surroundings.num_errors(old)
