@@ -45,7 +45,13 @@ class Shares:
 
 
 def measure_shares(
-    engine: Engine, denoiser: Denoiser, requests: Sequence[FillRequest], *, decode: Functions, reduction: Functions
+    engine: Engine,
+    denoiser: Denoiser,
+    requests: Sequence[FillRequest],
+    *,
+    decode: Functions,
+    reduction: Functions,
+    self_conditioning: Functions = (),
 ) -> Shares:
     """Over real fills by their canvases; prefill and postprocessing are left out.
 
@@ -55,11 +61,13 @@ def measure_shares(
         requests: what is filled.
         decode: what the denoiser's `predict` calls for the forward pass.
         reduction: what it calls to reduce the logits.
+        self_conditioning: what it calls to feed the last prediction back.
     """
     spent = _Spent()
     with ExitStack() as stack:
         stack.enter_context(_replaced(denoiser, "predict", spent.opening))
-        for name, functions in (("decode", decode), ("reduction", reduction)):
+        inside = {"decode": decode, "reduction": reduction, "self_conditioning": self_conditioning}
+        for name, functions in inside.items():
             for owner, function in functions:
                 stack.enter_context(_replaced(owner, function, spent.counting(name, only_inside=True)))
         for owner, function in SAMPLERS:
@@ -68,14 +76,14 @@ def measure_shares(
     num_steps = sum(result.steps for result in results)
     per_step = {name: 1e3 * seconds / max(1, num_steps) for name, seconds in spent.seconds.items()}
     total = sum(result.timings.denoise for result in results) / max(1, num_steps)
-    return Shares(num_steps=num_steps, self_conditioning=0.0, python=total - sum(per_step.values()), **per_step)
+    return Shares(num_steps=num_steps, python=total - sum(per_step.values()), **per_step)
 
 
 class _Spent:
     """Seconds by name."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("decode", "reduction", "sampling"), 0.0)
+        self.seconds = dict.fromkeys(("decode", "reduction", "self_conditioning", "sampling"), 0.0)
         self._is_inside = False
 
     def opening(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
@@ -113,8 +114,15 @@ def measure(settings: Settings, rounds: int) -> StepReport:
 
 def _shares(engine: Engine, denoiser: OpenedDenoiser) -> Shares:
     context, reducer = denoiser._context, denoiser._reducer  # noqa: SLF001  (looked at, not used)
-    decode = ((context, "decode"), (context, "logits"))
-    return measure_shares(engine, denoiser, list(_requests()), decode=decode, reduction=((reducer, "reduce"),))
+    has_memory = isinstance(denoiser, SelfConditionedDenoiser)
+    return measure_shares(
+        engine,
+        denoiser,
+        list(_requests()),
+        decode=((context, "decode"), (context, "logits")),
+        reduction=((reducer, "reduce"),),
+        self_conditioning=((denoiser, "_rows"), (denoiser, "_remembered")) if has_memory else (),
+    )
 
 
 def _requests() -> Iterator[FillRequest]:

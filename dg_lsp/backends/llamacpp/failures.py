@@ -48,6 +48,9 @@ LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
 )
 """What llama.cpp logs when it cannot load a file; the first text found decides."""
 
+_UNPACKED = "unknown model architecture: 'diffusion-gemma'"
+_REPACK = "dg-lsp models repack"
+
 _ADVICE: dict[type[ModelError], str] = {
     ModelUnsupportedError: "update llama-cpp-python or use another model",
     ModelMemoryError: "use a smaller model or set gpu_layers lower",
@@ -63,6 +66,8 @@ def library_error(error: Exception) -> BackendError:
 def load_error(path: Path, log: Iterable[str]) -> ModelError:
     """`llama_model_load_from_file` returned null after logging these lines."""
     lines = tuple(log)
+    if any(_UNPACKED in line for line in lines):
+        return ModelUnsupportedError(f"{path} is a DiffusionGemma that is not repacked yet; run: {_REPACK} {path}")
     for text, kind, what in LOAD_FAILURES:
         if any(text in line for line in lines):
             return kind(f"{path} {what}; {_ADVICE[kind]}")
