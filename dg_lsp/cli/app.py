@@ -9,6 +9,7 @@ from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
 from dg_lsp.cli.lsp import lsp
 from dg_lsp.cli.models import app as models
+from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.serve import serve
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("fill")(fill)
+app.command("rewrite")(rewrite)
 app.command("lsp")(lsp)
 app.command("serve")(serve)
 app.command("doctor")(doctor)

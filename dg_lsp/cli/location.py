@@ -7,6 +7,7 @@ from pathlib import Path
 from dg_lsp.errors import PositionError, UsageError
 
 _NUMBER = "[0-9]{1,12}"
+_LINES = re.compile(f"(?P<path>.+):(?P<first>{_NUMBER})(?:-(?P<last>{_NUMBER}))?", re.DOTALL)
 _BOTH = re.compile(f"(?P<path>.+):(?P<line>{_NUMBER}):(?P<column>{_NUMBER})", re.DOTALL)
 _LINE = re.compile(f"(?P<path>.+):(?P<line>{_NUMBER})", re.DOTALL)
 
@@ -42,6 +43,32 @@ class Location:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}" + ("" if self.column is None else f":{self.column}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Whole lines of a file, counted from 1, both ends included."""
+
+    path: Path
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Lines":
+        """`FILE:FIRST-LAST`, or `FILE:LINE`.
+
+        Raises:
+            UsageError: it is no such thing.
+            PositionError: a line of 0, or a range that runs backwards.
+        """
+        match = _LINES.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{text}: expected FILE:FIRST-LAST, for example samples/shapes.py:12-16")
+        first = int(match["first"])
+        last = int(match["last"] or first)
+        if first == 0 or last < first:
+            raise PositionError(f"{text}: lines are counted from 1, the first one first")
+        return cls(Path(match["path"]), first, last)
 
 
 def _is_there(path: str) -> bool:

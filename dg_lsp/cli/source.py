@@ -100,14 +100,19 @@ class SourceFile:
             raise InputFileError(f"{self.path} is read-only: nothing was written; change its permissions first")
 
     def insert(self, offset: int, text: str) -> None:
-        """Replaces the file by itself with `text` inserted; all other bytes stay as they are.
+        """`replace` of nothing."""
+        self.replace(offset, offset, text)
+
+    def replace(self, start: int, end: int, text: str) -> None:
+        """Replaces the file by itself with `text` for a stretch of it; all other bytes stay as they are.
 
         Raises:
             InputFileError: no permission, no space, or the file changed since it was read. The file is as it was then.
         """
         self.check_writable()
-        head = len(self.text[:offset].encode()) + (len(_BOM) if self.data.startswith(_BOM) else 0)
-        data = self.data[:head] + text.encode() + self.data[head:]
+        head = len(self.text[:start].encode()) + (len(_BOM) if self.data.startswith(_BOM) else 0)
+        tail = head + len(self.text[start:end].encode())
+        data = self.data[:head] + text.encode() + self.data[tail:]
         try:
             replace_file(self.path.resolve(strict=True), self.data, data)
         except OSError as error:

@@ -1,0 +1,113 @@
+"""`dg-lsp rewrite`: some lines of one file, written anew."""
+
+import difflib
+import json
+import math
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
+
+if TYPE_CHECKING:
+    from dg_lsp.cli.location import Lines
+    from dg_lsp.cli.source import SourceFile
+    from dg_lsp.engine.rewrite import RewriteResult
+
+
+def rewrite(
+    lines: Annotated[
+        str, typer.Argument(metavar="FILE:FIRST-LAST", help="Whole lines, counted from 1, both ends included.")
+    ],
+    instruction: Annotated[
+        str, typer.Argument(metavar="[INSTRUCTION]", help="What to do with them; without it the model decides.")
+    ] = "",
+    strength: Annotated[
+        float, typer.Option(metavar="0..1", help="Share of the tokens that is given up; 1 starts from nothing.")
+    ] = 1.0,
+    model: Model = None,
+    deadline: Annotated[
+        float | None, typer.Option(min=1, metavar="MS", help="Give up after this time, load not counted.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same rewrite.")] = 0,
+    as_json: Json = False,
+    write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Rewrite lines of a file and show the difference. Without --write the file is only read."""
+    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.location import Lines
+    from dg_lsp.cli.source import SourceFile
+    from dg_lsp.engine.drain import drain
+    from dg_lsp.engine.rewrite import RewriteRequest
+
+    place = Lines.parse(lines)
+    source = SourceFile.read(place.path)
+    start, end = source.offset_at(place.first, 1), source.offset_at(place.last, None)
+    if write:
+        source.check_writable()
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    wait_ms = math.inf if deadline is None else deadline
+    request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
+
+    from dg_lsp.cli import loading
+
+    began = time.perf_counter()
+    engine = loading.open_engine(settings)
+    load_ms = 1e3 * (time.perf_counter() - began)
+    try:
+        result = drain(engine.rewrite(request))
+    finally:
+        engine.close()
+    if write and not result.rejection:
+        source.replace(result.start, result.end, result.text)
+    _report(result, source, place, load_ms, instruction=instruction, as_json=as_json)
+    if write and not result.rejection and not as_json:
+        typer.echo(f"wrote {place.path}")
+    return 1 if result.rejection else 0
+
+
+def _report(
+    result: "RewriteResult", source: "SourceFile", place: "Lines", load_ms: float, *, instruction: str, as_json: bool
+) -> None:
+    if as_json:
+        typer.echo(json.dumps(_object(result, place, load_ms)))
+        return
+    if result.rejection:
+        typer.echo(f"nothing worth showing ({result.rejection.reason})")
+    else:
+        _show(result, source)
+    if instruction and not result.follows_instructions:
+        typer.echo(f"{result.model} follows no instructions: it saw this one as a comment", err=True)
+    typer.echo(f"{result.model}: {result.timings.total:.0f} ms after {load_ms:.0f} ms load, {result.steps} steps")
+
+
+def _show(result: "RewriteResult", source: "SourceFile") -> None:
+    """A unified diff, coloured where somebody looks at it."""
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    new = source.text[: result.start] + result.text + source.text[result.end :]
+    name = str(source.path)
+    for line in difflib.unified_diff(source.text.splitlines(), new.splitlines(), name, name, lineterm=""):
+        typer.secho(line, fg=colours.get(line[:1]))
+
+
+def _object(result: "RewriteResult", place: "Lines", load_ms: float) -> dict[str, Any]:
+    timings = result.timings
+    return {
+        "text": result.text,
+        "model": result.model,
+        "first": place.first,
+        "last": place.last,
+        "rejected": result.rejection.reason.value if result.rejection else None,
+        "follows_instructions": result.follows_instructions,
+        "score": round(result.score, 4),
+        "steps": result.steps,
+        "timings_ms": {
+            "load": round(load_ms, 3),
+            "denoise": round(timings.denoise, 3),
+            "postprocess": round(timings.postprocess, 3),
+            "total": round(load_ms + timings.total, 3),
+        },
+    }

@@ -1,0 +1,68 @@
+import pytest
+
+SOURCE = "def f(a):\r\n\ttotal = a + 1\r\n\treturn total  # é😋\r\n"
+KEYS = ["text", "model", "first", "last", "rejected", "follows_instructions", "score", "steps", "timings_ms"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_bytes(SOURCE.encode())
+    return path
+
+
+def test_the_difference_is_shown_and_the_file_left_alone(dg_lsp, script, file):
+    script.fill = "total = 2 * a"
+    outcome = dg_lsp("rewrite", f"{file}:2-2")
+    assert outcome.code == 0
+    assert "-\ttotal = a + 1" in outcome.out
+    assert "+\ttotal = 2 * a" in outcome.out
+    assert file.read_bytes() == SOURCE.encode()
+
+
+def test_write_changes_these_lines_and_not_a_byte_else(dg_lsp, script, file):
+    script.fill = "total = 2 * a"
+    outcome = dg_lsp("rewrite", f"{file}:2", "--write")
+    assert outcome.code == 0
+    assert file.read_bytes() == SOURCE.replace("a + 1", "2 * a").encode()
+
+
+def test_json_is_one_object_with_the_documented_keys(dg_lsp, script, file):
+    script.fill = "total = 2 * a"
+    outcome = dg_lsp("rewrite", f"{file}:2-2", "double it", "--json")
+    assert list(outcome.json) == KEYS
+    assert (outcome.json["text"], outcome.json["rejected"]) == ("total = 2 * a", None)
+    assert outcome.json["follows_instructions"] is False
+    assert outcome.err == ""
+
+
+def test_who_gives_an_instruction_hears_that_it_is_not_understood(dg_lsp, script, file):
+    script.fill = "total = 2 * a"
+    assert "follows no instructions" in dg_lsp("rewrite", f"{file}:2-2", "double it").err
+
+
+def test_nothing_worth_showing_is_exit_code_1_and_changes_nothing(dg_lsp, script, file):
+    script.fill = "total = a + 1"
+    outcome = dg_lsp("rewrite", f"{file}:2-2", "--strength", "0.4", "--write")
+    assert outcome.code == 1
+    assert "unchanged" in outcome.out
+    assert file.read_bytes() == SOURCE.encode()
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "said"),
+    [
+        ("2-1", [], "first one first"),
+        ("0-1", [], "counted from 1"),
+        ("2-9", [], "no line 9"),
+        ("x", [], "FIRST-LAST"),
+        ("4-4", [], "nothing to rewrite"),
+        ("2-2", ["--strength", "0"], "strength"),
+        ("2-2", ["--strength", "1.5"], "strength"),
+    ],
+)
+def test_wrong_use_is_one_line(dg_lsp, script, file, lines, more, said):
+    outcome = dg_lsp("rewrite", f"{file}:{lines}", *more)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
