@@ -47,7 +47,7 @@ def run(command: Sequence[str], log: Path, look: Callable[[str], object] = lambd
     Raises:
         ModelRuntimeError: it failed; the message holds its first error and names the log.
     """
-    with log.open("a", encoding="utf-8") as file:
+    with log.open("a", buffering=1, encoding="utf-8") as file:
         file.write(f"$ {' '.join(command)}\n")
         try:
             process = subprocess.Popen(
