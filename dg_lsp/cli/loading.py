@@ -10,23 +10,26 @@ import typer
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
+from dg_lsp.models.checkpoint import read_folder
 from dg_lsp.models.description import describe
 from dg_lsp.models.memory import rooms, system_free
 from dg_lsp.models.registry import known_names, locate, ready_path
 from dg_lsp.models.selection import AUTO, select
 from dg_lsp.settings import Settings
+from dg_lsp.weights.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
+    from dg_lsp.backends.hf.denoiser import HfDenoiser
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Weights in memory, and what their file says of them."""
+    """Weights in memory, or a checkpoint's directory that was found whole, and what they say of themselves."""
 
     path: Path
-    weights: "LlamaModel"
+    weights: "LlamaModel | Checkpoint"
     spec: ModelSpec
 
     def facts(self) -> dict[str, Any]:
@@ -69,12 +72,14 @@ def load_model(settings: Settings) -> LoadedModel:
     """
     settings = with_model_chosen(settings)
     path = locate(settings.model)
+    name = settings.model if settings.model in known_names() else path.stem
+    if path.is_dir():
+        return LoadedModel(path, *read_folder(path, name if name == settings.model else ""))
 
     from dg_lsp.backends.llamacpp import LlamaModel
 
     weights = LlamaModel.load(path, settings.runtime)
     try:
-        name = settings.model if settings.model in known_names() else path.stem
         describes_itself = "dg.version" in weights.metadata
         specials = None if describes_itself else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)
@@ -84,12 +89,17 @@ def load_model(settings: Settings) -> LoadedModel:
     return LoadedModel(path, weights, spec)
 
 
-def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser":
+def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | HfDenoiser":
     """The model's KV cache and step; closes the weights when it cannot be made.
 
     Raises:
         ModelError: no memory for it, or no cache where the settings want one.
+        BackendError: transformers is needed and cannot be loaded.
     """
+    if isinstance(model.weights, Checkpoint):
+        from dg_lsp.backends.hf import open_checkpoint
+
+        return open_checkpoint(model.weights, model.spec, settings.runtime)
     from dg_lsp.backends.llamacpp.opening import denoiser_of
 
     try:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -34,6 +34,10 @@ from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import Settings
+from dg_lsp.weights.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from dg_lsp.backends.hf.denoiser import HfDenoiser
 
 COMPARED_PROMPT = 512
 """Tokens of the prompt that is cached on one side and recomputed on the other."""
@@ -91,7 +95,8 @@ def measure(settings: Settings, rounds: int) -> StepReport:
         ModelError: it cannot be loaded.
     """
     model = load_model(settings)
-    sizes, spec = model.weights.metadata, model.spec
+    spec = model.spec
+    sizes = None if isinstance(model.weights, Checkpoint) else model.weights.metadata
     denoiser = open_denoiser(model, settings)
     engine = Engine(denoiser, denoiser.tokenizer, settings.fill)
     lengths = spec.canvas_lengths if spec.sampling else ()
@@ -106,13 +111,15 @@ def measure(settings: Settings, rounds: int) -> StepReport:
     finally:
         engine.close()
     try:
-        comparisons = _compare(sizes, spec, settings, rounds) if spec.sampling else ()
+        comparisons = _compare(sizes, spec, settings, rounds) if sizes and spec.sampling else ()
     except UsageError:
         comparisons = ()
     return StepReport(spec.name, denoiser.threads, times, batches, shares, overhead, comparisons)
 
 
-def _shares(engine: Engine, denoiser: OpenedDenoiser) -> Shares:
+def _shares(engine: Engine, denoiser: "OpenedDenoiser | HfDenoiser") -> Shares:
+    if not isinstance(denoiser, OpenedDenoiser):  # one call to the device does everything
+        return measure_shares(engine, denoiser, list(_requests()), decode=((denoiser.stepper, "run"),), reduction=())
     context, reducer = denoiser._context, denoiser._reducer  # noqa: SLF001  (looked at, not used)
     has_memory = isinstance(denoiser, SelfConditionedDenoiser)
     return measure_shares(

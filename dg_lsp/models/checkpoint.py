@@ -4,7 +4,6 @@ The description is the one that a GGUF repacked from it gets, so that both runti
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from dg_lsp.models.diffusiongemma import describe_uniform
 from dg_lsp.models.repack.description import Sampler, describe_diffusion
 from dg_lsp.models.repack.safetensors import read_checkpoint, read_json
 from dg_lsp.models.repack.vocabulary import CONTROL, vocabulary
+from dg_lsp.weights.checkpoint import Checkpoint
 from dg_lsp.weights.kinds import BF16, F16, F32
 
 CONFIGURATION = "config.json"
@@ -26,34 +26,8 @@ _MATRICES = ("_proj.weight", "experts.gate_up_proj", "experts.down_proj")
 _STORED = {F32: "float32", F16: "float16", BF16: "bfloat16"}
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One directory, found whole."""
-
-    folder: Path
-    spec: ModelSpec
-    special_ids: frozenset[int]
-    """Tokens that are no text."""
-    size_bytes: int
-    """Of its weights on disk."""
-    num_weights: int
-    """Numbers of the text model."""
-    num_vectors: int
-    """Those of them that 8-bit formats leave as they are: embedding, norms, routers."""
-    stored_type: str
-    """`float32`, `float16` or `bfloat16`."""
-
-    @property
-    def description(self) -> str:
-        """For a person."""
-        return f"{MODEL_TYPE} checkpoint, {self.num_weights / 1e9:.2f} B weights in {self.stored_type}"
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def read_folder(folder: Path) -> Checkpoint:
-    """Reads configuration, vocabulary and the weights' headers.
+def read_folder(folder: Path, name: str = "") -> tuple[Checkpoint, ModelSpec]:
+    """Reads configuration, vocabulary and the weights' headers; without a name the folder's is the model's.
 
     Raises:
         ModelNotFoundError: the directory holds no checkpoint.
@@ -65,7 +39,7 @@ def read_folder(folder: Path) -> Checkpoint:
             f"{folder} is a directory without {CONFIGURATION}: name a GGUF file, or the directory of a checkpoint"
         )
     try:
-        return _read(folder)
+        return _read(folder, name or folder.resolve().name)
     except InputFileError as error:
         raise ModelBrokenError(str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -74,7 +48,7 @@ def read_folder(folder: Path) -> Checkpoint:
         ) from error
 
 
-def _read(folder: Path) -> Checkpoint:
+def _read(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     config = read_json(folder / CONFIGURATION)
     if config.get("model_type") != MODEL_TYPE:
         raise ModelUnsupportedError(
@@ -84,24 +58,24 @@ def _read(folder: Path) -> Checkpoint:
     saved = read_checkpoint(folder)
     if _EMBEDDING not in saved:
         raise ModelBrokenError(f"{folder} holds no {_EMBEDDING}: download it again")
-    spec, special_ids = _described(folder, config)
+    spec, special_ids = _described(folder, name, config)
     texts = [tensor for tensor in saved.values() if not tensor.name.startswith(_IGNORED)]
-    return Checkpoint(
+    checkpoint = Checkpoint(
         folder=folder,
-        spec=spec,
         special_ids=special_ids,
         size_bytes=sum(path.stat().st_size for path in {tensor.path for tensor in saved.values()}),
         num_weights=_count(texts),
         num_vectors=_count(tensor for tensor in texts if not tensor.name.endswith(_MATRICES)),
         stored_type=_STORED[saved[_EMBEDDING].kind],
     )
+    return checkpoint, spec
 
 
 def _count(tensors: Any) -> int:
     return sum(prod(tensor.shape) for tensor in tensors)
 
 
-def _described(folder: Path, config: Mapping[str, Any]) -> tuple[ModelSpec, frozenset[int]]:
+def _described(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[ModelSpec, frozenset[int]]:
     text = config["text_config"]
     vocab_size = int(text["vocab_size"])
     found = vocabulary(read_json(folder / "tokenizer.json"), vocab_size)
@@ -112,6 +86,6 @@ def _described(folder: Path, config: Mapping[str, Any]) -> tuple[ModelSpec, froz
     length, room = int(config.get("canvas_length") or 256), int(text["max_position_embeddings"])
     values = describe_diffusion(sampler, [str(token) for token in tokens], [int(kind) for kind in kinds], length, room)
     metadata = {key: str(value.read()) for key, value in values.items()}
-    spec = describe_uniform(metadata, vocab_size, folder.resolve().name)
+    spec = describe_uniform(metadata, vocab_size, name)
     control = {i for i, kind in enumerate(kinds) if kind == CONTROL}
     return spec, frozenset({*control, *spec.banned_ids, *spec.end_ids})

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from dg_lsp.errors import ModelNotFoundError
+from dg_lsp.models.checkpoint import CONFIGURATION
 from dg_lsp.models.fetched import fetched_path
 from dg_lsp.models.packaged import PACKAGED, PackagedModel
 from dg_lsp.models.presets import PRESETS, Preset
@@ -46,7 +47,9 @@ def ready_path(preset: Preset) -> Path | None:
 
 
 def locate(name: str) -> Path:
-    """The readable file of a known name, or of a path. A known name wins: write `./dg-mini` for a file called so.
+    """The readable file of a known name, or of a path, which may be a checkpoint's directory.
+
+    A known name wins: write `./dg-mini` for a file called so.
 
     Raises:
         ModelNotFoundError: neither a known name nor a readable file, or a known model that was not fetched yet.
@@ -99,9 +102,9 @@ def _file(name: str) -> Path:
         path, found = Path(), False
     if not name or not found:
         raise ModelNotFoundError(_not_found(name))
-    if not path.is_file():
-        kind = "a directory" if path.is_dir() else "no regular file"
-        raise ModelNotFoundError(f"model {name} is {kind}: pass the path of a GGUF file")
+    if not path.is_file() and not (path / CONFIGURATION).is_file():
+        kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "no regular file"
+        raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
     if not os.access(path, os.R_OK):
         raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
     return path

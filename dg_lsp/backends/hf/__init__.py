@@ -6,11 +6,12 @@ from dg_lsp.errors import BackendError
 
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
-    from dg_lsp.models.checkpoint import Checkpoint
+    from dg_lsp.canvas.spec import ModelSpec
     from dg_lsp.settings import RuntimeSettings
+    from dg_lsp.weights.checkpoint import Checkpoint
 
 
-def open_checkpoint(checkpoint: "Checkpoint", settings: "RuntimeSettings") -> "HfDenoiser":
+def open_checkpoint(checkpoint: "Checkpoint", spec: "ModelSpec", settings: "RuntimeSettings") -> "HfDenoiser":
     """Loads a checkpoint directory.
 
     Raises:
@@ -25,4 +26,4 @@ def open_checkpoint(checkpoint: "Checkpoint", settings: "RuntimeSettings") -> "H
             f"{checkpoint.folder} is a checkpoint, and transformers 5.23 or later with torch is needed to run one "
             f"({error}): pip install 'dg-lsp[hf]', or repack it to a GGUF with dg-lsp models repack"
         ) from error
-    return load(checkpoint, settings)
+    return load(checkpoint, spec, settings)

@@ -14,20 +14,21 @@ from dg_lsp.backends.hf.network import Network
 from dg_lsp.backends.hf.reduce import reduce
 from dg_lsp.backends.hf.step import Reduce
 from dg_lsp.backends.hf.tokenizer import HfTokenizer
-from dg_lsp.models.checkpoint import Checkpoint
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.settings import RuntimeSettings
+from dg_lsp.weights.checkpoint import Checkpoint
 
 _GROUPED = "grouped_mm"
 """One multiplication for all experts, of static shape: it can be captured. transformers' `sonicmoe` would take the
 wrong activation for this model (5.23), `batched_mm` copies an expert for each token."""
 
 
-def load(checkpoint: Checkpoint, settings: RuntimeSettings) -> HfDenoiser:
+def load(checkpoint: Checkpoint, spec: ModelSpec, settings: RuntimeSettings) -> HfDenoiser:
     """See `open_checkpoint`."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     placement = place(settings, getattr(torch, checkpoint.stored_type))
-    spec, limits = checkpoint.spec, limits_for(checkpoint.spec, settings.num_slots, settings.context_length)
+    limits = limits_for(spec, settings.num_slots, settings.context_length)
     with loading(checkpoint.folder):
         config = DiffusionGemmaConfig.from_pretrained(checkpoint.folder, local_files_only=True)
     weights = weight_bytes(checkpoint, placement)

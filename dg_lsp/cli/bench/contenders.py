@@ -22,6 +22,7 @@ from dg_lsp.models.registry import locate
 from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
+    from dg_lsp.backends.hf.denoiser import HfDenoiser
     from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
 
 DIFFUSION, PRETRAINED = "diffusion", "pretrained"
@@ -114,13 +115,15 @@ class Ring:
         """Ends everybody; harmless when repeated."""
         self._stack.close()
 
-    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, OpenedDenoiser]":
+    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, OpenedDenoiser | HfDenoiser]":
         runtime = attrs.evolve(settings.runtime, num_slots=1, threads=self.threads)
         settings = attrs.evolve(settings, runtime=runtime)
         model = loading.load_model(settings)
         return model, loading.open_denoiser(model, settings)
 
-    def _add_engine(self, name: str, plan: PlanName, denoiser: "OpenedDenoiser", contenders: Contenders) -> None:
+    def _add_engine(
+        self, name: str, plan: PlanName, denoiser: "OpenedDenoiser | HfDenoiser", contenders: Contenders
+    ) -> None:
         # only who may choose has to know what passes cost
         costs = measure_costs(denoiser) if plan is PlanName.AUTO else None
         engine = Engine(denoiser, denoiser.tokenizer, self._settings.fill, costs)
