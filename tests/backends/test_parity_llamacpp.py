@@ -14,6 +14,7 @@ from diffusiongemma_reference import Reference, calm_model
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.feedback import DeviceFeedback
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.probe import sees_ahead
 from dg_lsp.canvas.plan import token_ids
@@ -50,10 +51,11 @@ def reference(checkpoint):
 class Recording:
     """A denoiser, and the logits of its last pass."""
 
-    def __init__(self, path, mass):
+    def __init__(self, path, mass, kinds):
         model = LlamaModel.load(path, CPU)
+        model.on_gpu = bool(kinds)
         spec = replace(describe(model.metadata, model.vocab_size, "tiny"), banned_ids=())
-        self.denoiser = SelfConditionedDenoiser(model, spec, CPU, mass=mass)
+        self.denoiser = SelfConditionedDenoiser(model, spec, CPU, mass=mass, kinds=kinds)
         self.logits = None
         self._reduce = self.denoiser._reducer.reduce
         self.denoiser._reducer.reduce = self._recorded
@@ -83,10 +85,10 @@ def opened(checkpoint, monkeypatch):
         params.type_k = params.type_v = 0  # GGML_TYPE_F32
         return params
 
-    def open_one(cache="float16", mass=1.0):
+    def open_one(cache="float16", mass=1.0, kinds=()):
         if cache == "float32":
             monkeypatch.setattr(library().api, "llama_context_default_params", exact)
-        recording = Recording(checkpoint / "tiny.gguf", mass)
+        recording = Recording(checkpoint / "tiny.gguf", mass, kinds)
         denoisers.append(recording.denoiser)
         return recording
 
@@ -141,6 +143,19 @@ def test_every_step_is_the_references(reference, opened, num_prompt, length, cac
         prediction = recording.predict(step.canvas, step.temperature)
         num_bounds += check_step(prediction, recording.logits, step, cache)
     assert num_bounds or cache == "float16"  # whose rounding may leave no bound clear
+
+
+def test_what_a_device_feeds_back_is_the_references(reference, opened):
+    """As if the model were on a GPU: ggml's CPU computes the same graphs, from a table in half precision."""
+    prompt, canvas, noise = material(20, 32)
+    recording = opened("float32", kinds=(0,))
+    assert isinstance(recording.denoiser._feedback, DeviceFeedback)
+    recording.denoiser.prefill(0, prompt)
+    for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
+        if step.said is not None:
+            recording.conditioned_on(step.said)
+        prediction = recording.predict(step.canvas, step.temperature)
+        check_step(prediction, recording.logits, step, "float16")
 
 
 @pytest.mark.parametrize("length", [8, 32])

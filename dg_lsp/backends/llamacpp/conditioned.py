@@ -3,14 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dg_lsp.backends.checks import checked_canvases
+from dg_lsp.backends.llamacpp.arena import GPU_KINDS
 from dg_lsp.backends.llamacpp.budget import MAX_CANVASES
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.embeddings import EmbeddingTable
-from dg_lsp.backends.llamacpp.mixture import MASS, Mixture, mixture
+from dg_lsp.backends.llamacpp.feedback import feedback_of
+from dg_lsp.backends.llamacpp.mixture import MASS
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.selfcond import SelfConditioning
 from dg_lsp.backends.llamacpp.threads import physical_cores
@@ -27,10 +30,10 @@ _MAX_DECODERS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Said:
-    """A canvas's part of a pass."""
+    """What is kept of a pass over one canvas."""
 
-    mixture: Mixture
-    rows: slice
+    kept: Any
+    length: int
 
 
 class SelfConditionedDenoiser(LlamaDenoiser):
@@ -39,8 +42,24 @@ class SelfConditionedDenoiser(LlamaDenoiser):
     Conditions every position, frozen ones too, on what the model itself said of it.
     """
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings, *, mass: float = MASS) -> None:
-        """`mass` of the probability is fed back at least; 1 is exact, and slow with a large vocabulary.
+    def __init__(
+        self,
+        model: LlamaModel,
+        spec: ModelSpec,
+        settings: RuntimeSettings,
+        *,
+        mass: float = MASS,
+        kinds: tuple[int, ...] = GPU_KINDS,
+    ) -> None:
+        """Reads the side file and measures the threads.
+
+        Args:
+            model: taken over.
+            spec: says which the side file is.
+            settings: how the model runs.
+            mass: of the probability that the host feeds back at least; 1 is exact, and slow with a large vocabulary.
+            kinds: of ggml's devices that may feed back instead of the host, if the model is on a GPU; none keeps it
+                on the host.
 
         Raises:
             ModelError: as of `LlamaDenoiser`; or the side file is missing, damaged or another model's.
@@ -55,7 +74,9 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self._table = EmbeddingTable(read_header(model.path), spec.vocab_size, width, threads=decoders)
         self._scale = np.float32(math.sqrt(width))
         """Gemma's own, which llama.cpp applies to ids only."""
-        self._mass = mass
+        self._feedback = feedback_of(
+            self._table, spec.vocab_size, width, mass=mass, kinds=kinds if model.on_gpu else ()
+        )
         self._said: dict[int, dict[int, _Said]] = {}
         """By slot, then lane."""
 
@@ -96,16 +117,16 @@ class SelfConditionedDenoiser(LlamaDenoiser):
 
     def close(self) -> None:
         """Frees everything. Harmless when repeated."""
+        self._feedback.close()
         self._table.close()
         super().close()
 
     def _rows(self, ids: TokenIds, said: _Said | None) -> Floats:
         """What the model reads instead of the canvas's ids, shape (L, H)."""
         embedded = self._table.rows(ids) * self._scale
-        if said is None or said.rows.stop - said.rows.start != len(ids):
+        if said is None or said.length != len(ids):
             return self._network.condition(embedded, None)
-        soft = self._table.mix(said.mixture.ids, said.mixture.shares[said.rows]) * self._scale
-        return self._network.condition(embedded, soft)
+        return self._network.condition(embedded, self._feedback.soft(said.kept) * self._scale)
 
     def _remembered(self, predictions: Sequence[Prediction], lanes: Sequence[int]) -> dict[int, _Said]:
         """What the last pass said, by lane; to be asked before the next pass."""
@@ -113,6 +134,5 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         weights = self._reducer.weights(stops[-1])
         said = {}
         for lane, prediction, start, stop in zip(lanes, predictions, [0, *stops], stops, strict=False):
-            kept = mixture(weights[start:stop], prediction, self._mass)
-            said[lane] = _Said(kept, slice(0, stop - start))
+            said[lane] = _Said(self._feedback.keep(weights[start:stop], prediction), stop - start)
         return said

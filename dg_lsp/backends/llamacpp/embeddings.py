@@ -40,6 +40,12 @@ class EmbeddingTable:
         self._tensor.decode(ids, out)
         return out
 
+    def span(self, start: int, stop: int) -> Floats:
+        """Neighbouring rows, shape (stop - start, width)."""
+        out = np.empty((stop - start, self._tensor.width), dtype=np.float32)
+        self._decode(start, None, out)
+        return out
+
     def mix(self, ids: TokenIds | None, shares: Floats) -> Floats:
         """Sums of rows, shape (L, width).
 

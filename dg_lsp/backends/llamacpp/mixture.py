@@ -7,6 +7,7 @@ that is in few of them, except while a canvas is still flat.
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from dg_lsp.canvas.plan import Flags, TokenIds
 from dg_lsp.diffusion.denoiser import Floats, Prediction
@@ -51,7 +52,7 @@ def mixture(weights: Floats, prediction: Prediction, mass: float = MASS) -> Mixt
     return Mixture(None if is_dense else ids, kept / kept.sum(axis=1, keepdims=True))
 
 
-def _kept(weights: Floats, total: np.float32, entropy: np.float32, mass: float) -> TokenIds:
+def _kept(weights: Floats, total: np.float32, entropy: np.float32, mass: float) -> npt.NDArray[np.intp]:
     """The fewest tokens that hold the mass, or somewhat more of them where there are very many."""
     vocab_size = len(weights)
     # tokens under this probability cannot hold more than the rest all together
@@ -68,4 +69,5 @@ def _kept(weights: Floats, total: np.float32, entropy: np.float32, mass: float) 
     order = np.argsort(-kept)
     held = np.cumsum(kept[order], dtype=np.float64)
     count = int(held.searchsorted(mass * float(total))) + 1
-    return ids[order[:count]]
+    fewest: npt.NDArray[np.intp] = ids[order[:count]]
+    return fewest
