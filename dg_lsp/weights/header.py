@@ -3,9 +3,10 @@
 The vocabulary of a large model is 15 MB of strings; they are walked over once, not made into objects.
 """
 
+import contextlib
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -73,12 +74,18 @@ def read_header(path: Path) -> Header:
         ModelUnsupportedError: a version, byte order or number format that is not known.
         ModelError: it cannot be read.
     """
+    with reading(path), path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise ModelBrokenError(f"{path} is not a GGUF file: name a model in GGUF format")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return _parse(path, _Cursor(path, view))
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the system says while a file is read, as an error that says what to do."""
     try:
-        with path.open("rb") as file:
-            if file.read(4) != MAGIC:
-                raise ModelBrokenError(f"{path} is not a GGUF file: name a model in GGUF format")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                return _parse(path, _Cursor(path, view))
+        yield
     except FileNotFoundError as error:
         raise ModelNotFoundError(f"{path} does not exist: check the path of the model") from error
     except OSError as error:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.errors import ModelBrokenError
-from dg_lsp.weights.header import DEFAULT_ALIGNMENT, MAGIC, StoredTensor
+from dg_lsp.weights.header import DEFAULT_ALIGNMENT, MAGIC, StoredTensor, reading
 from dg_lsp.weights.kinds import F32, Kind
 from dg_lsp.weights.values import Value
 
@@ -43,7 +43,7 @@ def copied(path: Path, tensor: StoredTensor, name: str | None = None) -> Tensor:
     """A tensor of another file as it is, under its own or another name."""
 
     def blocks() -> Iterable[bytes]:
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             file.seek(tensor.start)
             left = tensor.size
             while left and (block := file.read(min(left, BLOCK_BYTES))):

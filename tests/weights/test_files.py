@@ -74,7 +74,7 @@ def test_a_copy_is_the_same_file(tmp_path):
 def test_any_file_that_is_cut_short_says_so(small, tmp_path):
     whole, part = small.read_bytes(), tmp_path / "part.gguf"
     end_of_weights = len(whole) - 20  # the last tensor's 12 bytes are padded to 32
-    for size in range(4, end_of_weights):
+    for size in range(4, end_of_weights, 5):
         part.write_bytes(whole[:size])
         with pytest.raises(ModelBrokenError, match=r"cut short: download or export it again"):
             read_header(part)

@@ -1,5 +1,6 @@
 """A Hugging Face checkpoint of DiffusionGemma, taken apart."""
 
+import struct
 from collections.abc import Iterable, Mapping
 from functools import partial
 from math import prod
@@ -46,7 +47,7 @@ def take_checkpoint(folder: Path, kind: Kind | None = None) -> Parts:
     try:
         geometry = Geometry(config)
         shape = geometry.values()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
         raise ModelUnsupportedError(
             f"{folder}/config.json: {error} is missing or not what llama.cpp's {ARCHITECTURE} graph computes: "
             "use another checkpoint"

@@ -1,6 +1,7 @@
 """A GGUF of architecture `diffusion-gemma`, taken apart; weights stay as they are, bit by bit."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from dg_lsp.errors import ModelBrokenError, ModelUnsupportedError
 from dg_lsp.models.repack import names
 from dg_lsp.models.repack.description import TRAINED_CANVAS, Sampler, describe_diffusion
 from dg_lsp.models.repack.parts import Parts, check_whole
+from dg_lsp.models.repack.shards import read_shards
 from dg_lsp.weights import values as v
 from dg_lsp.weights.header import Header, StoredTensor, read_header
 from dg_lsp.weights.values import Value
@@ -27,30 +29,56 @@ _DEFAULTS = {
     f"{_NEW}embedding_length_per_layer_input": v.uint32(0),
 }
 """What llama.cpp's loader asks for, where the file leaves it out."""
+_SIDE, _SIDE_SHA256 = "dg.self_conditioning", "dg.self_conditioning.sha256"
 
 
 def take_gguf(path: Path) -> Parts:
-    """The parts of a file in either pull request's naming.
+    """The parts of a file in either pull request's naming, in one piece or split.
 
     Raises:
-        ModelNotFoundError: no such file.
+        ModelNotFoundError: no such file, or a piece of it is missing.
         ModelBrokenError: no GGUF, damaged, cut short, or without tensors or metadata that the model needs.
         ModelUnsupportedError: another architecture, or an encoder that differs from the decoder.
     """
-    header = read_header(path)
-    _check_architecture(header)
-    body, side, encoder_scales = _sorted(header)
-    _check_scales(header, encoder_scales)
-    num_layers = _Fields(header).number(f"{_OLD}block_count")
-    check_whole(str(path), body, side, num_layers)
-    return Parts(_values(header), tuple(body.values()), tuple(side[name] for name in names.SELF_CONDITIONING))
+    shards = read_shards(path)
+    _check_architecture(shards[0])
+    body, side = _sorted(shards)
+    _check_scales(shards)
+    check_whole(str(path), body, side, _Fields(shards[0]).number(f"{_OLD}block_count"))
+    return Parts(_values(shards[0]), tuple(body.values()), tuple(side[name] for name in names.SELF_CONDITIONING))
+
+
+def is_repacked(header: Header) -> bool:
+    """The file has its side file already."""
+    return header.architecture == names.ARCHITECTURE and _SIDE in header.values
+
+
+def take_repacked(header: Header) -> Parts:
+    """The parts of a file that is repacked already, to be quantized.
+
+    Raises:
+        ModelBrokenError: its side file is missing, damaged, or another model's.
+    """
+    side = header.path.with_name(Path(str(header.values[_SIDE].read())).name)
+    if not side.is_file():
+        raise ModelBrokenError(f"{header.path} lacks its side file {side.name}: put it beside it, or repack again")
+    with side.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if _SIDE_SHA256 not in header.values or header.values[_SIDE_SHA256].read() != digest:
+        raise ModelBrokenError(f"{side} is not the side file of {header.path.name}: repack the model again")
+    values = {key: value for key, value in header.values.items() if key not in (_SIDE, _SIDE_SHA256)}
+    return Parts(
+        values,
+        tuple(copied(header.path, tensor) for tensor in header.tensors.values()),
+        tuple(copied(side, tensor) for tensor in read_header(side).tensors.values()),
+    )
 
 
 def _check_architecture(header: Header) -> None:
     architecture = header.architecture
     if architecture == names.DIFFUSION_ARCHITECTURE:
         return
-    if architecture == names.ARCHITECTURE and "dg.self_conditioning" in header.values:
+    if is_repacked(header):
         problem = "is repacked already: use it as it is"
     elif architecture == names.ARCHITECTURE:
         problem = "is a plain Gemma 4, which denoises nothing: name a DiffusionGemma, or use it as a causal model"
@@ -62,31 +90,36 @@ def _check_architecture(header: Header) -> None:
     raise ModelUnsupportedError(f"{header.path} {problem}")
 
 
-def _sorted(header: Header) -> tuple[dict[str, Tensor], dict[str, Tensor], list[StoredTensor]]:
-    """The main file's tensors, the side file's, and the encoder's scales."""
+def _stored(shards: Sequence[Header]) -> Iterator[tuple[Header, StoredTensor]]:
+    return ((shard, tensor) for shard in shards for tensor in shard.tensors.values())
+
+
+def _sorted(shards: Sequence[Header]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The main file's tensors and the side file's."""
     body: dict[str, Tensor] = {}
     side: dict[str, Tensor] = {}
-    scales = []
-    for tensor in header.tensors.values():
+    for shard, tensor in _stored(shards):
         stem = tensor.name.removesuffix(".weight")
         if new := names.GGUF_SELF_CONDITIONING.get(stem):
-            side[new] = copied(header.path, tensor, new)
-        elif stem.endswith(f".{names.ENCODER_SCALE}"):
-            scales.append(tensor)
-        else:
-            body[tensor.name] = copied(header.path, tensor)
-    return body, side, scales
+            side[new] = copied(shard.path, tensor, new)
+        elif not stem.endswith(f".{names.ENCODER_SCALE}"):
+            body[tensor.name] = copied(shard.path, tensor)
+    return body, side
 
 
-def _check_scales(header: Header, scales: list[StoredTensor]) -> None:
-    for encoder in scales:
-        name = encoder.name.replace(names.ENCODER_SCALE, names.DECODER_SCALE)
-        decoder = header.tensors.get(name)
-        if decoder is None:
-            raise ModelBrokenError(f"{header.path} lacks {name}: download or export it again")
-        if not np.array_equal(header.rows(encoder.name), header.rows(name)):
+def _check_scales(shards: Sequence[Header]) -> None:
+    scales = {
+        tensor.name: shard.rows(tensor.name)
+        for shard, tensor in _stored(shards)
+        if tensor.name.removesuffix(".weight").endswith((names.ENCODER_SCALE, names.DECODER_SCALE))
+    }
+    for name, encoder in scales.items():
+        twin = name.replace(names.ENCODER_SCALE, names.DECODER_SCALE)
+        if twin not in scales:
+            raise ModelBrokenError(f"{shards[0].path} lacks {twin}: download or export it again")
+        if not np.array_equal(encoder, scales[twin]):
             raise ModelUnsupportedError(
-                f"{header.path}: {encoder.name} differs from {name}, and llama.cpp's {names.ARCHITECTURE} graph has "
+                f"{shards[0].path}: {name} differs from {twin}, and llama.cpp's {names.ARCHITECTURE} graph has "
                 "one for both: use the checkpoint with the transformers backend"
             )
 
@@ -95,7 +128,7 @@ def _values(header: Header) -> dict[str, Value]:
     kept = {
         key.replace(_OLD, _NEW, 1) if key.startswith(_OLD) else key: value
         for key, value in header.values.items()
-        if key not in _DROPPED
+        if key not in _DROPPED and not key.startswith("split.")
     }
     kept["general.architecture"] = v.text(names.ARCHITECTURE)
     fields = _Fields(header)
@@ -116,21 +149,17 @@ class _Fields:
 
     header: Header
 
-    @property
-    def _values(self) -> Mapping[str, Value]:
-        return self.header.values
-
     def _refusal(self, key: str) -> ModelBrokenError:
         return ModelBrokenError(f"{self.header.path}: {key} is missing or odd: download or export it again")
 
     def number(self, key: str) -> int:
-        value = self._values[key].read() if key in self._values else None
+        value = self.header.values[key].read() if key in self.header.values else None
         if not isinstance(value, int) or value < 1:
             raise self._refusal(key)
         return value
 
     def array(self, key: str) -> list[int | float | bool | str]:
-        value = self._values[key].read() if key in self._values else None
+        value = self.header.values[key].read() if key in self.header.values else None
         if not isinstance(value, list):
             raise self._refusal(key)
         return value

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.models.repack.names import SIDE_ARCHITECTURE, SIDE_SUFFIX
@@ -17,6 +16,9 @@ from dg_lsp.weights.writing import Look, write_gguf
 
 _SLACK = 64 << 20
 """Bytes beside the weights: metadata and padding."""
+
+Press = Callable[[Path, Path], object]
+"""Makes the second file from the first one, smaller."""
 
 
 def side_path(target: Path) -> Path:
@@ -46,41 +48,54 @@ def check_target(target: Path, needed: int) -> None:
         )
 
 
-def write_pair(parts: Parts, target: Path, look: Look = lambda _: None) -> None:
+def write_pair(parts: Parts, target: Path, look: Look = lambda _: None, press: Press | None = None) -> None:
     """Writes both files under temporary names and renames them; an interruption leaves nothing behind.
+
+    With `press` the main file is made by it from what is written first.
 
     Raises:
         ModelBrokenError: the source ended too early.
         InputFileError: no room, or no right to write there.
+        DgLspError: what `press` raises.
     """
     side = side_path(target)
-    with contextlib.ExitStack() as stack:
-        side_values = {"general.architecture": v.text(SIDE_ARCHITECTURE)}
-        new_side = stack.enter_context(written(side, lambda file: write_gguf(file, side_values, parts.side, look)))
+    with explained(target), contextlib.ExitStack() as stack:
+        new_side = stack.enter_context(_temporary(side))
+        with new_side.open("wb") as file:
+            write_gguf(file, {"general.architecture": v.text(SIDE_ARCHITECTURE)}, parts.side, look)
         values = {
             **parts.values,
             "dg.self_conditioning": v.text(side.name),
             "dg.self_conditioning.sha256": v.text(_sha256(new_side)),
         }
-        new = stack.enter_context(written(target, lambda file: write_gguf(file, values, parts.body, look)))
-        new_side.replace(side)
-        new.replace(target)
+        new = stack.enter_context(_temporary(target))
+        with new.open("wb") as file:
+            write_gguf(file, values, parts.body, look)
+        if press:
+            pressed = stack.enter_context(_temporary(target))
+            press(new, pressed)
+            new = pressed
+        _keep(new_side, side)
+        _keep(new, target)
 
 
 @contextlib.contextmanager
-def written(target: Path, write: Callable[[IO[bytes]], object]) -> Iterator[Path]:
-    """A complete temporary file beside `target`, on the disk for good; removed in the end where nobody renamed it."""
+def _temporary(target: Path) -> Iterator[Path]:
+    """An empty file beside `target`; removed in the end where nobody renamed it."""
     number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
+    os.close(number)
     try:
-        with explained(target), os.fdopen(number, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o644)
-        yield temporary
+        yield Path(name)
     finally:
-        temporary.unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
+
+
+def _keep(temporary: Path, target: Path) -> None:
+    """The file is on the disk before it has its name."""
+    with temporary.open("r+b") as file:
+        os.fsync(file.fileno())
+    temporary.chmod(0o644)
+    temporary.replace(target)
 
 
 @contextlib.contextmanager

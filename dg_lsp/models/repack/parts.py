@@ -8,6 +8,8 @@ from dg_lsp.models.repack.names import DECODER_SCALE, LAYER_TENSORS, SELF_CONDIT
 from dg_lsp.weights.values import Value
 from dg_lsp.weights.writing import Tensor
 
+EMBEDDING = "token_embd.weight"
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -21,7 +23,27 @@ class Parts:
     @property
     def size(self) -> int:
         """Bytes of all weights."""
-        return sum(tensor.size for tensor in (*self.body, *self.side))
+        return self.body_size + sum(tensor.size for tensor in self.side)
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the main file's weights."""
+        return sum(tensor.size for tensor in self.body)
+
+    @property
+    def embedding_kind(self) -> str:
+        """Number format of the tokens' embeddings."""
+        return next(tensor.kind.name for tensor in self.body if tensor.name == EMBEDDING)
+
+    @property
+    def bits(self) -> int:
+        """Of a weight, where they are not quantized."""
+        return 8 * next(tensor.kind.block_bytes for tensor in self.body if tensor.name == EMBEDDING)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Some weights are held in blocks, so that holding them otherwise would round them again."""
+        return any(tensor.kind.block_weights > 1 for tensor in self.body)
 
 
 def check_whole(name: str, body: Mapping[str, object], side: Mapping[str, object], num_layers: int) -> None:
@@ -31,7 +53,7 @@ def check_whole(name: str, body: Mapping[str, object], side: Mapping[str, object
         ModelBrokenError: names the first tensor that is.
     """
     optional = {"attn_v.weight", f"{DECODER_SCALE}.weight"}
-    needed = ["token_embd.weight", "output_norm.weight", "rope_freqs.weight"]
+    needed = [EMBEDDING, "output_norm.weight", "rope_freqs.weight"]
     needed += [f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in LAYER_TENSORS if tensor not in optional]
     missing = [tensor for tensor in needed if tensor not in body]
     missing += [tensor for tensor in SELF_CONDITIONING if tensor not in side]

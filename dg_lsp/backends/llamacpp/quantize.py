@@ -1,0 +1,127 @@
+"""llama.cpp's own quantization of a whole GGUF: which tensors are held how is its choice, not ours."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import dg_lsp
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.errors import ModelUnsupportedError, UsageError
+from dg_lsp.weights.header import read_header
+
+_BUFFER_BYTES = 1 << 30
+"""Rows that are held at once; llama.cpp itself takes eight times that."""
+_TENSOR = re.compile(r"\[ *\d+/ *\d+\] (\S+)")
+_FAILED = re.compile(r"failed to quantize: (.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class FileType:
+    """A mix of number formats for a whole file."""
+
+    name: str
+    number: int
+    """`enum llama_ftype`."""
+    bits: float
+    """Of a weight on average, generously: rows that fit no block of the format are held in a larger one."""
+
+    def size(self, source_bytes: int, source_bits: int) -> int:
+        """Bytes of a file, from those of its source with so many bits a weight."""
+        return int(source_bytes * self.bits / source_bits)
+
+
+FILE_TYPES = {
+    kind.name: kind
+    for kind in (
+        FileType("F32", 0, 32),
+        FileType("F16", 1, 16),
+        FileType("BF16", 32, 16),
+        FileType("Q8_0", 7, 9),
+        FileType("Q6_K", 18, 8.5),
+        FileType("Q5_K_M", 17, 7),
+        FileType("Q5_K_S", 16, 7),
+        FileType("Q5_1", 9, 6.5),
+        FileType("Q5_0", 8, 6),
+        FileType("Q4_K_M", 15, 6.5),
+        FileType("Q4_K_S", 14, 6),
+        FileType("Q4_1", 3, 5.5),
+        FileType("Q4_0", 2, 5),
+        FileType("IQ4_XS", 30, 5.5),
+        FileType("IQ4_NL", 25, 5),
+        FileType("Q3_K_L", 13, 5.5),
+        FileType("Q3_K_M", 12, 5),
+        FileType("Q3_K_S", 11, 5),
+        FileType("Q2_K", 10, 5),
+    )
+}
+"""Those that need no importance matrix, largest first."""
+_SHORT = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
+
+
+def file_type(name: str) -> FileType:
+    """The mix of a name; upper or lower case, `Q4_K` for `Q4_K_M`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    upper = name.upper()
+    found = FILE_TYPES.get(_SHORT.get(upper, upper))
+    if found is None:
+        raise UsageError(f"no type {name!r} for weights: known are {', '.join(FILE_TYPES)}")
+    return found
+
+
+def quantize(source: Path, target: Path, kind: FileType, look: Callable[[int], object] = lambda _: None) -> None:
+    """Writes a GGUF again, its matrices held as `kind` says; `look` is told bytes of the source that are done with.
+
+    It is computed in a process of its own: on Ctrl-C that ends at once, and a library that gives up ends only that.
+
+    Raises:
+        ModelError: the source cannot be read.
+        ModelUnsupportedError: llama.cpp does not quantize it.
+    """
+    sizes = {name: tensor.size for name, tensor in read_header(source).tensors.items()}
+    environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
+    command = [sys.executable, "-m", __name__, str(source), str(target), str(kind.number)]
+    reason = ""
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                text = line.decode("utf-8", "replace").strip()
+                if match := _FAILED.search(text):  # in the middle of a tensor's line
+                    reason = match[1]
+                elif match := _TENSOR.match(text):
+                    look(sizes.get(match[1], 0))
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise ModelUnsupportedError(
+            f"llama.cpp cannot hold {source.name} as {kind.name}: {reason or 'it gave up':.200}; pass another --type"
+        )
+
+
+def main(source: str, target: str, number: str) -> int:
+    """What the process does: llama.cpp's own quantization, its log on standard output, a line for each tensor."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    lib = library()
+
+    @lib.api.llama_log_callback
+    def write(_level: int, text: bytes, _user_data: object) -> None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+
+    lib.api.llama_log_set(write, None)
+    params = lib.api.llama_model_quantize_default_params()
+    params.ftype, params.max_buf_size = int(number), _BUFFER_BYTES
+    return int(lib.api.llama_model_quantize(os.fsencode(source), os.fsencode(target), params))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
