@@ -12,12 +12,12 @@ import numpy as np
 
 from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.layout import NOTHING, Layout, end_of
+from dg_lsp.canvas.pieces import encoded
 from dg_lsp.canvas.plan import TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.templates import FILL, REWRITE, Piece, Question, Special, template_of
+from dg_lsp.canvas.templates import FILL, REWRITE, Question, template_of
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.prompt import Prompt
-from dg_lsp.errors import ModelUnsupportedError
 
 MAX_LINE_HEAD = 24
 """Tokens of the cursor's line that are frozen; what a longer one has before them is shown before the gap."""
@@ -74,8 +74,8 @@ class _Asking:
         """At most `max_tokens` of prompt, unless the selection alone is longer; the code around it gives way."""
         template = template_of(self.spec.template, self.spec.name)
         question, encode = self.question, self.tokenizer.encode
-        before = self._pieces((*template.before, self._text(question.before)))
-        after = self._pieces((self._text(question.after), *template.after))
+        before = encoded((*template.before, self._text(question.before)), self.tokenizer, self.spec.name)
+        after = encoded((self._text(question.after), *template.after), self.tokenizer, self.spec.name)
         marked = [encode(question.opening), selection, encode(question.closing)]
         room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
         suffix = encode(self.prompt.suffix)[: int(room * SUFFIX_SHARE)]
@@ -96,24 +96,3 @@ class _Asking:
             fence=fence_of(prompt),
             instruction=prompt.instruction,
         )
-
-    def _pieces(self, pieces: tuple[Piece, ...]) -> TokenIds:
-        """Texts that follow each other are one text to the tokenizer."""
-        ids: list[TokenIds] = []
-        text = ""
-        for piece in pieces:
-            if isinstance(piece, str):
-                text += piece
-                continue
-            ids += [self.tokenizer.encode(text), token_ids([self._special(piece)])]
-            text = ""
-        return token_ids(np.concatenate([*ids, self.tokenizer.encode(text)]))
-
-    def _special(self, special: Special) -> int:
-        token = self.tokenizer.special(special.spelling)
-        if token is None:
-            raise ModelUnsupportedError(
-                f"{self.spec.name} has no token {special.spelling}, which its chat template needs;"
-                " choose another prompt format"
-            )
-        return token

@@ -20,6 +20,7 @@ from dg_lsp.context.prompt import shown_path
 from dg_lsp.context.window import prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.chance import chance_of
+from dg_lsp.engine.chat import ChatRequest, Chatting
 from dg_lsp.engine.costs import StepCosts
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.drain import drain
@@ -68,6 +69,7 @@ class Engine:
         """What `auto` asks. Read it, don't change it."""
         self._slots = Slots(denoiser.num_slots)
         self._buffers = BufferTokens(tokenizer, denoiser.spec.echo_match)
+        self._chatting = Chatting(denoiser, tokenizer, self._spec, self._sampling, self._slots)
         self._rewriting = Rewriting(denoiser, tokenizer, self._spec, self._sampling, self._slots, self.run)
 
     @property
@@ -134,7 +136,6 @@ class Engine:
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """`run` for who wants to look at the canvas."""
-        framer = Framer(self._tokenizer, self.spec)
         steps = self.run(request, deadline=deadline)
         while True:
             try:
@@ -142,7 +143,23 @@ class Engine:
             except StopIteration as end:
                 result: FillResult = end.value
                 return result
-            yield framer.frame(progress)
+            yield self.frame(progress)
+
+    def frame(self, progress: Progress) -> Frame:
+        """A forward pass as a person may look at it."""
+        return Framer(self._tokenizer, self.spec).frame(progress)
+
+    def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
+        """One value per forward pass, then the answer as the only candidate. Not asking for the next one cancels.
+
+        `deadline` is in `time.monotonic` seconds; at it, what is settled is the answer.
+
+        Raises:
+            RequestError: nobody said anything, or more than the model takes.
+            ModelUnsupportedError: the model has no chat template that is known here.
+            BackendError: the runtime failed.
+        """
+        return self._chatting.run(request, deadline)
 
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None

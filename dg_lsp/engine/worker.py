@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dg_lsp.engine.cache import FillCache
+from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.power import Power
@@ -29,7 +30,7 @@ from dg_lsp.settings import FillSettings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    request: FillRequest | RewriteRequest
+    request: FillRequest | RewriteRequest | ChatRequest
     deadline: float
     """`time.monotonic` seconds."""
     future: Future[Any]
@@ -38,14 +39,17 @@ class _Job:
     on_step: Callable[[Progress], None] | None = None
 
     @property
-    def key(self) -> tuple[str, bool]:
+    def key(self) -> tuple[str, type]:
         """Of two jobs with the same key the newer one wins: a document's rewrite and its fills are apart."""
-        return self.request.snapshot.uri, isinstance(self.request, RewriteRequest)
+        request = self.request
+        return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
 
     def steps(self, engine: Engine) -> Generator[Progress, None, Any]:
         """The work, a forward pass at a time."""
         if isinstance(self.request, RewriteRequest):
             return engine.rewrite(self.request, deadline=self.deadline)
+        if isinstance(self.request, ChatRequest):
+            return engine.chat(self.request, deadline=self.deadline)
         return engine.run(self.request, deadline=self.deadline)
 
 
@@ -61,21 +65,21 @@ class Worker:
         self._power = Power()
         self._guess: _Job | None = None
         """What would be asked next if the last fill were accepted; waits until nothing else does."""
-        self._waiting: OrderedDict[tuple[str, bool], _Job] = OrderedDict()
+        self._waiting: OrderedDict[tuple[str, type], _Job] = OrderedDict()
         self._running: _Job | None = None
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, args=(open_engine,), name="dg-lsp-model", daemon=True)
         self._thread.start()
 
-    def submit(self, request: FillRequest) -> Future[FillResult]:
+    def submit(self, request: FillRequest, on_step: Callable[[Progress], None] | None = None) -> Future[FillResult]:
         """The result to come; cancelling it stops the model. An older request of the same document is cancelled.
 
         At the deadline, which counts from here and covers waiting for the model, the future has a result. What an
-        earlier fill still says of this place is the result at once.
+        earlier fill still says of this place is the result at once. `on_step` is as of `submit_rewrite`.
         """
         seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
-        job = _Job(request, time.monotonic() + seconds, Future())
+        job = _Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
         with self._changed:
             if self._is_closed:
                 job.future.cancel()
@@ -106,15 +110,20 @@ class Worker:
         `on_step` is called by the model's thread after each forward pass.
         """
         job = _Job(request, time.monotonic() + request.deadline_ms / 1e3, Future(), on_step=on_step)
-        with self._changed:
-            if self._is_closed:
-                job.future.cancel()
-                return job.future
-            stale, running = self._waiting.pop(job.key, None), self._running
-            self._guess = None
-            self._waiting[job.key] = job
-            self._changed.notify()
-        _cancel_stale(job, stale, running)
+        self._enqueue(job)
+        return job.future
+
+    def submit_chat(
+        self, request: ChatRequest, on_step: Callable[[Progress], None] | None = None
+    ) -> Future[FillResult]:
+        """The answer to come, as its only candidate; cancelling it stops the model.
+
+        An older request of the same conversation is cancelled. Deadline and `on_step` are as of `submit`.
+        """
+        seconds = request.deadline_ms / 1e3
+        job = _Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
+        if self._enqueue(job):
+            self._watch_deadline(job, seconds)
         return job.future
 
     @property
@@ -137,6 +146,20 @@ class Worker:
             job.future.cancel()
         if self.ready.done():
             self._thread.join(timeout=10)
+
+    def _enqueue(self, job: _Job) -> bool:
+        """Whether it has to wait for the model."""
+        with self._changed:
+            if self._is_closed:
+                job.future.cancel()
+                return False
+            stale, running = self._waiting.pop(job.key, None), self._running
+            must_wait = not self.ready.done() or running is not None or bool(self._waiting)
+            self._guess = None
+            self._waiting[job.key] = job
+            self._changed.notify()
+        _cancel_stale(job, stale, running)
+        return must_wait
 
     def _watch_deadline(self, job: _Job, seconds: float) -> None:
         timer = threading.Timer(seconds, lambda: _settle(job.future, _unfinished()))
@@ -225,8 +248,10 @@ def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
             future.set_result(outcome)
 
 
-def _is_same(guessed: FillRequest | RewriteRequest, asked: FillRequest) -> bool:
+def _is_same(guessed: FillRequest | RewriteRequest | ChatRequest, asked: FillRequest) -> bool:
     """But for the document's version, which nobody can guess."""
+    if not isinstance(guessed, FillRequest):
+        return False
     return replace(guessed, snapshot=asked.snapshot) == asked and guessed.snapshot.text == asked.snapshot.text
 
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dg_lsp.http import status
+from dg_lsp.http.chat import apply, chat
 from dg_lsp.http.completions import completions, fim_completions
 from dg_lsp.http.counts import Counts
 from dg_lsp.http.edits import edit
@@ -26,7 +27,9 @@ POSTED = {
     "/infill": infill,
     "/v1/completions": completions,
     "/v1/fim/completions": fim_completions,
+    "/v1/chat/completions": chat,
     "/v1/edit/completions": edit,
+    "/v1/apply/completions": apply,
     "/v1/events": feedback,
     "/feedback": feedback,
 }

@@ -80,7 +80,7 @@ def choices_of(asked: Asked, result: FillResult) -> tuple[Choice, ...]:
     """The candidates, best first, at least one: an empty one where nothing was worth showing."""
     is_full = asked.max_tokens is not None and num_predicted(result) >= asked.max_tokens
     texts = [candidate.text for candidate in result.candidates] or [""]
-    return tuple(_cut(text, asked, is_full=is_full) for text in texts)
+    return tuple(cut_at_stops(_within_margin(text, asked.min_indent), asked.stops, is_full=is_full) for text in texts)
 
 
 def num_predicted(result: FillResult) -> int:
@@ -97,9 +97,9 @@ def seed_of(fields: Fields) -> int:
     return max(0, fields.integer("seed", 0, least=-(2**63), most=2**64))
 
 
-def _cut(text: str, asked: Asked, *, is_full: bool) -> Choice:
-    text = _within_margin(text, asked.min_indent)
-    found = [(at, stop) for stop in asked.stops if stop and (at := text.find(stop)) >= 0]
+def cut_at_stops(text: str, stops: tuple[str, ...], *, is_full: bool) -> Choice:
+    """`text` up to the first stop in it."""
+    found = [(at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
     if not found:
         return Choice(text, is_full=is_full)
     at, stop = min(found)

@@ -5,6 +5,8 @@ The second one puts the text where Mistral's, Codestral's and Inception's reader
 
 import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
@@ -21,9 +23,11 @@ from dg_lsp.http.asked import (
     choices_of,
     seed_of,
 )
+from dg_lsp.http.drafts import Drafts
 from dg_lsp.http.fields import Fields
+from dg_lsp.http.refusal import Refusal, error_object
 from dg_lsp.http.sentinels import language_in, parts_of
-from dg_lsp.http.service import Service
+from dg_lsp.http.service import Service, Stream
 from dg_lsp.http.tabby import tabby
 from dg_lsp.http.timings import diffusion, timings, usage
 from dg_lsp.http.wire import DONE, answer, at_once, event, events
@@ -53,9 +57,12 @@ async def _complete(fields: Fields, request: Request, *, is_fim: bool) -> Respon
     asked = _asked(fields)
     options = fields.object("stream_options") or Fields({})
     is_streamed, has_usage = fields.flag("stream"), options.flag("include_usage")
+    if fields.flag("diffusing") and is_streamed:
+        stream = await service.stream_fill(asked, request)
+        return events(_drafts(_frame(service.engine().spec.name), stream, asked, is_fim=is_fim))
     result = await service.fill(asked, request)
     choices = choices_of(asked, result)
-    frame = _frame(result)
+    frame = _frame(result.model)
     if is_streamed:
         return events(at_once(*_chunks(frame, choices, result, is_fim=is_fim, has_usage=has_usage), DONE))
     found = [
@@ -92,12 +99,12 @@ def _prompt(fields: Fields) -> str:
     return prompts[0] if prompts else ""
 
 
-def _frame(result: FillResult) -> Tree:
+def _frame(model: str) -> Tree:
     return {
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": result.model,
+        "model": model,
     }
 
 
@@ -124,3 +131,20 @@ def _chunks(
     if has_usage:
         chunks.append(event({**frame, "choices": [], "usage": usage(result)}))
     return chunks
+
+
+async def _drafts(frame: Tree, stream: Stream, asked: Asked, *, is_fim: bool) -> AsyncIterator[bytes]:
+    """Every chunk takes the place of the one before it; the last one is what was judged worth showing."""
+    drafts = Drafts()
+    async with aclosing(stream):
+        async for news in stream:
+            if isinstance(news, Refusal):
+                yield event(error_object(news.status_code, news.detail))
+                return
+            is_last = isinstance(news, FillResult)
+            choice = choices_of(asked, news)[0] if isinstance(news, FillResult) else Choice(drafts.of(news))
+            reason = choice.finish_reason if is_last else None
+            said = {**_said(choice.text, "delta", is_fim=is_fim), "index": 0, "finish_reason": reason}
+            costs = {"timings": timings(news), "diffusion": diffusion(news)} if isinstance(news, FillResult) else {}
+            yield event({**frame, "choices": [said], **costs})
+    yield DONE

@@ -5,16 +5,13 @@ readers expect.
 """
 
 import re
-import time
-import uuid
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dg_lsp.http.asked import DEFAULT_LANGUAGE, Asked, choices_of
-from dg_lsp.http.fields import Fields
+from dg_lsp.http.messages import chat_frame, piece, turns_of, whole
 from dg_lsp.http.refusal import Refusal
 from dg_lsp.http.service import Service
 from dg_lsp.http.timings import diffusion, timings, usage
@@ -51,7 +48,7 @@ async def edit(request: Request) -> Response:
     """The region with the best fill at its cursor, in a fence."""
     service: Service = request.app.state.service
     fields = await service.read(request)
-    region = region_of(question_of(fields))
+    region = region_of(turns_of(fields)[-1].text)
     asked = Asked(
         region.above + region.before,
         f"{region.after}\n{region.below}",
@@ -63,27 +60,13 @@ async def edit(request: Request) -> Response:
     result = await service.fill(asked, request)
     text = choices_of(asked, result)[0].text
     content = f"```\n{region.before}{text}{region.after}\n```" if text else NOTHING
-    frame: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": result.model}
     if is_streamed:
-        frame = {**frame, "object": "chat.completion.chunk"}
-        said = {"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": None}
-        ended = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
-        return events(at_once(*(event({**frame, "choices": [one]}) for one in (said, ended)), DONE))
-    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+        frame = chat_frame(result.model, "chat.completion.chunk")
+        return events(
+            at_once(*(event({**frame, "choices": [one]}) for one in (piece(content), piece("", "stop"))), DONE)
+        )
     costs = {"usage": usage(result), "timings": timings(result), "diffusion": diffusion(result)}
-    return answer({**frame, "object": "chat.completion", "choices": [choice], **costs})
-
-
-def question_of(fields: Fields) -> str:
-    """What the last message says.
-
-    Raises:
-        Refusal: there is none, or it is no text.
-    """
-    messages = fields.objects("messages")
-    if not messages:
-        fields.refuse("messages", "expected an array with at least one message")
-    return messages[-1].text("content")
+    return answer({**chat_frame(result.model, "chat.completion"), "choices": [whole(content, "stop")], **costs})
 
 
 def region_of(question: str) -> Region:

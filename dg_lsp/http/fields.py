@@ -24,6 +24,10 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self._tree.get(name) is not None
 
+    def is_array(self, name: str) -> bool:
+        """Whether it is one; absent is not."""
+        return isinstance(self._tree.get(name), list)
+
     def text(self, name: str, default: str = "") -> str:
         """A string.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from dg_lsp.errors import DgLspError, ModelError, RequestError
+from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, RequestError
 
 CANCELLED = 499
 """As nginx calls a request that its client gave up; no client asks again because of it."""
@@ -45,6 +45,8 @@ def refusal_of(error: BaseException) -> Refusal:
     """Our own errors speak for themselves; of others only the kind is named, for they may quote a buffer."""
     if isinstance(error, RequestError):
         return Refusal(400, str(error))
+    if isinstance(error, ModelUnsupportedError):
+        return Refusal(501, str(error))
     if isinstance(error, ModelError):
         return Refusal(503, str(error))
     return Refusal(500, str(error) if isinstance(error, DgLspError) else f"internal error: {type(error).__name__}")

@@ -5,20 +5,24 @@ Knows the worker and HTTP's errors; knows no dialect. Everything here runs on th
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import attrs
 from starlette.requests import ClientDisconnect, Request
 
+from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.worker import Worker
 from dg_lsp.http.asked import Asked
 from dg_lsp.http.counts import Counts
 from dg_lsp.http.fields import Fields, fields_of
+from dg_lsp.http.leaving import unless_gone
 from dg_lsp.http.refusal import CANCELLED, Refusal, loading, refusal_of
 from dg_lsp.postprocess.candidate import Reason
 from dg_lsp.settings import Settings
@@ -29,6 +33,10 @@ _AT_ONCE_MS = 1e-6
 """A deadline that is over before the first step: the prompt is decoded and nothing is asked of it."""
 
 OpenEngine = Callable[[Settings], Engine]
+Submit = Callable[..., Future[FillResult]]
+"""With what is to be called after each step, or without."""
+Stream = AsyncGenerator[Frame | FillResult | Refusal, None]
+"""Frames, then the result or what went wrong; closing it stops the engine."""
 
 
 class Service:
@@ -87,11 +95,31 @@ class Service:
             Refusal: too many wait, a newer request took its place, the deadline came first, the engine failed.
             ClientDisconnect: the client left.
         """
-        result = await self._run(asked.request(), request)
-        if not result.candidates and any(one.reason is Reason.UNFINISHED for one in result.rejections):
-            raise Refusal(504, "nothing was settled at the deadline; ask again, or allow more time")
-        self.counts.add_fill(result)
-        return result
+        return self._counted(await self._run(partial(self._worker.submit, asked.request()), request))
+
+    async def stream_fill(self, asked: Asked, request: Request) -> Stream:
+        """`fill` for who wants to look at the drafts; returns with the first of them.
+
+        Raises:
+            Refusal, ClientDisconnect: as `fill` does, as long as there was no draft.
+        """
+        return await self._begun(partial(self._worker.submit, asked.request()), request)
+
+    async def chat(self, asked: ChatRequest, request: Request) -> FillResult:
+        """The answer to a conversation, as `fill`.
+
+        Raises:
+            Refusal, ClientDisconnect: as `fill` does.
+        """
+        return self._counted(await self._run(partial(self._worker.submit_chat, asked), request))
+
+    async def stream_chat(self, asked: ChatRequest, request: Request) -> Stream:
+        """The answer to a conversation while it is made, as `stream_fill`.
+
+        Raises:
+            Refusal, ClientDisconnect: as `stream_fill` does.
+        """
+        return await self._begun(partial(self._worker.submit_chat, asked), request)
 
     async def warm(self, asked: Asked, request: Request) -> FillResult:
         """Has the prompt decoded and nothing generated; while others are served, not even that.
@@ -100,31 +128,62 @@ class Service:
             Refusal: as `fill` does, but for the deadline.
             ClientDisconnect: the client left.
         """
-        return await self._run(replace(asked.request(), deadline_ms=_AT_ONCE_MS), request)
+        prompt = replace(asked.request(), deadline_ms=_AT_ONCE_MS)
+        return await self._run(partial(self._worker.submit, prompt), request)
 
     def close(self) -> None:
         """Refuses who waits, stops the model, and waits for its end."""
         self._is_closed = True
         self._worker.close()
 
-    async def _run(self, asked: FillRequest, request: Request) -> FillResult:
+    async def _run(self, submit: Submit, request: Request) -> FillResult:
+        self._admit()
+        with self._inside(submit()) as job:
+            await unless_gone(job, request)
+        return self._outcome(job)
+
+    async def _begun(self, submit: Submit, request: Request) -> Stream:
+        stream = self._frames(submit)
+        first = (await unless_gone(asyncio.ensure_future(anext(stream)), request)).result()
+        if isinstance(first, Refusal):
+            raise first
+        return _after(first, stream)
+
+    async def _frames(self, submit: Submit) -> Stream:
+        self._admit()
+        loop, engine = asyncio.get_running_loop(), self.engine()
+        news: asyncio.Queue[Frame | None] = asyncio.Queue()
+
+        def look(progress: Progress) -> None:
+            loop.call_soon_threadsafe(news.put_nowait, engine.frame(progress))
+
+        with self._inside(submit(look)) as job:
+            job.add_done_callback(lambda _: news.put_nowait(None))
+            while (frame := await news.get()) is not None:
+                yield frame
+        try:
+            result = self._counted(self._outcome(job))
+        except Refusal as refusal:
+            yield refusal
+        else:
+            yield result
+
+    def _admit(self) -> None:
         if self._num_inside >= self.settings.http.max_waiting:
             raise Refusal(503, "too many requests wait for the model; ask again later", retry_after=RETRY_SECONDS)
-        job = asyncio.wrap_future(self._worker.submit(asked))
-        leaving = asyncio.create_task(_until_gone(request))
-        both: set[asyncio.Future[Any]] = {job, leaving}
+
+    @contextmanager
+    def _inside(self, future: Future[FillResult]) -> Iterator["asyncio.Future[FillResult]"]:
+        """The job as the event loop waits for it; whoever leaves the block by an exception cancels it."""
         self._num_inside += 1
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            yield asyncio.wrap_future(future)
+        except (ClientDisconnect, asyncio.CancelledError, GeneratorExit):
+            future.cancel()  # at once: asyncio's own future would tell it in its next turn
+            self.counts.num_left += 1
+            raise
         finally:
             self._num_inside -= 1
-            has_left = not job.done()
-            job.cancel()
-            leaving.cancel()
-        if has_left:
-            self.counts.num_left += 1
-            raise ClientDisconnect
-        return self._outcome(job)
 
     def _outcome(self, job: "asyncio.Future[FillResult]") -> FillResult:
         if job.cancelled():
@@ -135,8 +194,15 @@ class Service:
             raise refusal_of(error)
         return job.result()
 
+    def _counted(self, result: FillResult) -> FillResult:
+        if not result.candidates and any(one.reason is Reason.UNFINISHED for one in result.rejections):
+            raise Refusal(504, "nothing was settled at the deadline; ask again, or allow more time")
+        self.counts.add_fill(result)
+        return result
 
-async def _until_gone(request: Request) -> None:
-    """Returns when the client has left; its body has to be read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+
+async def _after(first: Frame | FillResult, stream: Stream) -> Stream:
+    async with aclosing(stream):
+        yield first
+        async for news in stream:
+            yield news

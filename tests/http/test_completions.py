@@ -84,6 +84,15 @@ def test_length_is_the_reason_when_there_might_be_more(ask):
     assert choice["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/fim/completions"])
+def test_drafts_replace_each_other_and_the_last_is_judged(ask, path):
+    body = {"prompt": "def f(items):\n    return ", "suffix": "\n", "stream": True, "diffusing": True}
+    found = [one["choices"][0] for one in chunks(ask("sum(items   ", path, body))]
+    assert [one["text"] for one in found[:-1]] == ["sum(items   "] * (len(found) - 1)
+    assert (found[-1]["text"], found[-1]["finish_reason"]) == ("sum(items)", "stop")
+    assert len(found) > 2
+
+
 @pytest.mark.parametrize(
     "prompt",
     [

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from http_server import Client
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
@@ -182,12 +183,9 @@ def test_the_server_leaves_while_requests_are_inside(gated):
     )
     thread = threading.Thread(target=listening.run)
     thread.start()
-    with socket.create_connection(("127.0.0.1", listening.port), timeout=TIMEOUT) as connection:
-        body = b'{"input_prefix":"a = ","t_max_predict_ms":30000}'
-        while not denoiser.is_inside.is_set():
-            connection.sendall(b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 48\r\n\r\n" + body)
-            if not denoiser.is_inside.wait(0.2):
-                assert b"Loading model" in connection.recv(65536)
+    client = Client(listening.port).wait_ready()
+    with raw(client, b'{"input_prefix":"a = ","t_max_predict_ms":30000}') as connection:
+        assert denoiser.is_inside.wait(TIMEOUT)
         listening.stop()
         threading.Timer(0.1, denoiser.go_on.set).start()
         assert b"the server is leaving" in connection.recv(65536)

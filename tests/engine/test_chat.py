@@ -1,0 +1,86 @@
+"""Answers to conversations, by models that recite one."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from chatty import chatty
+
+from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.chat import Role, Turn
+from dg_lsp.engine.chat import ChatRequest
+from dg_lsp.engine.drain import drain
+from dg_lsp.engine.engine import Engine
+from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.settings import FillSettings
+
+ASKED = ChatRequest((Turn(Role.USER, "hi"),), "name")
+ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas, so that it goes on in another."
+
+
+def engine_of(answer, spec=MASK_SPEC, **script):
+    denoiser = chatty(answer, spec, **script)
+    return Engine(denoiser, denoiser.tokenizer, FillSettings()), denoiser
+
+
+def chat(engine, request=ASKED, deadline=math.inf):
+    return drain(engine.chat(request, deadline=deadline))
+
+
+@pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["masks", "uniform noise"])
+def test_the_answer_comes_as_it_is(spec):
+    engine, _ = engine_of("  x = [\n", spec)
+    result = chat(engine)
+    assert result.text == "  x = [\n"
+    assert result.plan.value == "canvas"
+    assert result.prompt_tokens == len("user\nhi\nmodel\nthought\n") + 6
+
+
+def test_an_answer_longer_than_a_canvas_goes_on_in_another():
+    engine, _ = engine_of(ANSWER)
+    result = chat(engine)
+    assert result.text == ANSWER
+    assert len(ANSWER) > result.canvas_length == 64
+
+
+def test_max_tokens_bound_it():
+    engine, _ = engine_of(ANSWER)
+    assert chat(engine, replace(ASKED, max_tokens=70)).text == ANSWER[:70]
+
+
+def test_the_next_question_decodes_what_is_new():
+    engine, denoiser = engine_of("ok")
+    first = (Turn(Role.USER, "x" * 100),)
+    chat(engine, replace(ASKED, turns=first))
+    before = denoiser.num_prefilled
+    turns = (*first, Turn(Role.ASSISTANT, "ok"), Turn(Role.USER, "more"))
+    result = chat(engine, replace(ASKED, turns=turns))
+    assert result.cached_tokens > 100
+    assert denoiser.num_prefilled - before == result.prompt_tokens - result.cached_tokens
+
+
+def test_at_the_deadline_what_is_settled_is_the_answer():
+    engine, _ = engine_of(ANSWER)
+    steps = engine.chat(ASKED, deadline=-math.inf)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert [one.reason for one in end.value.value.rejections] == [Reason.UNFINISHED]
+
+
+def test_looked_at_step_by_step():
+    engine, _ = engine_of("abcdefgh", tokens_per_step=4)
+    settled = [engine.frame(progress).settled_text for progress in engine.chat(ASKED, deadline=math.inf)]
+    assert settled == ["abcd", "abcdefgh", "abcdefgh"]
+
+
+def test_who_has_no_template_cannot_chat():
+    denoiser = ScriptedDenoiser("x")
+    with pytest.raises(ModelUnsupportedError, match="has no chat template"):
+        chat(Engine(denoiser, denoiser.tokenizer, FillSettings()))
+
+
+def test_too_much_was_said():
+    engine, _ = engine_of("x")
+    with pytest.raises(RequestError, match="say less"):
+        chat(engine, replace(ASKED, turns=(Turn(Role.USER, "x" * 600),)))
