@@ -14,7 +14,7 @@ from diffusiongemma_reference import Reference, calm_model
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
-from dg_lsp.backends.llamacpp.feedback import DeviceFeedback
+from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.probe import sees_ahead
 from dg_lsp.canvas.plan import token_ids

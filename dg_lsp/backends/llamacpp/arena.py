@@ -43,6 +43,10 @@ _SIGNATURES: tuple[tuple[str, Any, list[Any]], ...] = (
     ("ggml_transpose", _HANDLE, [_HANDLE, _HANDLE]),
     ("ggml_cpy", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
     ("ggml_mul_mat", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
+    ("ggml_rms_norm", _HANDLE, [_HANDLE, _HANDLE, ctypes.c_float]),
+    ("ggml_mul", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
+    ("ggml_add", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
+    ("ggml_gelu", _HANDLE, [_HANDLE, _HANDLE]),
     ("ggml_prec_set_acc", ctypes.c_bool, [_HANDLE, ctypes.c_int]),
     ("ggml_backend_dev_count", _SIZE, []),
     ("ggml_backend_dev_get", _HANDLE, [_SIZE]),
@@ -136,6 +140,18 @@ class Arena:
         turned = self._ggml.ggml_transpose(self.context, tensor)
         return self._ggml.ggml_cpy(self.context, turned, target)
 
+    def times(self, rows: Any, others: Any) -> Any:
+        """Element by element; one row is taken for all."""
+        return self._ggml.ggml_mul(self.context, rows, others)
+
+    def plus(self, rows: Any, others: Any) -> Any:
+        """Element by element."""
+        return self._ggml.ggml_add(self.context, rows, others)
+
+    def gelu(self, rows: Any) -> Any:
+        """The tanh approximation."""
+        return self._ggml.ggml_gelu(self.context, rows)
+
     def product(self, matrix: Any, rows: Any) -> Any:
         """`rows @ matrix.T`, summed up in float32."""
         product = self._ggml.ggml_mul_mat(self.context, matrix, rows)
@@ -147,6 +163,10 @@ class Arena:
         graph = self._ggml.ggml_new_graph_custom(self.context, _GRAPH_NODES, False)
         self._ggml.ggml_build_forward_expand(graph, result)
         return graph
+
+    def norm(self, rows: Any, epsilon: float) -> Any:
+        """Each row over its root mean square."""
+        return self._ggml.ggml_rms_norm(self.context, rows, epsilon)
 
     def place(self, *operations: Any) -> None:
         """Takes the device's memory, once it is known to compute all of these tensors.

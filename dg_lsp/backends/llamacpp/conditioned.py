@@ -1,6 +1,5 @@
 """The denoiser for DiffusionGemma: canvases go in as embeddings that hold what the model last said of them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,9 @@ from dg_lsp.backends.checks import checked_canvases
 from dg_lsp.backends.llamacpp.arena import GPU_KINDS
 from dg_lsp.backends.llamacpp.budget import MAX_CANVASES
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.device_feedback import feedback_of
 from dg_lsp.backends.llamacpp.embeddings import EmbeddingTable
-from dg_lsp.backends.llamacpp.feedback import feedback_of
+from dg_lsp.backends.llamacpp.feedback import scale
 from dg_lsp.backends.llamacpp.mixture import MASS
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.selfcond import SelfConditioning
@@ -72,11 +72,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         super().__init__(model, spec, settings)
         decoders = min(physical_cores(), _MAX_DECODERS) if model.on_gpu else self.threads
         self._table = EmbeddingTable(read_header(model.path), spec.vocab_size, width, threads=decoders)
-        self._scale = np.float32(math.sqrt(width))
-        """Gemma's own, which llama.cpp applies to ids only."""
-        self._feedback = feedback_of(
-            self._table, spec.vocab_size, width, mass=mass, kinds=kinds if model.on_gpu else ()
-        )
+        self._feedback = feedback_of(self._table, self._network, mass=mass, kinds=kinds if model.on_gpu else ())
         self._said: dict[int, dict[int, _Said]] = {}
         """By slot, then lane."""
 
@@ -123,10 +119,11 @@ class SelfConditionedDenoiser(LlamaDenoiser):
 
     def _rows(self, ids: TokenIds, said: _Said | None) -> Floats:
         """What the model reads instead of the canvas's ids, shape (L, H)."""
-        embedded = self._table.rows(ids) * self._scale
+        rows = self._table.rows(ids)
+        embedded = rows * scale(rows.shape[1])
         if said is None or said.length != len(ids):
             return self._network.condition(embedded, None)
-        return self._network.condition(embedded, self._feedback.soft(said.kept) * self._scale)
+        return self._feedback.condition(embedded, said.kept)
 
     def _remembered(self, predictions: Sequence[Prediction], lanes: Sequence[int]) -> dict[int, _Said]:
         """What the last pass said, by lane; to be asked before the next pass."""

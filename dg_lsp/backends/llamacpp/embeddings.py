@@ -34,6 +34,11 @@ class EmbeddingTable:
         self._pool: Executor | None = ThreadPoolExecutor(threads, "embeddings") if threads > 1 else None
         self._scratch: Floats = np.empty((_PIECE_ROWS * threads, width), dtype=np.float32)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Tokens of the vocabulary, and numbers of a row."""
+        return len(self._tensor.raw), self._tensor.width
+
     def rows(self, ids: TokenIds) -> Floats:
         """Shape (len(ids), width)."""
         out = np.empty((len(ids), self._tensor.width), dtype=np.float32)

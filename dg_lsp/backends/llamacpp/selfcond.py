@@ -29,19 +29,18 @@ class SelfConditioning:
         Raises:
             ModelUnsupportedError: a tensor is missing, or does not fit a model so wide.
         """
-        self._epsilon = np.float32(epsilon)
+        self.epsilon = np.float32(epsilon)
         norm, gate, up, down = (
             Tensor.of(header, f"self_cond.{name}").floats() for name in ("pre_norm", "gate", "up", "down")
         )
-        inner = len(gate)
-        if norm.shape != (1, width) or not gate.shape == up.shape == down.T.shape == (inner, width):
+        if norm.shape != (1, width) or not gate.shape == up.shape == down.T.shape == (len(gate), width):
             raise ModelUnsupportedError(f"{header.path} does not fit its model; repack the model again")
-        self._pre_norm = norm[0]
-        self._inner = inner
-        self._gate_up = np.concatenate([gate, up]).T
-        """Shape (H, 2M): both read the same numbers, so one product makes them."""
-        self._down = np.ascontiguousarray(down.T)
-        """Shape (M, H)."""
+        self.pre_norm = norm
+        """Shape (1, H)."""
+        self.gate_up = np.concatenate([gate, up])
+        """Shape (2M, H): both read the same numbers, so one product makes them."""
+        self.down = down
+        """Shape (H, M)."""
 
     @classmethod
     def open(cls, model_path: Path, side: SideFile, width: int, epsilon: float) -> "SelfConditioning":
@@ -76,13 +75,12 @@ class SelfConditioning:
         """
         if soft is None:
             return self._normed(embedded)
-        both = (self._normed(soft) * self._pre_norm) @ self._gate_up
-        gate, up = both[:, : self._inner], both[:, self._inner :]
-        return self._normed(embedded + (gelu(gate) * up) @ self._down)
+        gate, up = np.hsplit((self._normed(soft) * self.pre_norm) @ self.gate_up.T, 2)
+        return self._normed(embedded + (gelu(gate) * up) @ self.down.T)
 
     def _normed(self, rows: Floats) -> Floats:
         square = np.einsum("lh,lh->l", rows, rows) / np.float32(rows.shape[1])
-        normed: Floats = rows / np.sqrt(square + self._epsilon)[:, None]
+        normed: Floats = rows / np.sqrt(square + self.epsilon)[:, None]
         return normed
 
 
