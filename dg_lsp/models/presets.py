@@ -24,6 +24,9 @@ __all__ = ["PRESETS", "Preset", "for_architecture"]
 CHECKPOINT = ("*.safetensors", "*.json", "*.txt", "*.jinja")
 """Weights as their authors publish them, with tokenizer and configuration; no code."""
 
+REPACK = "dg-lsp models repack {path} -o {ready}"
+"""The next step of files that llama.cpp does not run as they are."""
+
 _BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
 """Bytes: an automatic KV cache grows up to 1 GiB, a step's logits up to 256 MiB, and a graph has its own buffers."""
 
@@ -72,6 +75,11 @@ class Preset:
         return len(self.patterns) > 1
 
     @property
+    def is_repacked(self) -> bool:
+        """Its next step is dg-lsp's own, and needs nothing that dg-lsp does not have."""
+        return self.next_step == REPACK
+
+    @property
     def ready_path(self) -> Path:
         """The file that runs after the next step."""
         return self.folder / f"{self.name}.gguf"
@@ -91,7 +99,6 @@ class Preset:
         return self.family.noise if self.family else "none"
 
 
-_REPACK = "dg-lsp models repack {path} -o {ready}"
 _CONVERT = "python convert_hf_to_gguf.py {path} --outfile {ready}  (from llama.cpp)"
 
 PRESETS = (
@@ -106,7 +113,7 @@ PRESETS = (
         licence="Apache-2.0",
         family=DIFFUSION_GEMMA,
         note="DiffusionGemma: 25.2 B parameters, 3.8 B active",
-        next_step=_REPACK,
+        next_step=REPACK,
         rank=9,
         sources=("size and checksum of this revision: published by several who run it, 2026-09",),
     ),
@@ -119,7 +126,7 @@ PRESETS = (
         licence="Apache-2.0",
         family=DIFFUSION_GEMMA,
         note="DiffusionGemma: 25.2 B parameters, 3.8 B active",
-        next_step=_REPACK,
+        next_step=REPACK,
         rank=10,
         sources=("size: the repository's model card, 2026-06",),
     ),

