@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Iterable, Mapping
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +106,20 @@ def _check_encoder(folder: Path, saved: Mapping[str, SavedTensor]) -> None:
     """The encoder has the decoder's weights; its layers' scales are saved apart, and llama.cpp has room for one."""
     for name, tensor in saved.items():
         twin = saved.get(name.replace(ENCODER, DECODER, 1)) if name.startswith(ENCODER) else None
-        if twin is None or (tensor.shape == twin.shape and np.array_equal(tensor.raw(), twin.raw())):
+        if twin is None or _is_same(tensor, twin):
             continue
         what = "scale" if name.endswith(LAYER_SCALAR) else "weights"
         raise ModelUnsupportedError(
             f"{folder}: {name} differs from the decoder's {what}, and llama.cpp's {ARCHITECTURE} graph has one for "
             "both: use the transformers backend"
         )
+
+
+def _is_same(one: SavedTensor, other: SavedTensor) -> bool:
+    if (one.shape, one.kind) != (other.shape, other.kind):
+        return False
+    pairs = zip(one.blocks(BLOCK_BYTES), other.blocks(BLOCK_BYTES), strict=True)
+    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
 
 def _tensor(saved: SavedTensor, kind: Kind) -> Tensor | None:
@@ -127,13 +133,9 @@ def _tensor(saved: SavedTensor, kind: Kind) -> Tensor | None:
 
 def _blocks(saved: SavedTensor, kind: Kind) -> Iterable[memoryview]:
     """The tensor's bytes in another number format, a few megabytes at a time."""
-    step = BLOCK_BYTES // F32.block_bytes
-    raw = saved.raw()
-    for start in range(0, prod(saved.shape), step):
-        block = np.asarray(raw[start : start + step])
-        if kind is not saved.kind:
-            block = _narrowed(widened(block, saved.kind), kind, saved.name)
-        yield np.ascontiguousarray(block).view(np.uint8).data
+    for block in saved.blocks(BLOCK_BYTES // F32.block_bytes):
+        held = block if kind is saved.kind else _narrowed(widened(block, saved.kind), kind, saved.name)
+        yield held.view(np.uint8).data
 
 
 def _narrowed(numbers: npt.NDArray[np.float32], kind: Kind, name: str) -> npt.NDArray[Any]:

@@ -1,11 +1,11 @@
-"""The weights of a checkpoint directory: safetensors files, one or many, by memory map.
+"""The weights of a checkpoint directory: safetensors files, one or many.
 
 The format is a JSON header and plain numbers; it is read here so that repacking needs neither torch nor its readers.
 """
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
+from dg_lsp.weights.header import reading
 from dg_lsp.weights.kinds import BF16, F16, F32, Kind
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -34,18 +35,25 @@ class SavedTensor:
     start: int
     """Bytes from the file's beginning."""
 
-    def raw(self) -> npt.NDArray[Any]:
-        """Its numbers by memory map, flat: float32, float16, or BF16's 16 bits as uint16."""
-        letter = {F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind]
-        return np.memmap(self.path, np.dtype(letter), "r", offset=self.start, shape=(prod(self.shape),))
+    @property
+    def size(self) -> int:
+        """Numbers."""
+        return prod(self.shape)
 
-    def floats(self) -> npt.NDArray[np.float32]:
-        """The whole of a small tensor."""
-        return widened(self.raw(), self.kind).reshape(self.shape)
+    def blocks(self, length: int) -> Iterator[npt.NDArray[Any]]:
+        """Its numbers, flat, `length` at a time: float32, float16, or BF16's 16 bits as uint16.
+
+        They are read, not mapped: memory stays small, and a disk that fails is an error, not the process's end.
+        """
+        letter = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind])
+        with reading(self.path), self.path.open("rb") as file:
+            file.seek(self.start)
+            for start in range(0, self.size, length):
+                yield np.fromfile(file, letter, min(length, self.size - start))
 
 
 def widened(raw: npt.NDArray[Any], kind: Kind) -> npt.NDArray[np.float32]:
-    """Numbers as `SavedTensor.raw` gives them, in float32."""
+    """Numbers as `SavedTensor.blocks` gives them, in float32."""
     if kind is BF16:
         return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return raw.astype(np.float32)
@@ -114,7 +122,7 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
         found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelBrokenError(f"{path} is damaged: download it again") from error
-    if any(t.start + prod(t.shape) * t.kind.block_bytes > size for t in found):
+    if any(t.start + t.size * t.kind.block_bytes > size for t in found):
         raise ModelBrokenError(f"{path} is cut short: download it again")
     return {tensor.name: tensor for tensor in found}
 

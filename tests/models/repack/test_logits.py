@@ -49,7 +49,9 @@ def root_mean_square(values):
 def causal_logits(path, ids):
     """float32 (len(ids), vocabulary): one causal pass on one thread, straight through llama.cpp's C functions."""
     api = library().api
-    model = api.llama_model_load_from_file(bytes(path), api.llama_model_default_params())
+    options = api.llama_model_default_params()
+    options.use_extra_bufts = False  # see Library.has_tiles
+    model = api.llama_model_load_from_file(bytes(path), options)
     assert model, path
     params = api.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 256
