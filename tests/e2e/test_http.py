@@ -1,0 +1,137 @@
+"""`python -m dg_lsp serve` as a person starts it, with the bundled model."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from http_server import Client
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 90.0
+PATIENT = b"[fill]\ndeadline_ms = 60000\n"
+GAP = {
+    "input_prefix": "class Basket:\n    def __init__(self, owner, items):\n        self.owner = owner\n",
+    "prompt": "        self.items = ",
+    "input_suffix": "\n\n    def total(self):\n        return sum(self.items)\n",
+}
+
+
+class Process:
+    """A server process on a free port, and what it says on standard error."""
+
+    def __init__(self, folder, *options, **env):
+        (folder / "dg-lsp.toml").write_bytes(PATIENT)
+        self.stderr_path = folder / "stderr.txt"
+        with self.stderr_path.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dg_lsp", "serve", "--port", "0", *options],
+                stderr=stderr,
+                stdout=subprocess.PIPE,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "passive", **env},
+            )
+
+    @property
+    def stderr(self):
+        return self.stderr_path.read_text()
+
+    def client(self, *, is_waited=True):
+        deadline = time.monotonic() + PATIENCE
+        wanted = r"ready after" if is_waited else r"listening on http://127\.0\.0\.1:\d+\n"
+        while not re.search(wanted, self.stderr):
+            assert self.process.poll() is None, self.stderr
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return Client(int(re.search(r":(\d+)\n", self.stderr)[1]))
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    processes = []
+
+    def call(*options, **env):
+        processes.append(Process(tmp_path, *options, **env))
+        return processes[-1]
+
+    yield call
+    for process in processes:
+        process.kill()
+
+
+def test_the_bundled_model_is_served(start):
+    process = start()
+    client = process.client()
+    first, again = (client.post("/infill", GAP).tree for _ in range(2))
+    assert first["content"] == again["content"] != ""
+    assert first["model"] == "dg-mini"
+    assert again["timings"]["cache_n"] > again["timings"]["prompt_n"]
+    body = {"prompt": GAP["input_prefix"] + GAP["prompt"], "suffix": GAP["input_suffix"]}
+    [choice] = client.post("/v1/completions", body).tree["choices"]
+    assert choice["text"] == first["content"]
+    assert client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status == 501
+    resident = client.get("/memory").tree["resident_bytes"]
+    print(f"{resident and resident // 2**20} MiB resident")
+    assert process.end() == -signal.SIGTERM
+    assert re.fullmatch(r"dg-lsp: listening on \S+\ndg-lsp: dg-mini ready after \S+ s\n", process.stderr)
+    assert process.process.stdout.read() == b""
+
+
+def test_many_clients_at_once_get_their_own_answers(start):
+    """Each asks for a line that only its own buffer can give."""
+    client = start().client()
+    names = [f"{word}_{number}" for word in ("apple", "river", "copper", "window") for number in range(2)]
+
+    def ask(name):
+        lines = "".join(f"    print({name}, {number})\n" for number in range(3))
+        body = {"input_prefix": f"def f({name}):\n{lines}", "prompt": "    print(", "input_suffix": "\n"}
+        return name, client.post("/infill", body)
+
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(ask, names * 3))
+    assert all(reply.status == 200 for _, reply in replies)
+    for name, reply in replies:
+        others = {other for other in names if other != name}
+        assert not [other for other in others if other in reply.tree["content"]]
+    assert sum(name in reply.tree["content"] for name, reply in replies) >= len(replies) // 2
+
+
+def test_ctrl_c_ends_it_also_while_the_model_loads(start):
+    for is_waited in (False, True):
+        process = start()
+        process.client(is_waited=is_waited)
+        assert process.end(signal.SIGINT) in (130, -signal.SIGINT)
+        assert "Traceback" not in process.stderr
+
+
+def test_without_a_model_there_is_no_server(start, tmp_path):
+    (tmp_path / "half.gguf").write_bytes(b"GGUF\3\0\0\0")
+    process = start("--model", "half.gguf")
+    assert process.process.wait(PATIENCE) == 3
+    assert "half.gguf" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_a_key_is_asked_for_and_never_told(start):
+    process = start(DG_LSP_API_KEY="never-in-a-log")
+    client = process.client()
+    assert client.post("/infill", GAP).status == 401
+    reply = client.post("/infill", GAP, Authorization="Bearer never-in-a-log")
+    assert json.loads(reply.body)["content"]
+    process.end()
+    assert "never-in-a-log" not in process.stderr
