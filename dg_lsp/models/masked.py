@@ -16,6 +16,9 @@ RELABELLED_FROM = "general.relabelled_from"
 """The architecture of a file that is run as another one."""
 _MASK = "tokenizer.ggml.mask_token_id"
 _SHIFT = "diffusion.shift_logits"
+_START = "tokenizer.ggml.bos_token_id"
+_STARTED = "dream"
+"""An architecture whose authors begin every text with its first token, whatever the tokenizer's settings say."""
 
 
 def describe_masked(
@@ -40,7 +43,7 @@ def describe_masked(
         sampling=sampling,
         end_ids=tuple(sorted(end_ids)),
         prompt_format=family.prompt_format,
-        start_ids=specials.start_ids,
+        start_ids=specials.start_ids or _usual_start(family, metadata),
         banned_ids=tuple(sorted({*specials.control_ids, sampling.mask_id} - end_ids - is_special)),
         canvas_lengths=family.canvas_lengths,
         max_prompt_tokens=_prompt_tokens(family, metadata),
@@ -57,6 +60,12 @@ def _family(metadata: Mapping[str, str], name: str) -> Family | None:
     """By what the file calls itself, else by what it is called."""
     architecture = metadata.get(RELABELLED_FROM) or metadata.get("general.architecture", "")
     return for_architecture(architecture, f"{metadata.get('general.name', '')} {name}")
+
+
+def _usual_start(family: Family, metadata: Mapping[str, str]) -> tuple[int, ...]:
+    """As in DreamOn's `eval/generator.py`, which fills with Dream-Coder as well."""
+    said = metadata.get(_START, "")
+    return (int(said),) if family.architecture == _STARTED and said.isascii() and said.isdigit() else ()
 
 
 def _sampling(usual: MaskSampling, metadata: Mapping[str, str], vocab_size: int, name: str) -> MaskSampling:

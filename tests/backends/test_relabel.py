@@ -11,7 +11,7 @@ import tiny_masked
 from dg_lsp.backends.llamacpp import relabel
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.relabel import architecture_of, relabelled
-from dg_lsp.errors import ModelBrokenError, ModelError, ModelUnsupportedError
+from dg_lsp.errors import ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
 from dg_lsp.settings import RuntimeSettings
 
 
@@ -129,6 +129,18 @@ def test_no_room_for_the_copy_is_told(dream, where, monkeypatch):
     with pytest.raises(ModelError, match=r"No space left.*runtime\.cache to recomputed"), relabelled(dream, "qwen2"):
         pass
     assert not list(where.iterdir())
+
+
+@pytest.mark.skipif(not relabel.IN_MEMORY, reason="this system has no files in memory")
+def test_a_copy_that_does_not_fit_into_memory_is_refused_before_it_is_made(dream, monkeypatch, tmp_path):
+    said = tmp_path / "meminfo"
+    said.write_text("MemTotal:       32000000 kB\nMemFree:          1 kB\nMemAvailable:        100 kB\n")
+    monkeypatch.setattr(relabel, "_MEMORY", said)
+    with pytest.raises(ModelMemoryError, match=r"0 are free; set runtime\.cache"), relabelled(dream, "qwen2"):
+        pass
+    said.write_text("MemTotal:       32000000 kB\n")  # a system that does not say
+    with relabelled(dream, "qwen2") as copy:
+        assert copy.stat().st_size > 1000
 
 
 def test_nothing_is_left_when_the_model_cannot_be_loaded(dream, where):

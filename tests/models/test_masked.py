@@ -71,6 +71,13 @@ def test_special_tokens_but_those_that_end_are_never_said():
     assert spec.start_ids == (2,)
 
 
+def test_a_dream_begins_with_its_first_token_even_where_its_tokenizer_adds_none():
+    first = {"tokenizer.ggml.bos_token_id": "151665"}
+    assert spec_of("dream", **first).start_ids == (151_665,)
+    assert spec_of("rnd1", **first).start_ids == ()
+    assert spec_of("dream").start_ids == ()
+
+
 def test_a_vocabulary_without_the_mask_is_refused():
     with pytest.raises(ModelUnsupportedError, match="no mask 126336 in a vocabulary of 1000"):
         spec_of("llada", vocab_size=1000)
