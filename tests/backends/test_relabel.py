@@ -10,8 +10,11 @@ import tiny_masked
 
 from dg_lsp.backends.llamacpp import relabel
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.opening import denoiser_of
 from dg_lsp.backends.llamacpp.relabel import architecture_of, relabelled
+from dg_lsp.canvas.plan import token_ids
 from dg_lsp.errors import ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.models.description import describe
 from dg_lsp.settings import RuntimeSettings
 
 
@@ -77,6 +80,20 @@ def test_the_model_remembers_what_it_was(dream, where):
     assert model.metadata["general.relabelled_from"] == "dream"
     assert model.path == dream
     model.close()
+    assert not list(where.iterdir())
+
+
+def test_a_large_copy_is_mapped_and_outlives_its_file(dream, where, monkeypatch):
+    monkeypatch.setattr("dg_lsp.backends.llamacpp.model._MAPPED_BYTES", 0)
+    settings = RuntimeSettings(threads=1, gpu_layers=0, cache="once")
+    model = LlamaModel.load(dream, settings)
+    spec = describe(model.metadata, model.vocab_size, "dream", model.tokenizer.specials())
+    denoiser = denoiser_of(model, spec, settings)
+    dream.unlink()
+    denoiser.prefill(0, token_ids(range(20, 50)))
+    (prediction,) = denoiser.predict(0, [token_ids([tiny_masked.MASK] * 8)], 0.0, np.random.default_rng(0))
+    assert len(np.unique(prediction.argmax_ids)) > 1
+    denoiser.close()
     assert not list(where.iterdir())
 
 
