@@ -105,6 +105,8 @@ class RewriteSettings:
     """Milliseconds after which a rewrite is given up."""
     strength: float = field(default=0.6, validator=[validators.gt(0), validators.le(1)])
     """Share of the selection's tokens that *Regenerate* gives up; 1 starts from nothing."""
+    preview: bool = True
+    """Have changes confirmed in the editor's preview, where it has one."""
 
 
 @attrs.frozen

@@ -19,10 +19,13 @@ from dg_lsp.context.exclusion import Exclusion, Why
 from dg_lsp.context.place import Place
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
 from dg_lsp.engine.worker import Worker
-from dg_lsp.errors import DgLspError
+from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.postprocess.candidate import Candidate
+from dg_lsp.server import actions, rewriting
 from dg_lsp.server.documents import Documents
 from dg_lsp.server.edits import inline_item
 from dg_lsp.server.ignored import Ignored
@@ -49,6 +52,8 @@ class Server(LanguageServer):
         self.documents = Documents(Encoding.UTF16)
         self.settings = settings
         self.ignored = Ignored()
+        self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
+        """What is being rewritten, by document: a change of it makes the result useless."""
         self._left_out: set[tuple[str, Why]] = set()
         self.complaints: tuple[str, ...] = ()
         """Options that could not be taken; said once the client listens."""
@@ -104,6 +109,23 @@ class Server(LanguageServer):
             return ()
         return result.candidates
 
+    async def rewrite(self, request: RewriteRequest, on_step: Callable[[Progress], None]) -> RewriteResult:
+        """The engine's rewrite; `on_step` is called by the model's thread.
+
+        Raises:
+            asyncio.CancelledError: by whoever waits, or by a newer rewrite of the document; the engine stops too.
+            RequestError, BackendError, ModelError: as the engine does.
+        """
+        if self._worker is None:
+            raise BackendError("the model is not loaded yet: try again in a moment")
+        return await asyncio.wrap_future(self._worker.submit_rewrite(request, on_step))
+
+    def client_knows(self, command: str) -> bool:
+        """Whether the client says that it has this command of its own."""
+        experimental = self.client_capabilities.experimental
+        ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
+        return isinstance(ours, dict) and command in (ours.get("commands") or ())
+
     def is_left_out(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this buffer; why is said once."""
         why = Exclusion(self.settings.exclude).why(snapshot)
@@ -133,6 +155,8 @@ def create_server(open_engine: OpenEngine, settings: Settings) -> Server:
     server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
     # pygls advertises inline completion only when it is given options
     server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())(inline_completion)
+    actions.register(server)
+    rewriting.register(server)
     return server
 
 
@@ -165,6 +189,8 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
     """Edits the buffer."""
     if not ls.documents.change(params.text_document, params.content_changes):
         ls.log(types.MessageType.Warning, f"change of a document that is not open: {params.text_document.uri}")
+    if (job := ls.rewrites.get(params.text_document.uri)) is not None:
+        job.cancel()
 
 
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:

@@ -1,0 +1,156 @@
+"""Rewrites over the wire: actions, commands, edits of one version, progress, and a word for everything else."""
+
+import pytest
+
+PATIENT = {"fill": {"deadline_ms": 60_000}}
+SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
+LINE = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 17}}
+DOCUMENT_CHANGES = {"workspace": {"workspaceEdit": {"documentChanges": True}}}
+ANNOTATED = {"workspace": {"workspaceEdit": {"documentChanges": True, "changeAnnotationSupport": {}}}}
+PROGRESS = {**DOCUMENT_CHANGES, "window": {"workDoneProgress": True}}
+
+
+@pytest.fixture
+def editor(start):
+    def make(scenario="fill", fill="total = 2 * a", capabilities=None, text=SOURCE, **options):
+        client = start(scenario, DG_TEST_FILL=fill)
+        client.handshake(capabilities, {**PATIENT, **options})
+        client.open(text)
+        return client
+
+    return make
+
+
+def command(client, name="dg-lsp.rewrite", **place):
+    argument = {"uri": client.URI, **place}
+    return client.request("workspace/executeCommand", {"command": name, "arguments": [argument]})
+
+
+def applying(client, *, applied=True):
+    """Answers the server's `workspace/applyEdit`; returns the edit."""
+    asked = client.wait_until(lambda: [one for one in client.messages if one.get("method") == "workspace/applyEdit"])[0]
+    client.send_bytes(client.encode(id=asked["id"], result={"applied": applied}))
+    return asked["params"]
+
+
+def test_a_rewrite_is_one_small_edit_of_the_version_it_was_made_for(editor):
+    client = editor(capabilities=DOCUMENT_CHANGES)
+    msg_id = command(client, range=LINE)
+    [change] = applying(client)["edit"]["documentChanges"]
+    assert change["textDocument"] == {"uri": client.URI, "version": 1}
+    assert change["edits"] == [
+        {"range": {"start": {"line": 1, "character": 12}, "end": {"line": 1, "character": 17}}, "newText": "2 * a"}
+    ]
+    assert client.result(msg_id) == {"applied": True, "reason": None}
+    assert client.leave() == 0
+
+
+def test_a_client_that_can_preview_is_asked_to(editor):
+    client = editor(capabilities=ANNOTATED)
+    command(client, range=LINE, instruction="double it")
+    edit = applying(client)["edit"]
+    assert edit["changeAnnotations"]["dg-lsp"] == {"label": "dg-lsp: double it", "needsConfirmation": True}
+    assert edit["documentChanges"][0]["edits"][0]["annotationId"] == "dg-lsp"
+
+
+def test_a_client_that_can_do_little_gets_plain_changes(editor):
+    client = editor()
+    command(client, range=LINE)
+    assert list(applying(client)["edit"]["changes"]) == [client.URI]
+
+
+def test_what_cannot_be_done_is_said_and_nothing_is_changed(editor):
+    client = editor(fill="total = a + 1")
+    for place, said in (
+        ({"range": LINE, "strength": 0.5}, "leave it as it is"),
+        ({"range": {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 0}}}, "select some code"),
+        ({"uri": "file:///project/elsewhere.py", "range": LINE}, "not open"),
+        ({}, "uri and range"),
+        ({"range": {"start": {"line": "x"}}}, "uri and range"),
+        ({"range": LINE, "strength": 7}, "strength"),
+    ):
+        answer = client.result(command(client, **place))
+        assert answer["applied"] is False
+        assert said in answer["reason"]
+        assert any(said in one["message"] for one in client.told("window/showMessage"))
+    assert not client.told("workspace/applyEdit")
+
+
+def test_an_editor_that_declines_is_believed(editor):
+    client = editor()
+    msg_id = command(client, range=LINE)
+    applying(client, applied=False)
+    assert "did not take" in client.result(msg_id)["reason"]
+
+
+def test_a_document_that_changes_meanwhile_is_left_alone(editor, steps):
+    client = editor("slow", text="s\n")
+    msg_id = command(client, range={"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 1}})
+    client.wait_until(lambda: len(steps()) >= 1)
+    client.change(2, {"text": "s = 1\n"})
+    assert "changed meanwhile" in client.result(msg_id)["reason"]
+    assert not client.told("workspace/applyEdit")
+
+
+def test_progress_can_be_cancelled(editor, steps):
+    client = editor("slow", text="x = s\n", capabilities=PROGRESS)
+    where = {"start": {"line": 0, "character": 4}, "end": {"line": 0, "character": 5}}
+    msg_id = command(client, range=where, strength=1.0)
+    created = client.wait_until(
+        lambda: [one for one in client.messages if one.get("method") == "window/workDoneProgress/create"]
+    )[0]
+    client.send_bytes(client.encode(id=created["id"], result=None))
+    token = created["params"]["token"]
+    client.wait_until(lambda: [one for one in client.told("$/progress") if one["value"]["kind"] == "report"] or steps())
+    client.notify("window/workDoneProgress/cancel", {"token": token})
+    answer = client.result(msg_id)
+    if not answer["applied"]:
+        assert answer["reason"]
+    kinds = [one["value"]["kind"] for one in client.told("$/progress") if one["token"] == token]
+    assert (kinds[0], kinds[-1]) == ("begin", "end")
+
+
+def test_a_block_is_put_in_at_the_cursor(editor):
+    client = editor(fill="total = a\nreturn total", text="def f(a):\n    \n")
+    command(client, "dg-lsp.completeBlock", position={"line": 1, "character": 4})
+    [edits] = applying(client)["edit"]["changes"].values()
+    assert edits[0]["range"]["start"] == edits[0]["range"]["end"] == {"line": 1, "character": 4}
+    assert edits[0]["newText"].startswith("total = a")
+
+
+def actions(client, where, diagnostics=(), only=None):
+    context = {"diagnostics": list(diagnostics), **({"only": only} if only else {})}
+    params = {"textDocument": {"uri": client.URI}, "range": where, "context": context}
+    return client.result(client.request("textDocument/codeAction", params))
+
+
+def test_actions_for_a_selection_a_cursor_and_a_squiggle(editor):
+    client = editor()
+    titles = [one["title"] for one in actions(client, LINE)]
+    assert titles == ["Rewrite selection", "Fill the hole here", "Regenerate, giving up 60% of it"]
+    cursor = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 4}}
+    squiggle = {"range": LINE, "message": "undefined name\nmore", "severity": 1}
+    fix, block = actions(client, cursor, [squiggle])
+    assert block["title"] == "Complete this block"
+    assert (fix["title"], fix["kind"]) == ("Fix with dg-lsp: undefined name", "quickfix")
+    assert fix["command"]["arguments"] == [{"uri": client.URI, "range": LINE, "instruction": "fix: undefined name"}]
+    assert [one["title"] for one in actions(client, cursor, [squiggle], ["quickfix"])] == [fix["title"]]
+    assert actions(client, LINE, only=["source"]) == []
+    assert len(actions(client, LINE, only=["refactor"])) == 3
+
+
+def test_a_client_that_can_ask_for_words_is_asked_to(editor):
+    client = editor(capabilities={"experimental": {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}})
+    first = actions(client, LINE)[0]
+    assert (first["title"], first["command"]["command"]) == ("Rewrite selection…", "dg-lsp.askInstruction")
+
+
+def test_an_action_of_a_selection_runs_as_it_stands(editor):
+    client = editor()
+    action = actions(client, LINE)[1]
+    msg_id = client.request(
+        "workspace/executeCommand",
+        {"command": action["command"]["command"], "arguments": action["command"]["arguments"]},
+    )
+    applying(client)
+    assert client.result(msg_id)["applied"]
