@@ -170,21 +170,34 @@ def test_steps_that_condition_each_other_stay_the_references(reference, opened, 
         assert (prediction.argmax_ids == step.logits.argmax(axis=1)).mean() > 0.85
 
 
-@pytest.mark.parametrize("length", [8, 32])
-@pytest.mark.parametrize("num_prompt", [95, 96, 300])
-def test_beyond_the_window_only_the_window_differs(reference, opened, num_prompt, length):
-    """transformers shows every position the same last tokens of the prompt, llama.cpp fewer of them to later ones."""
+@pytest.mark.parametrize("length", [8, 32, 64])
+@pytest.mark.parametrize("num_prompt", [88, 95, 96, 300])
+def test_beyond_the_window_every_step_is_the_references(reference, opened, num_prompt, length):
+    """Every position of a canvas sees the same last tokens of the prompt; a window of its own would be far off."""
     prompt, canvas, noise = material(num_prompt, length)
     recording = opened("float32")
     recording.denoiser.prefill(0, prompt)
-    theirs = list(reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1]))
-    windowed = list(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0, per_token=True))
-    for step in windowed:
+    for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
         if step.said is not None:
             recording.conditioned_on(step.said)
         prediction = recording.predict(step.canvas, step.temperature)
         check_step(prediction, recording.logits, step)
-    assert np.abs(theirs[0].logits - windowed[0].logits).max() > 10 * TOLERANCE["float32"]
+    (first,) = reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1])
+    (windowed,) = reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1], per_token=True)
+    is_cut = num_prompt + length > WINDOW
+    assert (np.abs(first.logits - windowed.logits).max() > 10 * TOLERANCE["float32"]) == is_cut
+
+
+def test_canvases_raced_beyond_the_window_each_see_the_prompts_end(reference, opened):
+    """One pass over three canvases, each a sequence of its own."""
+    prompt, canvas, noise = material(150, 16)
+    canvases = [canvas, noise[0], noise[1]]
+    recording = opened("float32")
+    recording.denoiser.prefill(0, prompt)
+    recording.denoiser.predict(0, [token_ids(each) for each in canvases], 0.8, np.random.default_rng(0))
+    cache = reference.encoded(prompt)
+    expected = np.concatenate([reference.logits(cache, len(prompt), each) for each in canvases])
+    assert np.abs(recording.logits - expected).max() < TOLERANCE["float32"]
 
 
 def test_frozen_positions_are_conditioned_on_what_the_model_says_of_them(reference, opened):
@@ -212,7 +225,7 @@ def test_keystrokes_leave_the_cache_as_if_it_were_new(reference, opened, num_pro
         num_decoded = recording.denoiser.prefill(0, token_ids(typed))
         prediction = recording.predict(canvas, 0.8)
     assert num_decoded < len(prompt)
-    (step,) = reference.steps(prompt, canvas, (0.8,), noise[:1], per_token=True)
+    (step,) = reference.steps(prompt, canvas, (0.8,), noise[:1])
     check_step(prediction, recording.logits, step)
 
 

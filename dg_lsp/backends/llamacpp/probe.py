@@ -1,4 +1,4 @@
-"""Whether the loaded llama.cpp lets DiffusionGemma's canvas see all of itself: asked of a model made for the purpose.
+"""Whether the loaded llama.cpp lets DiffusionGemma's canvas see all that it should: asked of models made for this.
 
 `python -m dg_lsp.backends.llamacpp.probe` leaves with 0 for yes and 10 for no.
 """
@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
 
 NO = 10
 _WIDTH, _VOCABULARY = 32, 4
+_WINDOW = 2
+"""Of the sliding layer: a token sees itself and the one before it."""
+_SLIDING, _FULL = 0, 1
+"""The two layers."""
 _ALIGNMENT = 32
 _NOISE = 1e-3
-"""Logits differ by more than 1 where the first token sees the second."""
+"""Logits differ by more than 0.1 where one token sees another."""
 _UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9  # GGUF's value types
 
 
@@ -44,15 +49,23 @@ def require_runtime(path: Path) -> None:
 
 @functools.cache
 def sees_ahead() -> bool:
-    """Full attention of arch `gemma4` sees later tokens when attention is not causal. Takes some 10 ms, once.
+    """Where attention is not causal, arch `gemma4` sees later tokens in full attention, and behind the window's edge in
+    sliding layers what the canvas's first token sees there. Takes some 20 ms, once.
 
     Raises:
         BackendError: llama-cpp-python cannot be loaded, or this arch cannot be run by it.
     """
+    ahead = _rows(_FULL, prompt=(), canvas=(1, 2))[0] - _rows(_FULL, prompt=(), canvas=(1, 3))[0]
+    behind = _rows(_SLIDING, prompt=(1,), canvas=(2, 2))[1] - _rows(_SLIDING, prompt=(3,), canvas=(2, 2))[1]
+    return bool(min(np.abs(ahead).max(), np.abs(behind).max()) > _NOISE)
+
+
+def _rows(layer: int, *, prompt: Sequence[int], canvas: Sequence[int]) -> Floats:
+    """Logits of a canvas after a prompt, where only one layer attends to anything."""
     native = library()
     with tempfile.TemporaryDirectory(prefix="dg-lsp-probe-", ignore_cleanup_errors=True) as name:
         path = Path(name) / "probe.gguf"
-        path.write_bytes(_model_file())
+        path.write_bytes(_model_file(layer))
         params = native.api.llama_model_default_params()
         params.n_gpu_layers = 0
         params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
@@ -60,15 +73,13 @@ def sees_ahead() -> bool:
     if not model:
         raise BackendError("llama.cpp cannot load a Gemma 4 model; update llama-cpp-python")
     try:
-        difference = _first_row(native.api, model, last=2) - _first_row(native.api, model, last=3)
-        return bool(np.abs(difference).max() > _NOISE)
+        return _decoded(native.api, model, prompt, canvas)
     finally:
         native.api.llama_model_free(model)
         native.log.forget_trouble()
 
 
-def _first_row(api: Any, model: Any, *, last: int) -> Floats:
-    """Logits of the first of two tokens, attention not being causal."""
+def _decoded(api: Any, model: Any, prompt: Sequence[int], canvas: Sequence[int]) -> Floats:
     params = api.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 32
     params.n_threads = params.n_threads_batch = 1
@@ -76,25 +87,28 @@ def _first_row(api: Any, model: Any, *, last: int) -> Floats:
     if not context:
         raise BackendError("llama.cpp cannot run a Gemma 4 model; update llama-cpp-python")
     try:
-        api.llama_set_causal_attn(context, False)
-        batch = Batch(api, 32, _WIDTH)
-        batch.put_tokens(np.array([1, last], np.int32), np.arange(2, dtype=np.int32), 0, 1)
-        if status := api.llama_decode(context, batch.native):
-            raise BackendError(f"llama.cpp cannot run a Gemma 4 model: decode returned {status}")
-        return np.ctypeslib.as_array(api.llama_get_logits_ith(context, 0), shape=(_VOCABULARY,)).copy()
+        start, batch = 0, Batch(api, 32, _WIDTH)
+        for ids, is_causal in ((prompt, True), (canvas, False)):
+            api.llama_set_causal_attn(context, is_causal)
+            positions = np.arange(start, start + len(ids), dtype=np.int32)
+            batch.put_tokens(np.array(ids, np.int32), positions, 0, 1)
+            if ids and (status := api.llama_decode(context, batch.native)):
+                raise BackendError(f"llama.cpp cannot run a Gemma 4 model: decode returned {status}")
+            start += len(ids)
+        return np.ctypeslib.as_array(api.llama_get_logits(context), shape=(len(canvas), _VOCABULARY)).copy()
     finally:
         api.llama_free(context)
 
 
-def _model_file() -> bytes:
-    """A GGUF: a sliding layer whose attention says nothing, then a full one that is all the first row can see by."""
+def _model_file(attending: int) -> bytes:
+    """A GGUF of a sliding layer and a full one, of which the attention of one alone says anything."""
     metadata = _metadata()
     rng = np.random.default_rng(0)
     infos, data = [], b""
     for name, shape in _tensors().items():
         is_matrix = len(shape) > 1
         values = rng.standard_normal(shape[::-1]) / 4 if is_matrix else np.ones(shape)
-        values = values * (name != "blk.0.attn_output.weight")
+        values = values * (name != f"blk.{1 - attending}.attn_output.weight")
         infos.append(_text(name) + struct.pack(f"<I{len(shape)}qIQ", len(shape), *shape, 0, len(data)))
         data += values.astype("<f4").tobytes()
         data += bytes(-len(data) % _ALIGNMENT)
@@ -110,7 +124,7 @@ def _metadata() -> list[bytes]:
         "feed_forward_length": _WIDTH,
         "attention.head_count": 1,
         "attention.head_count_kv": 1,
-        "attention.sliding_window": 32,
+        "attention.sliding_window": _WINDOW,
         "attention.shared_kv_layers": 0,
         "attention.key_length": _WIDTH,
         "attention.value_length": _WIDTH,

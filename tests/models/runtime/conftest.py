@@ -19,7 +19,11 @@ struct llama_model { struct { int non_causal_type; } hparams; virtual void load(
 struct llama_model_gemma4 : llama_model { void load() override; };
 """
 CHANGED_LINE = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_SWA_ONLY;"
-GEMMA4 = f'#include "models.h"\nvoid llama_model_gemma4::load() {{\n{CHANGED_LINE}\n}}\n'
+CONTEXT_LINE = "    auto * inp_attn = build_attn_inp_kv_iswa();"
+"""After which the patch adds lines, which a llama.cpp of thirty lines could not compile."""
+GEMMA4 = (
+    f'#include "models.h"\nvoid llama_model_gemma4::load() {{\n{CHANGED_LINE}\n}}\n#if 0\n{CONTEXT_LINE}\n\n#endif\n'
+)
 LLAMA = """
 #include "models/models.h"
 extern "C" int non_causal_type() { llama_model * model = new llama_model_gemma4; model->load();

@@ -7,6 +7,7 @@ import pytest
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models.runtime import build as builder
 from dg_lsp.models.runtime.build import Wish, build
+from dg_lsp.models.runtime.patch import Patch
 from dg_lsp.runtime import Installed, read_runtime
 
 from .conftest import CHANGED_LINE, GEMMA4
@@ -85,7 +86,7 @@ def test_one_that_does_not_compute_otherwise_is_not_kept(here, sdists):
 
 
 def test_there_is_nothing_to_build_where_the_source_says_it_already(here, sdists):
-    changed = GEMMA4.replace("SWA_ONLY", "ALL")
+    changed = Patch.read().apply(GEMMA4, "0.3.36")
     assert build(Wish(sdists.packed(gemma4=changed)), good) is None
     assert not here.exists()
     assert not list(here.parent.iterdir())
