@@ -29,9 +29,10 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
         confidence[forced] = 1 - confidence[forced]  # all that is known of a token that is not the best
     taken = ~step.committed & (is_last | (prediction.confidence > sampling.confidence_threshold))
     taken[forced] = not step.committed[forced]
-    ends = among(draft, end_ids) | resizing.deleting(draft)
+    ends = among(draft, end_ids)
     if sampling.order is UnmaskOrder.LEFTMOST:
-        taken &= ~ends | _in_order(step.committed | (taken & ~ends))
+        waiting = ends | resizing.deleting(draft)
+        taken &= ~waiting | _in_order(step.committed | (taken & ~ends))
     committed = step.committed | taken
     after = replace(
         step,

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dg_lsp.canvas.plan import CanvasPlan, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
@@ -111,6 +113,8 @@ def test_in_leftmost_order_a_deletion_waits_for_its_turn():
     assert step.canvas_ids.tolist() == [5, 0, 0]
     step = after(canvas(0, 0, 0), says([5, GONE, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
     assert step.canvas_ids.tolist() == [5]
+    step = after(canvas(0, 0, 0), says([GONE, 5, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
+    assert step.canvas_ids.tolist() == [5], "what goes away in its turn holds up nothing"
 
 
 def test_without_the_two_tokens_they_are_tokens_like_any_other():
@@ -144,3 +148,47 @@ def test_the_loop_finds_a_length_of_its_own(length, wanted):
     assert last.canvas_ids.tolist() == [9, *wanted, 7]
     assert last.stop is Stop.FILLED
     assert max(model.seen) <= 2 + SAMPLING.max_free
+
+
+class Babbling:
+    """Says anything anywhere, expansions and deletions most of all."""
+
+    num_slots = 1
+
+    def __init__(self, sampling, seed):
+        self.spec = ModelSpec("b", 16, sampling, end_ids=(END,), prompt_format=PromptFormat.PINNED)
+        self.seen, self._rng = [], np.random.default_rng(seed)
+
+    def predict(self, _slot, canvases, *_):
+        (ids,) = canvases
+        self.seen.append(ids)
+        said = np.where(ids == MASK, self._rng.choice([GROW, GROW, GONE, 4, 5, 6], len(ids)), ids)
+        sure = np.where(ids == MASK, self._rng.random(len(ids)), 1).astype(np.float32)
+        return [says(said, sure, np.where(said == GROW, 7, said))]
+
+
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.booleans(), min_size=1, max_size=8),
+    st.sampled_from(UnmaskOrder),
+    st.integers(1, 12),
+    st.integers(1, 30),
+)
+def test_whatever_is_said_the_frozen_tokens_stay_and_the_limit_holds(seed, frozen, order, max_free, max_steps):
+    frozen = np.array(frozen)
+    sampling = replace(SAMPLING, order=order, max_free=max_free, max_denoising_steps=max_steps)
+    ids = token_ids(np.where(frozen, np.arange(8, 8 + len(frozen)), MASK))
+    model = Babbling(sampling, seed)
+    steps = list(denoise(model, 0, CanvasPlan(token_ids([]), ids, frozen), sampling, np.random.default_rng(seed)))
+    most = max(max_free, int((~frozen).sum()))
+    for step in steps:
+        assert step.canvas_ids[step.frozen].tolist() == ids[frozen].tolist()
+        assert int((~step.frozen).sum()) <= most
+        assert ((step.canvas_ids == MASK) == ~step.committed).all()
+        lengths = {
+            len(part) for part in (step.canvas_ids, step.draft_ids, step.frozen, step.committed, step.confidence)
+        }
+        assert len(lengths) == 1
+    assert steps[-1].stop is not None
+    assert len(steps) <= max_steps
+    assert not np.isin(steps[-1].canvas_ids, [MASK, GROW, GONE]).any()
