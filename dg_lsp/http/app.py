@@ -18,6 +18,7 @@ from dg_lsp.http.counts import Counts
 from dg_lsp.http.edits import edit
 from dg_lsp.http.gate import Gate, Rules
 from dg_lsp.http.infill import infill
+from dg_lsp.http.openapi import openapi
 from dg_lsp.http.refusal import CANCELLED, Refusal, error_object, refusal_of
 from dg_lsp.http.service import Service
 from dg_lsp.http.tabby import feedback
@@ -40,6 +41,7 @@ READ = {
     "/slots": status.slots,
     "/memory": status.memory,
     "/metrics": status.metrics,
+    "/openapi.json": openapi,
 }
 
 

@@ -94,7 +94,7 @@ def seed_of(fields: Fields) -> int:
     Raises:
         Refusal: it is no whole number.
     """
-    return max(0, fields.integer("seed", 0, least=-(2**63), most=2**64))
+    return max(0, fields.integer("seed", 0, least=-(2**63), most=2**63))
 
 
 def cut_at_stops(text: str, stops: tuple[str, ...], *, is_full: bool) -> Choice:

@@ -28,7 +28,7 @@ from dg_lsp.http.fields import Fields
 from dg_lsp.http.refusal import Refusal, error_object
 from dg_lsp.http.sentinels import language_in, parts_of
 from dg_lsp.http.service import Service, Stream
-from dg_lsp.http.tabby import tabby
+from dg_lsp.http.tabby import tabby, tabbys
 from dg_lsp.http.timings import diffusion, timings, usage
 from dg_lsp.http.wire import DONE, answer, at_once, event, events
 
@@ -41,8 +41,9 @@ async def completions(request: Request) -> Response:
     """Plain or streamed; with `segments` instead of a prompt, as Tabby's clients ask."""
     service: Service = request.app.state.service
     fields = await service.read(request)
-    if "segments" in fields:
-        return await tabby(fields, request)
+    asked = tabbys(fields)
+    if asked is not None:
+        return await tabby(asked, request)
     return await _complete(fields, request, is_fim=False)
 
 

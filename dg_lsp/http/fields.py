@@ -74,10 +74,12 @@ class Fields:
         number = self.number(name, default)
         if number != math.floor(number):
             self.refuse(name, f"expected a whole number, got {number:g}")
-        if not least <= number <= most:
+        value = self._tree.get(name)
+        whole = value if isinstance(value, int) else int(number)  # a float of it may be another
+        if not least <= whole <= most:
             # llama.cpp's words: its clients show them to the user
-            self.refuse(name, f"Value must be between {least} <= value <= {most}, but got {number:.0f}")
-        return int(number)
+            self.refuse(name, f"Value must be between {least} <= value <= {most}, but got {whole}")
+        return whole
 
     def texts(self, name: str) -> tuple[str, ...]:
         """An array of strings; one string alone is an array of one.

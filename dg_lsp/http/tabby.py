@@ -11,17 +11,24 @@ from dg_lsp.http.refusal import Refusal
 from dg_lsp.http.service import Service
 from dg_lsp.http.wire import answer
 
-STANDARD = "standard"
+STANDARD, NEXT_EDIT = "standard", "next_edit_suggestion"
 
 
-async def tabby(fields: Fields, request: Request) -> Response:
-    """The best fill of the gap between two segments."""
-    service: Service = request.app.state.service
-    if (mode := fields.text("mode", STANDARD)) != STANDARD:
-        raise Refusal(501, f"mode {mode!r} is not supported; ask for {STANDARD!r}", field="mode")
-    segments = fields.object("segments") or Fields({})
-    path, user = segments.text("filepath"), fields.text("user")
-    asked = Asked(
+def tabbys(fields: Fields) -> Asked | None:
+    """The gap between two segments, or None where the request has none.
+
+    Raises:
+        Refusal: a field is wrong, or next edits are asked for.
+    """
+    mode, user, segments = fields.text("mode", STANDARD), fields.text("user"), fields.object("segments")
+    if mode == NEXT_EDIT:
+        raise Refusal(501, f"next edits are not suggested; ask for mode {STANDARD}", field="mode")
+    if mode != STANDARD:
+        fields.refuse("mode", f"expected {STANDARD}")
+    if segments is None:
+        return None
+    path = segments.text("filepath")
+    return Asked(
         prefix=segments.text("prefix"),
         suffix=segments.text("suffix"),
         language=fields.text("language") or DEFAULT_LANGUAGE,
@@ -30,6 +37,11 @@ async def tabby(fields: Fields, request: Request) -> Response:
         client=user if path else "",
         seed=seed_of(fields),
     )
+
+
+async def tabby(asked: Asked, request: Request) -> Response:
+    """The best fill of the gap."""
+    service: Service = request.app.state.service
     result = await service.fill(asked, request)
     choices = [{"index": number, "text": choice.text} for number, choice in enumerate(choices_of(asked, result))]
     return answer({"id": f"cmpl-{uuid.uuid4().hex}", "choices": choices, "mode": STANDARD})

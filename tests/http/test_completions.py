@@ -179,9 +179,18 @@ def test_next_edits_are_not_promised(module_client):
     assert (reply.status, reply.error["type"]) == (501, "not_supported_error")
 
 
-def test_segments_have_types_too(module_client):
-    reply = module_client.post("/v1/completions", {**TABBY, "segments": {"prefix": 1}})
-    assert (reply.status, reply.error["param"]) == (400, "segments.prefix")
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"segments": {"prefix": 1}}, "segments.prefix"),
+        ({"segments": []}, "segments"),
+        ({"mode": "sideways"}, "mode"),
+        ({"user": 1}, "user"),
+    ],
+)
+def test_segments_have_types_too(module_client, more, field):
+    reply = module_client.post("/v1/completions", {**TABBY, **more})
+    assert (reply.status, reply.error["param"]) == (400, field)
 
 
 REGION = (
