@@ -3,7 +3,7 @@
 Their GGUF files are silent about it. Opens no file; every family names its sources.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 
@@ -49,8 +49,8 @@ _THRESHOLD = 0.9  # Fast-dLLM, arXiv 2505.22618, for LLaDA and Dream
 _MAX_STEPS = 64
 
 
-def _masks(mask_id: int, *, expand_id: int | None = None, delete_id: int | None = None) -> MaskSampling:
-    return MaskSampling(mask_id, _THRESHOLD, _MAX_STEPS, UnmaskOrder.CONFIDENT, expand_id, delete_id)
+def _masks(mask_id: int) -> MaskSampling:
+    return MaskSampling(mask_id, _THRESHOLD, _MAX_STEPS, UnmaskOrder.CONFIDENT)
 
 
 DREAM = Family(
@@ -73,7 +73,7 @@ DREAM = Family(
 DREAMON = Family(
     name="dreamon",
     architecture="dream",
-    sampling=_masks(151_666, expand_id=151_667, delete_id=151_643),
+    sampling=replace(_masks(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64),
     end_ids=(151_643, 151_645),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
@@ -83,6 +83,7 @@ DREAMON = Family(
     marks=("dreamon",),
     sources=(
         "arXiv 2602.01326: expand and delete; 91.0% of single lines from 16 masks, 92.1% from 64; up to 1,024 tokens",
+        "github.com/DreamLM/DreamOn: eval/configs/eval_infill.yaml, 128 steps, at most 64 tokens",
         "huggingface.co/Dream-org/DreamOn-v0-7B: <|expand|> 151667, delete_token_id is the end token's",
     ),
 )
