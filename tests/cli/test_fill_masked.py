@@ -54,7 +54,7 @@ def request(before=BEFORE, after=AFTER, **options):
 
 
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
-@pytest.mark.parametrize("cache", ["auto", "cached"])
+@pytest.mark.parametrize("cache", ["auto", "once", "cached"])
 def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, cache):
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
     (tmp_path / "dg-lsp.toml").write_text(
@@ -63,10 +63,10 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, cache):
     )
     path = written(architecture)
     outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json")
-    if cache == "cached" and architecture not in CACHED:
+    if (cache == "cached" and architecture not in CACHED) or (cache == "once" and architecture == "llada-moe"):
         assert outcome.code == 3
         assert outcome.err.count("\n") == 1
-        assert "set runtime.cache to auto" in outcome.err
+        assert "set runtime.cache to " in outcome.err
         return
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
@@ -126,7 +126,7 @@ def dreamon(monkeypatch, tmp_path):
     return tiny_masked.write(tmp_path / "DreamOn-tiny.gguf", tiny, name="DreamOn v0 7B")
 
 
-@pytest.mark.parametrize("cache", ["auto", "cached"])
+@pytest.mark.parametrize("cache", ["auto", "once", "cached"])
 def test_dreamons_canvas_grows_and_shrinks(engine_of, dreamon, monkeypatch, cache):
     engine = engine_of(
         dreamon, RuntimeSettings(threads=1, gpu_layers=0, cache=cache), max_tokens=64, confidence_threshold=0.0
