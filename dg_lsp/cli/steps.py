@@ -96,7 +96,9 @@ def measure(settings: Settings, rounds: int) -> StepReport:
     """
     model = load_model(settings)
     spec = model.spec
-    sizes = None if isinstance(model.weights, Checkpoint) else model.weights.metadata
+    # what is compared with are twins of an ordinary shape, which Gemma 4's is not
+    has_twin = spec.self_conditioning is None
+    sizes = None if isinstance(model.weights, Checkpoint) or not has_twin else model.weights.metadata
     denoiser = open_denoiser(model, settings)
     engine = Engine(denoiser, denoiser.tokenizer, settings.fill)
     lengths = spec.canvas_lengths if spec.sampling else ()

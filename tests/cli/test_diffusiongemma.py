@@ -94,3 +94,16 @@ def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, hole, tiny_repacked, tmp_path
     outcome = dg_lsp("fill", hole, "--model", tmp_path / "gemma.gguf", *QUICK)
     assert outcome.code in (0, 1), outcome.err
     assert outcome.json["plan"] in ("causal", "lookup")
+
+
+@needs_runtime
+def test_bench_steps_says_what_self_conditioning_takes(dg_lsp, tiny_repacked, hole, monkeypatch):
+    from dg_lsp.cli import steps
+
+    first = next(steps._requests())
+    monkeypatch.setattr(steps, "_requests", lambda: iter([first]))
+    outcome = dg_lsp("bench", "steps", "--model", tiny_repacked, "--rounds", "1", "--threads", "1", "--json")
+    assert outcome.code == 0
+    assert outcome.json["comparisons"] == []
+    shares = outcome.json["shares"]
+    assert 0 < shares["self_conditioning"] < shares["decode"] + shares["self_conditioning"] + shares["reduction"]
