@@ -11,10 +11,12 @@ from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.drain import drain
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.worker import Worker
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.candidate import Reason
 from dg_lsp.settings import FillSettings
 
+TIMEOUT = 30
 ASKED = ChatRequest((Turn(Role.USER, "hi"),), "name")
 ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas, so that it goes on in another."
 
@@ -84,3 +86,43 @@ def test_too_much_was_said():
     engine, _ = engine_of("x")
     with pytest.raises(RequestError, match="say less"):
         chat(engine, replace(ASKED, turns=(Turn(Role.USER, "x" * 600),)))
+
+
+@pytest.fixture
+def worker():
+    """A worker whose model answers slowly, and the model."""
+    denoiser = chatty(ANSWER, step_seconds=0.02, tokens_per_step=1)
+    worker = Worker(lambda: Engine(denoiser, denoiser.tokenizer, FillSettings()), FillSettings())
+    yield worker, denoiser
+    worker.close()
+
+
+def test_a_newer_question_of_a_conversation_takes_the_olders_place(worker):
+    worker, denoiser = worker
+    stale = worker.submit_chat(ASKED)
+    other = worker.submit_chat(replace(ASKED, name="other", max_tokens=4))
+    newer = worker.submit_chat(replace(ASKED, max_tokens=4))
+    assert stale.cancelled()
+    assert (other.result(TIMEOUT).text, newer.result(TIMEOUT).text) == (ANSWER[:4], ANSWER[:4])
+    assert denoiser.num_steps <= 1 + 4 + 4
+
+
+def test_the_deadline_covers_waiting(worker):
+    worker, _ = worker
+    first = worker.submit_chat(ASKED)
+    result = worker.submit_chat(replace(ASKED, name="other", deadline_ms=20)).result(TIMEOUT)
+    assert [one.reason for one in result.rejections] == [Reason.UNFINISHED]
+    assert first.cancel()
+
+
+def test_who_looks_sees_every_step(worker):
+    worker, _ = worker
+    seen = []
+    worker.submit_chat(replace(ASKED, max_tokens=4), seen.append).result(TIMEOUT)
+    assert [progress.number for progress in seen] == [1, 2, 3, 4]
+
+
+def test_a_worker_that_is_closed_answers_nobody(worker):
+    worker, _ = worker
+    worker.close()
+    assert worker.submit_chat(ASKED).cancelled()
