@@ -27,6 +27,8 @@ _LOOKED_AT = 8000
 """Characters of a buffer's beginning that tell text from what is none."""
 _MAX_ODD = 0.1
 """Share of control and replacement characters in a text."""
+_FEW_ODD = 8
+"""So many of them mean nothing, however short the text is."""
 
 
 class Why(StrEnum):
@@ -73,7 +75,7 @@ def is_binary(text: str) -> bool:
     """A NUL near the beginning, or too much that no editor can show."""
     start = text[:_LOOKED_AT]
     odd = sum(1 for char in start if (char < " " and char not in "\t\n\r\f\v\x1b") or char == "\ufffd")
-    return "\0" in start or odd > _MAX_ODD * len(start)
+    return "\0" in start or odd > max(_FEW_ODD, _MAX_ODD * len(start))
 
 
 @functools.lru_cache(maxsize=16)

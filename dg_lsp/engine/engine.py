@@ -161,6 +161,18 @@ class Engine:
         """
         return self._chatting.run(request, deadline)
 
+    def framer(self) -> Framer:
+        """What makes frames of progress; for any thread."""
+        return Framer(self._tokenizer, self._spec)
+
+    def configured(self, settings: FillSettings) -> "Engine":
+        """An engine with other settings over the same model, in this one's place.
+
+        Raises:
+            RequestError: the model cannot be asked in the settings' prompt format.
+        """
+        return type(self)(self._denoiser, self._tokenizer, settings, self.planner.costs)
+
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:

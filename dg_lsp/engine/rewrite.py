@@ -37,6 +37,8 @@ class RewriteResult:
     rejection: Rejection | None
     score: float
     """Mean log probability per token, in nats."""
+    chance: float
+    """Probability that the first line is what the user wants, as the model sees it; 0 where it was rejected."""
     follows_instructions: bool
     """False where an instruction was given to a model that knows none: it saw it as a comment."""
     steps: int

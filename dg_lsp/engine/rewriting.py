@@ -18,6 +18,7 @@ from dg_lsp.context.style import LINE_END, TextStyle
 from dg_lsp.context.window import prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.loop import denoise
+from dg_lsp.engine.chance import chance_of
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Progress, Task
@@ -51,6 +52,7 @@ class Answer:
 
     text: bytes
     score: float
+    chance: float
     steps: int
     is_whole: bool = True
     """False where the deadline came first."""
@@ -108,6 +110,7 @@ class Rewriting:
             text="" if isinstance(verdict, Rejection) else verdict.text,
             rejection=verdict if isinstance(verdict, Rejection) else None,
             score=0.0 if isinstance(verdict, Rejection) else verdict.score,
+            chance=0.0 if isinstance(verdict, Rejection) else answer.chance,
             follows_instructions=self.follows_instructions,
             steps=steps,
             timings=watch.timings(),
@@ -150,9 +153,9 @@ class Rewriting:
         )
         if not result.candidates:
             is_whole = bool(result.rejections) and result.rejections[0].reason is not Reason.UNFINISHED
-            return Answer(b"", 0.0, result.steps, is_whole)
+            return Answer(b"", 0.0, 0.0, result.steps, is_whole)
         best = result.candidates[0]
-        return Answer(TextStyle.of(text).to_model(best.text).encode(), best.score, result.steps)
+        return Answer(TextStyle.of(text).to_model(best.text).encode(), best.score, best.chance, result.steps)
 
     def _on_canvas(
         self, request: RewriteRequest, deadline: float, watch: Stopwatch, *, is_instructed: bool
@@ -185,7 +188,8 @@ class Rewriting:
         (draft, *_) = yield from filling.run(slot, layout)
         is_whole = not task.limits.is_over() or draft.is_ended
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
-        return Answer(indentation.encode() + task.enough.fill(draft), draft.score, draft.steps, is_whole)
+        text = indentation.encode() + task.enough.fill(draft)
+        return Answer(text, draft.score, self._chance(draft), draft.steps, is_whole)
 
     def _from_there(
         self, task: Task, request: RewriteRequest, slot: int, layout: Layout, prompt: Prompt
@@ -207,13 +211,16 @@ class Rewriting:
                 hole = hole_of(step)
                 yield Progress(block, steps, hole, draft.grow(hole.draft_ids, hole.confidence, token_ids([])))
                 if task.limits.is_over() and step.stop is None:
-                    return Answer(b"", 0.0, steps, is_whole=False)
+                    return Answer(b"", 0.0, 0.0, steps, is_whole=False)
             if step is not None:
                 hole = hole_of(step)
                 draft = draft.grow(hole.draft_ids, hole.confidence, token_ids([]))
                 renoising.settle(hole.draft_ids)
         text = selection[:begun].encode() + self._tokenizer.decode(renoising.result_ids)
-        return Answer(text, draft.score, steps)
+        return Answer(text, draft.score, self._chance(draft), steps)
+
+    def _chance(self, draft: Draft) -> float:
+        return chance_of(draft.ids, draft.confidence, self._tokenizer)
 
     def _prompt(self, request: RewriteRequest, *, is_instructed: bool) -> Prompt:
         snapshot = request.snapshot

@@ -24,6 +24,7 @@ from dg_lsp.engine.power import Power
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
+from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.candidate import Reason, Rejection
 from dg_lsp.settings import FillSettings
 
@@ -61,6 +62,8 @@ class Worker:
         """The engine once it is open, or why it could not be opened. Read it, don't run it."""
         self.ready.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it for the others
         self._settings = settings
+        self._wanted: FillSettings | None = None
+        """What the engine has yet to be told."""
         self._cache = FillCache()
         self._power = Power()
         self._guess: _Job | None = None
@@ -126,6 +129,14 @@ class Worker:
             self._watch_deadline(job, seconds)
         return job.future
 
+    def configure(self, settings: FillSettings) -> None:
+        """Other settings from the next request on; what was remembered under the old ones is forgotten."""
+        with self._changed:
+            self._settings = settings
+            self._wanted = settings
+            self._cache = FillCache()
+            self._guess = None
+
     @property
     def is_idle(self) -> bool:
         """Nothing runs or waits, no guess either."""
@@ -176,8 +187,18 @@ class Worker:
             return
         self.ready.set_result(engine)
         while (job := self._next()) is not None:
+            engine = self._configured(engine)
             self._do(engine, job)
         engine.close()
+
+    def _configured(self, engine: Engine) -> Engine:
+        wanted, self._wanted = self._wanted, None
+        if wanted is None:
+            return engine
+        try:
+            return engine.configured(wanted)
+        except DgLspError:  # a prompt format that the model does not know: it goes on as it was
+            return engine
 
     def _next(self) -> _Job | None:
         with self._changed:

@@ -7,8 +7,8 @@ from lsprotocol import types
 from dg_lsp.server.rewriting import COMPLETE_BLOCK, REWRITE
 
 if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
     from dg_lsp.server.documents import Document
+    from dg_lsp.server.session import Server
 
 KIND = "refactor.rewrite.dg-lsp"
 ASK = "dg-lsp.askInstruction"

@@ -7,6 +7,14 @@ from typing import Any
 from dg_lsp.errors import SettingsError
 from dg_lsp.settings import Settings, parse_settings
 
+EDITOR_KEYS = ("editorInfo", "editorPluginInfo")
+"""What clients of Copilot's server say of themselves; no settings."""
+
+
+def names_editor(options: object) -> bool:
+    """Whether the client says which editor it is, as those do that show our status."""
+    return isinstance(options, Mapping) and "editorInfo" in options
+
 
 def parse_options(options: object, over: Settings) -> tuple[Settings, tuple[str, ...]]:
     """Settings with the options over them, and a sentence for each option that cannot be taken.
@@ -18,7 +26,7 @@ def parse_options(options: object, over: Settings) -> tuple[Settings, tuple[str,
     if not isinstance(options, Mapping):
         return over, ("initializationOptions must be an object",)
     complaints = []
-    for path, value in _values(options):
+    for path, value in _values({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
         try:
             over = parse_settings(_tree(path, value), over)
         except SettingsError as error:

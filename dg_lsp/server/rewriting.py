@@ -20,7 +20,7 @@ from dg_lsp.server.documents import Document
 from dg_lsp.server.edits import Change, minimal_changes, workspace_edit
 
 if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
+    from dg_lsp.server.session import Server
 
 REWRITE = "dg-lsp.rewrite"
 """`{uri, range, instruction?, strength?}`: the range is written anew."""

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ def applied(text, changes):
 def test_the_changes_make_the_new_text_of_the_old_one(before, old, new):
     changes = minimal_changes(old, new, len(before))
     assert applied(before + old, changes) == before + new
-    for first, second in zip(changes, changes[1:], strict=False):
+    for first, second in pairwise(changes):
         assert first.end <= second.start
     for change in changes:
         for at in (change.start - len(before), change.end - len(before)):

@@ -1,0 +1,118 @@
+"""Messages that Copilot's language server knows and the specification does not; so its clients can talk to ours."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.errors import DgLspError
+from dg_lsp.server.edits import lsp_range, minimal_changes
+
+if TYPE_CHECKING:
+    from dg_lsp.server.session import Server
+
+ACCEPTED = "dg-lsp.accepted"
+"""Run by the editor when an item is taken; its argument is the item's name."""
+WATCH = "dg-lsp/watch"
+"""`{on}`: whether the client wants to see canvases settle."""
+INLINE_EDIT_MS = 2000.0
+INLINE_EDIT_STRENGTH = 0.5
+
+
+def register(server: "Server") -> None:
+    """Listens to them."""
+    _register_acceptance(server)
+    _register_places(server)
+    # nobody has to sign in to a model of their own
+    for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
+        server.feature(method)(_signed_in)
+
+
+def _register_acceptance(server: "Server") -> None:
+    @server.command(ACCEPTED)
+    def accepted(name: Any = None) -> None:
+        server.acceptance.accept(str(name))
+        server.status.change()
+
+    @server.feature("textDocument/didShowCompletion")
+    def did_show(params: Any) -> None:
+        server.acceptance.show(_name(_get(params, "item")))
+        server.status.change()
+
+    @server.feature("textDocument/didPartiallyAcceptCompletion")
+    def did_accept_part(params: Any) -> None:
+        length = _get(params, "acceptedLength")
+        if isinstance(length, int):
+            server.acceptance.accept(_name(_get(params, "item")), length)
+            server.status.change()
+
+    @server.feature("textDocument/didShowInlineEdit")
+    def did_show_edit(params: Any) -> None:
+        server.acceptance.show(_name(_get(params, "item")))
+
+
+def _register_places(server: "Server") -> None:
+    @server.feature("textDocument/didFocus")
+    def did_focus(params: Any) -> None:
+        document = server.documents.get(str(_get(_get(params, "textDocument"), "uri")))
+        if document is not None:
+            server.tell_place(document.snapshot())
+
+    @server.feature("textDocument/copilotInlineEdit")
+    async def inline_edit(params: Any) -> dict[str, Any]:
+        return {"edits": await _inline_edits(server, params)}
+
+    @server.feature(WATCH)
+    def watch(params: Any) -> None:
+        server.is_watched = bool(_get(params, "on"))
+
+
+def _signed_in(_params: Any) -> dict[str, str]:
+    return {"status": "OK", "user": "local"}
+
+
+async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
+    """What the model would change in the cursor's line, keeping half of it; nothing where it is not sure."""
+    identifier = _get(params, "textDocument")
+    document = server.documents.get(str(_get(identifier, "uri")))
+    at = _get(params, "position")
+    line, character = _get(at, "line"), _get(at, "character")
+    if document is None or not (isinstance(line, int) and isinstance(character, int)):
+        return []
+    snapshot = document.snapshot()
+    if server.is_left_out(snapshot) or not 0 <= line < document.lines.num_lines:
+        return []
+    start, end = document.lines.span(line)
+    if not snapshot.text[start:end].strip():
+        return []
+    request = RewriteRequest(snapshot, start, end, "", INLINE_EDIT_STRENGTH, INLINE_EDIT_MS)
+    try:
+        result = await server.rewrite(request)
+    except DgLspError as error:
+        server.log(types.MessageType.Warning, f"inline edit: {error}")
+        return []
+    if result.rejection is not None or result.chance < server.settings.fill.min_chance:
+        return []
+    old = snapshot.text[result.start : result.end]
+    encoding = server.documents.encoding
+    return [
+        {
+            "text": change.text,
+            "textDocument": {"uri": document.uri, "version": document.version},
+            "range": lsp_range(document.lines, change.start, change.end, encoding),
+            "command": types.Command("Accept inline edit", ACCEPTED, arguments=[server.acceptance.offer(change.text)]),
+        }
+        for change in minimal_changes(old, result.text, result.start)
+    ]
+
+
+def _name(item: Any) -> str:
+    """The name of an item that comes back: the first argument of its command."""
+    arguments = _get(_get(item, "command"), "arguments")
+    return str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else ""
+
+
+def _get(value: Any, name: str) -> Any:
+    """A field of what a client sent, whatever pygls has made of it; None where there is none."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,0 +1,207 @@
+"""What one client's session holds: its documents, its settings, the model's worker, and what it is told.
+
+No text of a buffer and no fill reaches a log.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+
+from dg_lsp import __version__
+from dg_lsp.context.exclusion import Exclusion, Why
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import Frame
+from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
+from dg_lsp.engine.worker import Worker
+from dg_lsp.errors import BackendError, DgLspError
+from dg_lsp.postprocess.candidate import Candidate
+from dg_lsp.server.acceptance import Acceptance
+from dg_lsp.server.documents import Documents
+from dg_lsp.server.ignored import Ignored
+from dg_lsp.server.lines import Encoding
+from dg_lsp.server.protocol import Protocol
+from dg_lsp.server.status import State, Status
+from dg_lsp.settings import Settings
+
+DENOISING = "dg-lsp/denoising"
+"""Sent after each pass over a canvas, while the client watches."""
+OpenEngine = Callable[[Settings], Engine]
+
+
+class Server(LanguageServer):
+    """What one client's session holds."""
+
+    protocol: Protocol
+
+    def __init__(self, open_engine: OpenEngine, settings: Settings) -> None:
+        super().__init__("dg-lsp", __version__, protocol_cls=Protocol)
+        self.protocol.on_trouble = partial(self.log, types.MessageType.Warning)
+        self.documents = Documents(Encoding.UTF16)
+        self.settings = settings
+        self.ignored = Ignored()
+        self.acceptance = Acceptance()
+        self.status = Status(self.protocol.notify, counts=self._counts)
+        self.is_watched = False
+        """The client wants to see canvases settle."""
+        self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
+        """What is being rewritten, by document: a change of it makes the result useless."""
+        self._left_out: set[tuple[str, Why]] = set()
+        self.complaints: tuple[str, ...] = ()
+        """Options that could not be taken; said once the client listens."""
+        self.told: set[str] = set()
+        """Complaints that were made already: each is made once."""
+        self.exit_code: int | None = None
+        """Set by `exit`, which ends the session."""
+        self._open_engine = open_engine
+        self._worker: Worker | None = None
+
+    def log(self, kind: types.MessageType, message: str) -> None:
+        """One line in the client's log of this server."""
+        self.window_log_message(types.LogMessageParams(kind, message))
+
+    def show(self, kind: types.MessageType, message: str) -> None:
+        """One line that the user sees; for what is said once a session."""
+        self.window_show_message(types.ShowMessageParams(kind, message))
+        self.log(kind, message)
+
+    def report_server_error(self, error: Exception, source: type[Exception]) -> None:
+        """Fellow of `log` for what pygls caught: names the kind only, for the message may quote a buffer."""
+        self.log(types.MessageType.Error, f"{source.__name__}: {type(error).__name__}")
+
+    async def load_model(self) -> None:
+        """Has the model opened by its own thread, and says how that went."""
+        began = time.monotonic()
+        self.close()
+        self.status.change(state=State.LOADING, message="loading the model")
+        self._worker = Worker(partial(self._open_engine, self.settings), self.settings.fill)
+        ready = asyncio.wrap_future(self._worker.ready)
+        [engine] = await asyncio.gather(ready, return_exceptions=True)
+        if isinstance(engine, asyncio.CancelledError):
+            raise engine
+        if isinstance(engine, BaseException):
+            self.show(types.MessageType.Error, f"dg-lsp has no model: {_said(engine)}")
+            self.status.change(state=State.ERROR, message=_said(engine))
+        else:
+            self.status.change(state=State.READY, message="", model=engine.spec.name)
+            seconds = time.monotonic() - began
+            self.log(types.MessageType.Info, f"dg-lsp {__version__}: {engine.spec.name} ready after {seconds:.2f} s")
+
+    async def fill(self, request: FillRequest) -> tuple[Candidate, ...]:
+        """The engine's candidates, best first; none when it has trouble.
+
+        Raises:
+            asyncio.CancelledError: by the client, or by a newer request of the document; the engine stops too.
+        """
+        if self._worker is None:
+            self.log(types.MessageType.Warning, "inline completion asked for before initialized")
+            return ()
+        began = time.monotonic()
+        self.status.change(busy=True)
+        job = asyncio.wrap_future(self._worker.submit(request, self._watcher(request.snapshot.uri)))
+        [result] = await asyncio.gather(job, return_exceptions=True)
+        self.status.change(last_ms=round(1e3 * (time.monotonic() - began), 1))
+        if isinstance(result, asyncio.CancelledError):
+            raise result
+        if isinstance(result, BaseException):
+            # why the model could not be opened was said when that became known
+            if result is not self._worker.ready.exception():
+                self.log(types.MessageType.Error, f"fill failed: {_said(result)}")
+            return ()
+        return result.candidates
+
+    async def rewrite(
+        self, request: RewriteRequest, on_step: Callable[[Progress], None] | None = None
+    ) -> RewriteResult:
+        """The engine's rewrite; `on_step` is called by the model's thread.
+
+        Raises:
+            asyncio.CancelledError: by whoever waits, or by a newer rewrite of the document; the engine stops too.
+            RequestError, BackendError, ModelError: as the engine does.
+        """
+        if self._worker is None:
+            raise BackendError("the model is not loaded yet: try again in a moment")
+        return await asyncio.wrap_future(self._worker.submit_rewrite(request, on_step))
+
+    def configure(self, settings: Settings) -> bool:
+        """Takes settings over; True when the model has to be loaded again for them."""
+        old, self.settings = self.settings, settings
+        if self._worker is None:
+            return False
+        if (old.model, old.runtime) != (settings.model, settings.runtime):
+            return True
+        if old.fill != settings.fill:
+            self._worker.configure(settings.fill)
+        return False
+
+    def tell_place(self, snapshot: Snapshot) -> None:
+        """The status of the document that the user looks at now."""
+        if self.status.state in (State.READY, State.EXCLUDED):
+            is_out = self.is_left_out(snapshot)
+            self.status.change(
+                state=State.EXCLUDED if is_out else State.READY, message="excluded file" if is_out else ""
+            )
+
+    def client_knows(self, command: str) -> bool:
+        """Whether the client says that it has this command of its own."""
+        experimental = self.client_capabilities.experimental
+        ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
+        return isinstance(ours, dict) and command in (ours.get("commands") or ())
+
+    def is_left_out(self, snapshot: Snapshot) -> bool:
+        """Whether the model must not see this buffer; why is said once."""
+        why = Exclusion(self.settings.exclude).why(snapshot)
+        if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
+            why = Why.IGNORED
+        if why is None:
+            return False
+        if (snapshot.uri, why) not in self._left_out:
+            self._left_out.add((snapshot.uri, why))
+            self.log(types.MessageType.Info, f"nothing is offered in {snapshot.uri}: {why}")
+        return True
+
+    def _counts(self) -> dict[str, int]:
+        return {"shown": self.acceptance.shown, "accepted": self.acceptance.accepted}
+
+    def _watcher(self, uri: str) -> Callable[[Progress], None] | None:
+        """What the model's thread calls after each pass while somebody watches."""
+        if not self.is_watched or self._worker is None:
+            return None
+        framer, loop = self._worker.ready.result().framer(), asyncio.get_running_loop()
+
+        def show(progress: Progress) -> None:
+            said = denoising(uri, framer.frame(progress))
+            loop.call_soon_threadsafe(self.protocol.notify, DENOISING, said)
+
+        return show
+
+    def close(self) -> None:
+        """Stops the model."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+def denoising(uri: str, frame: Frame) -> dict[str, Any]:
+    """A frame as the client gets it."""
+    cells = [
+        {
+            "text": cell.text,
+            "confidence": round(cell.confidence, 3),
+            "isCommitted": cell.is_committed,
+            "isEnd": cell.is_end,
+        }
+        for cell in frame.cells
+    ]
+    return {"uri": uri, "block": frame.block, "step": frame.step, "cells": cells}
+
+
+def _said(error: BaseException) -> str:
+    """Our own errors speak for themselves; of others only the kind is named, for they may quote a buffer."""
+    return str(error) if isinstance(error, DgLspError) else type(error).__name__

@@ -1,0 +1,24 @@
+"""Workers of scripted models."""
+
+import pytest
+from workers import LONG
+
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.worker import Worker
+
+
+@pytest.fixture
+def worker_of():
+    workers = []
+
+    def make(denoiser, settings=LONG, before=lambda: None):
+        def open_engine():
+            before()
+            return Engine(denoiser, denoiser.tokenizer, settings)
+
+        workers.append(Worker(open_engine, settings))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.close()

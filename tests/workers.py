@@ -1,0 +1,29 @@
+"""What tests of a worker ask, and a model that waits to be let go on."""
+
+import threading
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.settings import FillSettings
+
+LONG = FillSettings(deadline_ms=60_000, speculate=False)
+TIMEOUT = 30
+
+
+def ask(uri="file:///a.py", text="a = ", **more):
+    return FillRequest(Snapshot(uri, 1, text), len(text), **more)
+
+
+class Gate(ScriptedDenoiser):
+    """Waits inside each step until it is let go on."""
+
+    def __init__(self, fill, **script):
+        super().__init__(fill, **script)
+        self.is_inside = threading.Event()
+        self.go_on = threading.Event()
+
+    def predict(self, *args, **kwargs):
+        self.is_inside.set()
+        assert self.go_on.wait(TIMEOUT)
+        return super().predict(*args, **kwargs)
