@@ -97,6 +97,16 @@ def seed_of(fields: Fields) -> int:
     return max(0, fields.integer("seed", 0, least=-(2**63), most=2**63))
 
 
+def deadline_of(fields: Fields) -> float | None:
+    """Milliseconds from arrival, where a client sets itself a deadline; llama.cpp's clients send 0 and -1 for none.
+
+    Raises:
+        Refusal: it is no number.
+    """
+    ms = fields.number("t_max_predict_ms", 0)
+    return min(ms, 1e3 * MAX_SECONDS) if ms > 0 else None
+
+
 def cut_at_stops(text: str, stops: tuple[str, ...], *, is_full: bool) -> Choice:
     """`text` up to the first stop in it."""
     found = [(at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.engine.chat import DEADLINE_MS, LONGEST_ANSWER, ChatRequest
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.http.asked import MAX_SECONDS, MAX_TOKENS, Choice, cut_at_stops, num_predicted, seed_of
+from dg_lsp.http.asked import MAX_TOKENS, Choice, cut_at_stops, deadline_of, num_predicted, seed_of
 from dg_lsp.http.drafts import Drafts, Saying, Settled
 from dg_lsp.http.fields import Fields
 from dg_lsp.http.messages import chat_frame, piece, turns_of, whole
@@ -65,13 +65,12 @@ def _asked(fields: Fields, before: tuple[Turn, ...]) -> ChatRequest:
     turns = (*before, *turns_of(fields))
     name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
     num_tokens = fields.integer(name, LONGEST_ANSWER, least=1, most=2**31)
-    ms = fields.number("t_max_predict_ms", 0) or DEADLINE_MS
     fields.integer("n", 1, least=1, most=1)
     return ChatRequest(
         turns,
         f"http:{next(_numbers)}",
         max_tokens=min(num_tokens, MAX_TOKENS),
-        deadline_ms=min(ms, 1e3 * MAX_SECONDS) if ms > 0 else DEADLINE_MS,
+        deadline_ms=deadline_of(fields) or DEADLINE_MS,
         seed=seed_of(fields),
     )
 

@@ -12,15 +12,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.http.asked import (
     DEFAULT_LANGUAGE,
     MAX_CANDIDATES,
-    MAX_SECONDS,
     MAX_TOKENS,
     Asked,
     Choice,
     choices_of,
+    deadline_of,
     seed_of,
 )
 from dg_lsp.http.drafts import Drafts
@@ -79,15 +79,13 @@ def _asked(fields: Fields) -> Asked:
     prefix, marked_suffix = parts_of(prompt)
     suffix = fields.text("suffix")
     num_tokens = fields.integer("max_tokens", -1, least=-1, most=2**31)
-    # llama.cpp's extension: a deadline of the client's own
-    seconds = fields.number("t_max_predict_ms", 0) / 1e3
     return Asked(
         prefix=prefix,
         suffix=marked_suffix if suffix in ("", _BLANK_SUFFIX) else suffix,
         language=fields.text("language") or language_in(prefix) or DEFAULT_LANGUAGE,
         num_candidates=fields.integer("n", 1, least=1, most=MAX_CANDIDATES),
         max_tokens=min(num_tokens, MAX_TOKENS) if num_tokens > 0 else None,
-        deadline_ms=1e3 * min(seconds, MAX_SECONDS) if seconds > 0 else None,
+        deadline_ms=deadline_of(fields),
         seed=seed_of(fields),
         stops=fields.texts("stop"),
     )
@@ -142,10 +140,11 @@ async def _drafts(frame: Tree, stream: Stream, asked: Asked, *, is_fim: bool) ->
             if isinstance(news, Refusal):
                 yield event(error_object(news.status_code, news.detail))
                 return
-            is_last = isinstance(news, FillResult)
-            choice = choices_of(asked, news)[0] if isinstance(news, FillResult) else Choice(drafts.of(news))
-            reason = choice.finish_reason if is_last else None
-            said = {**_said(choice.text, "delta", is_fim=is_fim), "index": 0, "finish_reason": reason}
-            costs = {"timings": timings(news), "diffusion": diffusion(news)} if isinstance(news, FillResult) else {}
-            yield event({**frame, "choices": [said], **costs})
-    yield DONE
+            if isinstance(news, Frame):
+                said = _said(drafts.of(news), "delta", is_fim=is_fim)
+                yield event({**frame, "choices": [{**said, "index": 0, "finish_reason": None}]})
+                continue
+            choice = choices_of(asked, news)[0]
+            said = {**_said(choice.text, "delta", is_fim=is_fim), "index": 0, "finish_reason": choice.finish_reason}
+            yield event({**frame, "choices": [said], "timings": timings(news), "diffusion": diffusion(news)})
+            yield DONE

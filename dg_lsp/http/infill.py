@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dg_lsp.engine.result import FillResult
-from dg_lsp.http.asked import MAX_CANDIDATES, MAX_SECONDS, MAX_TOKENS, Asked, Choice, choices_of, num_predicted, seed_of
+from dg_lsp.http.asked import MAX_CANDIDATES, MAX_TOKENS, Asked, Choice, choices_of, deadline_of, num_predicted, seed_of
 from dg_lsp.http.fields import Fields
 from dg_lsp.http.service import Service
 from dg_lsp.http.timings import diffusion, timings
@@ -40,14 +40,13 @@ def _asked(fields: Fields) -> Asked:
         if "text" not in chunk:
             chunk.refuse("text", 'extra_context chunk must contain a "text" field with a string value')
         chunk.text("text"), chunk.text("filename")
-    seconds = fields.number("t_max_predict_ms", 0) / 1e3
     num_tokens = fields.integer("n_predict", -1, least=-2, most=2**31)
     return Asked(
         prefix=fields.text("input_prefix") + fields.text("prompt"),
         suffix=fields.text("input_suffix"),
         num_candidates=fields.integer("n_cmpl", 1, least=1, most=MAX_CANDIDATES),
         max_tokens=min(num_tokens, MAX_TOKENS) if num_tokens >= 0 else None,
-        deadline_ms=1e3 * min(seconds, MAX_SECONDS) if seconds > 0 else None,
+        deadline_ms=deadline_of(fields),
         seed=seed_of(fields),
         stops=fields.texts("stop"),
         min_indent=fields.integer("n_indent", 0, least=0, most=2**31),

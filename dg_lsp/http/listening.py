@@ -18,6 +18,8 @@ from dg_lsp.settings import Settings
 BACKLOG = 128
 IDLE_SECONDS = 75
 """For a client to ask again over the same connection."""
+MAX_CONNECTIONS = 512
+"""Open ones, idle ones included: more could use up the process's files."""
 LEAVING_SECONDS = 5
 """For answers on their way out."""
 
@@ -118,6 +120,7 @@ def _config(service: Service, rules: Rules) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=LEAVING_SECONDS,
     )
