@@ -1,0 +1,59 @@
+-- The running server, and how Neovim's versions talk to it.
+
+local M = {}
+
+M.NAME = "dg_lsp"
+
+local HAS_METHODS = vim.fn.has("nvim-0.11") == 1
+
+---@param bufnr integer
+---@return vim.lsp.Client?
+function M.of(bufnr)
+  return vim.lsp.get_clients({ name = M.NAME, bufnr = bufnr })[1]
+end
+
+--- Calls a function of a client: `client.notify(...)` until 0.10, `client:notify(...)` since.
+local function call(client, name, ...)
+  if HAS_METHODS then
+    return client[name](client, ...)
+  end
+  return client[name](...)
+end
+
+---@return integer? id
+function M.request(client, method, params, handler, bufnr)
+  local is_sent, id = call(client, "request", method, params, handler, bufnr)
+  return is_sent and id or nil
+end
+
+function M.notify(client, method, params)
+  call(client, "notify", method, params)
+end
+
+--- Has the server run a command; what becomes of it is the event `User DgLspDone`.
+---@param client vim.lsp.Client
+---@param command string
+---@param arguments any[]
+---@param bufnr integer
+function M.execute(client, command, arguments, bufnr)
+  local params = { command = command, arguments = arguments }
+  M.request(client, "workspace/executeCommand", params, function(err, outcome)
+    if err then
+      vim.notify("dg-lsp: " .. err.message, vim.log.levels.ERROR)
+      outcome = { applied = false, reason = err.message }
+    end
+    local data = type(outcome) == "table" and outcome or {}
+    vim.api.nvim_exec_autocmds("User", { pattern = "DgLspDone", modeline = false, data = data })
+  end, bufnr)
+end
+
+--- Tells the server which document the user looks at.
+---@param bufnr integer
+function M.focus(bufnr)
+  local client = M.of(bufnr)
+  if client then
+    M.notify(client, "textDocument/didFocus", { textDocument = { uri = vim.uri_from_bufnr(bufnr) } })
+  end
+end
+
+return M

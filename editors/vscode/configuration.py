@@ -1,0 +1,121 @@
+"""Writes the server's settings into the extension's package.json: `python editors/vscode/configuration.py`.
+
+The extension's own settings are written here; all others come from the tree in `dg_lsp/settings.py`. What only `dg-lsp
+serve` reads is left out.
+"""
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from dg_lsp import __version__, settings
+from dg_lsp.settings import Settings
+
+PACKAGE = Path(__file__).with_name("package.json")
+NOT_IN_EDITORS = ("http",)
+OWN: dict[str, dict[str, Any]] = {
+    "dg-lsp.enable": {
+        "type": "boolean",
+        "default": True,
+        "scope": "language-overridable",
+        "markdownDescription": "Offer completions unasked. Asked for, completions and rewrites come either way.",
+    },
+    "dg-lsp.languages": {
+        "type": "array",
+        "items": {"type": "string"},
+        "default": ["python"],
+        "markdownDescription": "Languages whose files the server is told of. The bundled model knows Python only.",
+    },
+    "dg-lsp.server.path": {
+        "type": "string",
+        "default": "",
+        "scope": "machine-overridable",
+        "markdownDescription": "The `dg-lsp` to run; `~` and `${workspaceFolder}` are understood. Empty looks into the "
+        "workspace's `.venv`, `venv` and `env`, then on `PATH`, then into `~/.local/bin`.",
+    },
+    "dg-lsp.trace.server": {
+        "type": "string",
+        "enum": ["off", "messages", "verbose"],
+        "default": "off",
+        "markdownDescription": "Write what is said between editor and server, your code included, into the log.",
+    },
+}
+
+
+def sentences(kind: type) -> dict[str, str]:
+    """What stands under each field of a class."""
+    [body] = [
+        node.body
+        for node in ast.parse(inspect.getsource(settings)).body
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+    ]
+    return {
+        line.target.id: after.value.value
+        for line, after in zip(body, body[1:], strict=False)
+        if isinstance(line, ast.AnnAssign)
+        and isinstance(line.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+    }
+
+
+def properties(kind: type = Settings, prefix: str = "dg-lsp.") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every setting of a class as VS Code describes one: key, JSON schema."""
+    for field in attrs.fields(kind):
+        if field.type is not None and attrs.has(field.type):
+            if field.name not in NOT_IN_EDITORS:
+                yield from properties(field.type, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, {**schema(field), "markdownDescription": sentences(kind)[field.name]}
+
+
+def schema(field: "attrs.Attribute[Any]") -> dict[str, Any]:
+    """Type, default and bounds."""
+    kinds: dict[Any, dict[str, Any]] = {
+        bool: {"type": "boolean"},
+        int: {"type": "integer"},
+        float: {"type": "number"},
+        str: {"type": "string"},
+        tuple[str, ...]: {"type": "array", "items": {"type": "string"}},
+    }
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    return {**kinds[field.type], "default": default, **bounds(field.validator)}
+
+
+def bounds(validator: Any) -> dict[str, Any]:
+    """What a validator of attrs holds a value to, as far as a JSON schema can say it."""
+    match type(validator).__name__:
+        case "_AndValidator":
+            return {key: value for one in validator._validators for key, value in bounds(one).items()}  # noqa: SLF001
+        case "_NumberValidator":
+            names = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclusiveMaximum"}
+            return {names[validator.compare_op]: validator.bound}
+        case "_InValidator":
+            return {"enum": list(validator.options)}
+        case "_MatchesReValidator":
+            return {"pattern": f"^({validator.pattern.pattern})$"}
+    return {}
+
+
+def configuration() -> list[dict[str, Any]]:
+    """`contributes.configuration`: one group for the editor, one for the server."""
+    return [
+        {"title": "Editor", "order": 1, "properties": OWN},
+        {"title": "Server", "order": 2, "properties": dict(properties())},
+    ]
+
+
+def generated(package: dict[str, Any]) -> dict[str, Any]:
+    """The package with the version and the settings of today."""
+    contributes = {**package["contributes"], "configuration": configuration()}
+    return {**package, "version": __version__, "contributes": contributes}
+
+
+if __name__ == "__main__":
+    package = json.loads(PACKAGE.read_text(encoding="utf-8"))
+    PACKAGE.write_text(json.dumps(generated(package), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

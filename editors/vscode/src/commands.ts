@@ -1,0 +1,82 @@
+/** The commands of the palette, the context menu and the status bar. */
+
+import * as vscode from "vscode";
+import { install, offerInstallation } from "./installation";
+import { ASK, type Session } from "./session";
+
+const REWRITE = "dg-lsp.rewrite";
+
+const STRENGTHS = [
+  { label: "30 %", description: "keep most of it", strength: 0.3 },
+  { label: "60 %", description: "keep some of it", strength: 0.6 },
+  { label: "100 %", description: "keep nothing", strength: 1.0 },
+];
+
+/** What a click on the status bar offers, besides the settings. */
+const MENU = [
+  ["$(circle-slash) Turn Completions On or Off", "dg-lsp.toggle"],
+  ["$(edit) Rewrite Selection…", "dg-lsp.rewriteSelection"],
+  ["$(symbol-snippet) Complete This Block", "dg-lsp.completeBlockHere"],
+  ["$(eye) Show Denoising", "dg-lsp.showDenoising"],
+  ["$(refresh) Restart Server", "dg-lsp.restart"],
+  ["$(output) Show Log", "dg-lsp.showLog"],
+] as const;
+
+export function registerCommands(session: Session, log: vscode.LogOutputChannel, showDenoising: () => void): vscode.Disposable[] {
+  const start = async () => {
+    if (!(await session.start()) && (await offerInstallation(log))) {
+      await session.start();
+    }
+  };
+  const commands: Record<string, (...args: never[]) => unknown> = {
+    [ASK]: async (place: object) => {
+      const instruction = await askInstruction();
+      return instruction === undefined ? undefined : session.execute(REWRITE, { ...place, instruction });
+    },
+    "dg-lsp.rewriteSelection": async () => {
+      const instruction = await askInstruction();
+      return instruction === undefined ? undefined : session.executeAtSelection(REWRITE, { instruction });
+    },
+    "dg-lsp.fillHole": () => session.executeAtSelection(REWRITE, { strength: 1.0 }),
+    "dg-lsp.regenerate": async () => {
+      const title = "How much of the selection should be given up?";
+      const choice = await vscode.window.showQuickPick(STRENGTHS, { title });
+      return choice && session.executeAtSelection(REWRITE, { strength: choice.strength });
+    },
+    "dg-lsp.completeBlockHere": () => session.executeAtSelection("dg-lsp.completeBlock"),
+    "dg-lsp.toggle": toggle,
+    "dg-lsp.restart": start,
+    "dg-lsp.install": async () => (await install(log)) && session.start(),
+    "dg-lsp.showDenoising": showDenoising,
+    "dg-lsp.showLog": () => log.show(),
+    "dg-lsp.showMenu": showMenu,
+  };
+  return Object.entries(commands).map(([name, run]) => vscode.commands.registerCommand(name, run));
+}
+
+function askInstruction(): Thenable<string | undefined> {
+  return vscode.window.showInputBox({
+    title: "Rewrite Selection",
+    prompt: "What should become of the selected code?",
+    placeHolder: "for example: use a dict comprehension",
+    validateInput: (text) => (text.trim() ? undefined : "A word or two are needed."),
+  });
+}
+
+/** Where a folder has a say of its own, its say is changed. */
+async function toggle(): Promise<void> {
+  const settings = vscode.workspace.getConfiguration("dg-lsp");
+  const isOfWorkspace = settings.inspect("enable")?.workspaceValue !== undefined;
+  const target = isOfWorkspace ? vscode.ConfigurationTarget.Workspace : vscode.ConfigurationTarget.Global;
+  await settings.update("enable", !settings.get("enable", true), target);
+}
+
+async function showMenu(): Promise<void> {
+  const items = MENU.map(([label, command]) => ({ label, command }));
+  const choice = await vscode.window.showQuickPick([...items, { label: "$(gear) Settings", command: "" }], { title: "dg-lsp" });
+  if (choice?.command) {
+    await vscode.commands.executeCommand(choice.command);
+  } else if (choice) {
+    await vscode.commands.executeCommand("workbench.action.openSettings", "dg-lsp");
+  }
+}

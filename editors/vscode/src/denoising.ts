@@ -1,0 +1,71 @@
+/** The view in which the canvas settles. The server reports its steps only while this is open and seen. */
+
+import { randomBytes } from "node:crypto";
+import * as vscode from "vscode";
+import type { Frame } from "./view/frame";
+
+export class Denoising implements vscode.Disposable {
+  private panel: vscode.WebviewPanel | undefined;
+
+  /** `watch` tells the server whether anybody is looking. */
+  constructor(
+    private readonly extensionUri: vscode.Uri,
+    private readonly watch: (on: boolean) => void,
+  ) {}
+
+  get isSeen(): boolean {
+    return this.panel?.visible ?? false;
+  }
+
+  show(): void {
+    if (this.panel !== undefined) {
+      this.panel.reveal(undefined, true);
+      return;
+    }
+    const roots = ["dist", "media"].map((name) => vscode.Uri.joinPath(this.extensionUri, name));
+    const column = { viewColumn: vscode.ViewColumn.Beside, preserveFocus: true };
+    const options = { enableScripts: true, localResourceRoots: roots };
+    const panel = vscode.window.createWebviewPanel("dg-lsp.denoising", "Denoising", column, options);
+    panel.iconPath = vscode.Uri.joinPath(this.extensionUri, "media", "icon.png");
+    panel.onDidChangeViewState(() => this.watch(panel.visible));
+    panel.onDidDispose(() => {
+      this.panel = undefined;
+      this.watch(false);
+    });
+    panel.webview.html = this.page(panel.webview);
+    this.panel = panel;
+    this.watch(true);
+  }
+
+  /** One step of a canvas. */
+  draw(frame: Frame): void {
+    void this.panel?.webview.postMessage(frame);
+  }
+
+  dispose(): void {
+    this.panel?.dispose();
+  }
+
+  /** What the page draws is text of a model: scripts and styles come from this extension alone. */
+  private page(webview: vscode.Webview): string {
+    const nonce = randomBytes(16).toString("base64");
+    const at = (...parts: string[]) => webview.asWebviewUri(vscode.Uri.joinPath(this.extensionUri, ...parts));
+    return `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src ${webview.cspSource}; script-src 'nonce-${nonce}'">
+<link rel="stylesheet" href="${at("media", "denoising.css")}">
+<title>Denoising</title>
+</head>
+<body>
+<header><span id="file"></span><span id="step"></span></header>
+<pre id="canvas"></pre>
+<p id="hint">Type in a file that dg-lsp completes: each pass of the model is drawn here, uncertain tokens faint,
+accepted ones bold.</p>
+<script nonce="${nonce}" src="${at("dist", "view.js")}"></script>
+</body>
+</html>`;
+  }
+}

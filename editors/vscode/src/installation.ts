@@ -1,0 +1,60 @@
+/** Installing the server with pipx, for whoever has none. */
+
+import { execFile } from "node:child_process";
+import * as vscode from "vscode";
+
+const INSTALL = "Install with pipx";
+const CHOOSE = "Choose…";
+const PIPX = "https://pipx.pypa.io/";
+
+/** Offers to install the server or to say where it is; true once there may be one. */
+export async function offerInstallation(log: vscode.LogOutputChannel): Promise<boolean> {
+  const said = "dg-lsp is not installed here: it was looked for in the workspace's environment and on PATH.";
+  const choice = await vscode.window.showWarningMessage(said, INSTALL, CHOOSE);
+  if (choice === INSTALL) {
+    return install(log);
+  }
+  return choice === CHOOSE ? chooseExecutable() : false;
+}
+
+/** Runs `pipx install dg-lsp`; true where that went well. What it prints goes to the log. */
+export async function install(log: vscode.LogOutputChannel): Promise<boolean> {
+  const title = "Installing dg-lsp: llama.cpp is compiled, which takes some minutes";
+  const options = { location: vscode.ProgressLocation.Notification, title, cancellable: true };
+  try {
+    await vscode.window.withProgress(options, (_, token) => run(["install", "dg-lsp"], log, token));
+    return true;
+  } catch (error) {
+    await complain(error as NodeJS.ErrnoException, log);
+    return false;
+  }
+}
+
+function run(args: string[], log: vscode.LogOutputChannel, token: vscode.CancellationToken): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const process = execFile("pipx", args, { maxBuffer: 1 << 26 }, (error) => (error ? reject(error) : resolve()));
+    process.stdout?.on("data", (text: string) => log.info(text.trimEnd()));
+    process.stderr?.on("data", (text: string) => log.info(text.trimEnd()));
+    token.onCancellationRequested(() => process.kill());
+  });
+}
+
+async function complain(error: NodeJS.ErrnoException, log: vscode.LogOutputChannel): Promise<void> {
+  if (error.code === "ENOENT") {
+    const said = "pipx is not installed here: install it first, or install dg-lsp into the workspace's .venv.";
+    if ((await vscode.window.showErrorMessage(said, "How to get pipx")) !== undefined) {
+      await vscode.env.openExternal(vscode.Uri.parse(PIPX));
+    }
+  } else if ((await vscode.window.showErrorMessage("pipx could not install dg-lsp.", "Show Log")) !== undefined) {
+    log.show();
+  }
+}
+
+async function chooseExecutable(): Promise<boolean> {
+  const [file] = (await vscode.window.showOpenDialog({ title: "Where is dg-lsp?", openLabel: "Use This" })) ?? [];
+  if (file !== undefined) {
+    const settings = vscode.workspace.getConfiguration("dg-lsp");
+    await settings.update("server.path", file.fsPath, vscode.ConfigurationTarget.Global);
+  }
+  return file !== undefined;
+}

@@ -1,0 +1,174 @@
+/** One server process and the client that speaks with it; it is started again when it dies. */
+
+import * as vscode from "vscode";
+import type {
+  ApplyWorkspaceEditParams,
+  ClientCapabilities,
+  LanguageClientOptions,
+  StaticFeature,
+} from "vscode-languageclient/node";
+import { CancellationToken, LanguageClient, State, TextDocumentEdit } from "vscode-languageclient/node";
+import { findExecutable } from "./executable";
+import { serverOptions } from "./options";
+import type { Preview } from "./preview";
+import type { Status } from "./status";
+import { isEnabled, type StatusBar } from "./status";
+import type { Frame } from "./view/frame";
+
+export const ASK = "dg-lsp.askInstruction";
+
+/** Tells the server that this editor can ask for a line of text. */
+const ASKING: StaticFeature = {
+  fillClientCapabilities(capabilities: ClientCapabilities) {
+    const ours = { dgLsp: { commands: [ASK] } };
+    capabilities.experimental = { ...(capabilities.experimental as object | undefined), ...ours };
+  },
+  initialize() {},
+  getState: () => ({ kind: "static" }),
+  clear() {},
+};
+
+export class Session implements vscode.Disposable {
+  private client: LanguageClient | undefined;
+  private readonly framed = new vscode.EventEmitter<Frame>();
+  private readonly began = new vscode.EventEmitter<void>();
+
+  /** A step of a canvas, while somebody watches. */
+  readonly onFrame = this.framed.event;
+  /** A server listens: the first one, or one that came after it. */
+  readonly onStart = this.began.event;
+
+  constructor(
+    private readonly extension: vscode.Extension<unknown>,
+    private readonly log: vscode.LogOutputChannel,
+    private readonly statusBar: StatusBar,
+    private readonly preview: Preview,
+  ) {}
+
+  /** Starts a server in place of the one that runs; false where none could be found. */
+  async start(): Promise<boolean> {
+    await this.stop();
+    const command = findExecutable();
+    if (command === undefined) {
+      this.statusBar.setError("dg-lsp is not installed.");
+      return false;
+    }
+    this.statusBar.setLoading();
+    this.log.info(`starting ${command}`);
+    const cwd = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
+    const server = { command, args: ["lsp", "--stdio"], options: cwd === undefined ? {} : { cwd } };
+    const client = new LanguageClient("dg-lsp", "dg-lsp", server, this.options());
+    this.client = client;
+    client.registerFeature(ASKING);
+    client.onNotification("didChangeStatus", (status: Status) => this.statusBar.set(status));
+    client.onNotification("dg-lsp/denoising", (frame: Frame) => this.framed.fire(frame));
+    client.onDidChangeState(({ newState }) => this.followState(newState));
+    try {
+      await client.start();
+    } catch (error) {
+      this.statusBar.setError(`${command} could not be started: ${error instanceof Error ? error.message : error}`);
+    }
+    return true;
+  }
+
+  async stop(): Promise<void> {
+    const client = this.client;
+    this.client = undefined;
+    // a server that has died cannot be asked to leave
+    await client?.dispose().catch((error: unknown) => this.log.warn(`stopping: ${error}`));
+  }
+
+  /** Has the server do one of its commands at a place of the active editor. */
+  async executeAtSelection(command: string, more: object = {}): Promise<void> {
+    const editor = vscode.window.activeTextEditor;
+    if (this.client === undefined || editor === undefined) {
+      void vscode.window.showWarningMessage(editor ? "dg-lsp does not run." : "dg-lsp: open a file first.");
+      return;
+    }
+    const convert = this.client.code2ProtocolConverter;
+    const position = convert.asPosition(editor.selection.active);
+    const range = convert.asRange(editor.selection);
+    await this.execute(command, { uri: convert.asUri(editor.document.uri), position, range, ...more });
+  }
+
+  /** Has the server do one of its commands; it tells the user itself how that went. */
+  async execute(command: string, argument: object): Promise<void> {
+    try {
+      await this.client?.sendRequest("workspace/executeCommand", { command, arguments: [argument] });
+    } catch (error) {
+      this.log.error(`${command}: ${error}`);
+      void vscode.window.showErrorMessage(`dg-lsp: the server did not answer ${command}.`);
+    }
+  }
+
+  /** Tells the server something, if there is one. */
+  notify(method: string, params: object): void {
+    if (this.client?.state === State.Running) {
+      this.client.sendNotification(method, params).catch((error: unknown) => this.log.warn(`${method}: ${error}`));
+    }
+  }
+
+  dispose(): void {
+    void this.stop();
+    this.framed.dispose();
+    this.began.dispose();
+  }
+
+  private followState(state: State): void {
+    if (state === State.Running) {
+      this.began.fire();
+    } else if (state === State.Starting) {
+      this.statusBar.setLoading();
+    } else if (this.client !== undefined) {
+      this.statusBar.setError("The server has stopped.");
+    }
+  }
+
+  private options(): LanguageClientOptions {
+    const languages = vscode.workspace.getConfiguration("dg-lsp").get<string[]>("languages", []);
+    return {
+      documentSelector: languages.flatMap((language) => [
+        { language, scheme: "file" },
+        { language, scheme: "untitled" },
+      ]),
+      initializationOptions: () => serverOptions(this.extension),
+      outputChannel: this.log,
+      middleware: {
+        provideInlineCompletionItems: (document, position, context, token, next) => {
+          const isUnasked = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
+          return isUnasked && !isEnabled(document) ? undefined : next(document, position, context, token);
+        },
+        workspace: {
+          handleApplyEdit: async (params, next) => {
+            const failureReason = await this.confirm(params);
+            return failureReason === undefined
+              ? next(unannotated(params), CancellationToken.None)
+              : { applied: false, failureReason };
+          },
+        },
+      },
+    };
+  }
+
+  /** Shows an edit that wants to be confirmed; why it was not taken, or undefined where nothing is against it. */
+  private async confirm({ edit, label }: ApplyWorkspaceEditParams): Promise<string | undefined> {
+    const isUnsure = Object.values(edit.changeAnnotations ?? {}).some((annotation) => annotation.needsConfirmation);
+    const [change, ...others] = edit.documentChanges ?? [];
+    const convert = this.client?.protocol2CodeConverter;
+    if (convert === undefined || !isUnsure || others.length > 0 || !TextDocumentEdit.is(change)) {
+      return undefined;
+    }
+    const uri = convert.asUri(change.textDocument.uri).toString();
+    const document = vscode.workspace.textDocuments.find((one) => one.uri.toString() === uri);
+    const edits = await convert.asTextEdits(change.edits.filter((one) => "newText" in one));
+    return document && this.preview.confirm(document, edits, label ?? "dg-lsp");
+  }
+}
+
+/** Once an edit has been looked at, the editor need not ask again. */
+function unannotated(params: ApplyWorkspaceEditParams): ApplyWorkspaceEditParams {
+  const certain = { label: "dg-lsp", needsConfirmation: false };
+  const { changeAnnotations = {} } = params.edit;
+  const annotations = Object.fromEntries(Object.keys(changeAnnotations).map((name) => [name, certain]));
+  return { ...params, edit: { ...params.edit, changeAnnotations: annotations } };
+}

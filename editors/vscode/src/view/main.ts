@@ -1,0 +1,25 @@
+/** Draws frames inside the webview. */
+
+import type { Frame } from "./frame";
+
+const byId = (id: string): HTMLElement => document.getElementById(id) as HTMLElement;
+
+window.addEventListener("message", ({ data }: MessageEvent<Frame>) => {
+  byId("hint").hidden = true;
+  byId("file").textContent = decodeURIComponent(data.uri.split("/").pop() ?? "");
+  byId("step").textContent = data.block ? `canvas ${data.block + 1}, step ${data.step}` : `step ${data.step}`;
+  byId("canvas").replaceChildren(...data.cells.map(drawn));
+});
+
+function drawn(cell: Frame["cells"][number]): HTMLElement {
+  const span = document.createElement("span");
+  span.className = cell.isCommitted ? "cell committed" : "cell";
+  if (cell.isEnd) {
+    span.classList.add("end");
+  }
+  // a canvas is fixed in length: what has no text of its own still takes its place
+  span.textContent = cell.isEnd ? "∎" : cell.text || "·";
+  span.style.opacity = String(0.35 + 0.65 * Math.min(Math.max(cell.confidence, 0), 1));
+  span.title = `${Math.round(cell.confidence * 100)} %`;
+  return span;
+}
