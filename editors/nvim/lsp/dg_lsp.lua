@@ -17,6 +17,9 @@ return {
     -- Neovim 0.12 would ask "Apply all changes?" without showing them, and report them as done after a no
     rewrite = { preview = false },
   },
+  on_exit = function(code, signal)
+    require("dg_lsp.attaching").on_exit(code, signal)
+  end,
   commands = {
     ["dg-lsp.askInstruction"] = function(command, context)
       require("dg_lsp.rewriting").ask(command.arguments[1], context.client_id)

@@ -47,6 +47,15 @@ function M.execute(client, command, arguments, bufnr)
   end, bufnr)
 end
 
+--- Has the server run a command whose outcome nobody waits for.
+---@param client vim.lsp.Client
+---@param command lsp.Command
+---@param bufnr integer
+function M.run(client, command, bufnr)
+  local params = { command = command.command, arguments = command.arguments }
+  M.request(client, "workspace/executeCommand", params, function() end, bufnr)
+end
+
 --- Tells the server which document the user looks at.
 ---@param bufnr integer
 function M.focus(bufnr)

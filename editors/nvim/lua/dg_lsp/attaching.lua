@@ -1,0 +1,104 @@
+-- What happens when the server takes a buffer, and when it dies.
+
+local asking = require("dg_lsp.asking")
+local client_of = require("dg_lsp.client")
+local keys = require("dg_lsp.keys")
+local options = require("dg_lsp.options")
+local requests = require("dg_lsp.requests")
+local shown = require("dg_lsp.shown")
+
+local M = {}
+
+local MAX_RESTARTS, WITHIN_S = 3, 60
+local SIGTERM = 15
+
+M.is_on = true
+---@type integer[]
+local deaths = {}
+
+---@param client_id integer
+---@param bufnr integer
+function M.attach(client_id, bufnr)
+  local client = vim.lsp.get_client_by_id(client_id)
+  if not client or client.name ~= client_of.NAME then
+    return
+  end
+  requests.wrap(client)
+  keys.map(bufnr)
+  if options.is_native() then
+    vim.lsp.inline_completion.enable(M.is_on, { client_id = client_id })
+  elseif M.is_on then
+    asking.start(bufnr)
+  end
+  client_of.focus(bufnr)
+end
+
+--- Ghost text on or off, in all buffers.
+function M.toggle()
+  M.is_on = not M.is_on
+  for _, client in ipairs(vim.lsp.get_clients({ name = client_of.NAME })) do
+    if options.is_native() then
+      vim.lsp.inline_completion.enable(M.is_on, { client_id = client.id })
+    end
+    for bufnr in pairs(client.attached_buffers) do
+      if not M.is_on then
+        asking.stop(bufnr)
+      elseif not options.is_native() then
+        asking.start(bufnr)
+      end
+    end
+  end
+  vim.notify("dg-lsp: ghost text is " .. (M.is_on and "on" or "off"))
+end
+
+--- Has the server start wherever one of its file types is edited.
+function M.enable()
+  if vim.lsp.enable then
+    vim.lsp.enable(client_of.NAME)
+    return
+  end
+  local file = vim.api.nvim_get_runtime_file("lsp/dg_lsp.lua", false)[1]
+  local config = vim.tbl_deep_extend("force", dofile(file), (vim.g.dg_lsp or {}).config or {})
+  config.name = client_of.NAME
+  config.on_exit = M.on_exit
+  config.capabilities =
+    vim.tbl_deep_extend("force", vim.lsp.protocol.make_client_capabilities(), config.capabilities)
+  vim.api.nvim_create_autocmd("FileType", {
+    group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
+    pattern = config.filetypes,
+    callback = function(event)
+      config.root_dir = vim.fs.root(event.buf, config.root_markers)
+      vim.lsp.start(config, { bufnr = event.buf })
+    end,
+  })
+  if vim.v.vim_did_enter == 1 then
+    vim.cmd("doautoall dg_lsp_enable FileType")
+  end
+end
+
+--- A server that was not told to leave is started again, but not for ever.
+---@param code integer
+---@param signal integer
+function M.on_exit(code, signal)
+  if (code == 0 and signal == 0) or signal == SIGTERM or vim.v.exiting ~= vim.NIL then
+    return
+  end
+  vim.schedule(function()
+    for _, bufnr in ipairs(vim.api.nvim_list_bufs()) do
+      shown.forget(bufnr)
+    end
+    local now = os.time()
+    deaths = vim.tbl_filter(function(time)
+      return now - time < WITHIN_S
+    end, deaths)
+    if #deaths == MAX_RESTARTS then
+      vim.notify("dg-lsp ended again and stays so; :checkhealth dg_lsp", vim.log.levels.ERROR)
+      return
+    end
+    table.insert(deaths, now)
+    vim.notify(("dg-lsp ended (code %d, signal %d) and is started again"):format(code, signal), vim.log.levels.WARN)
+    M.enable()
+  end)
+end
+
+return M

@@ -1,0 +1,74 @@
+-- :checkhealth dg_lsp
+
+local client_of = require("dg_lsp.client")
+local options = require("dg_lsp.options")
+
+local M = {}
+
+local function command()
+  local config = vim.lsp.config and vim.lsp.config[client_of.NAME]
+  local cmd = config and config.cmd or vim.tbl_get(vim.g.dg_lsp or {}, "config", "cmd")
+  return type(cmd) == "table" and cmd[1] or "dg-lsp"
+end
+
+local function check_program()
+  local program = command()
+  if vim.fn.executable(program) == 0 then
+    vim.health.error(program .. " is not on the PATH", {
+      "install it, for example with: pipx install dg-lsp",
+      'or say where it is: vim.lsp.config("dg_lsp", { cmd = { "/path/to/dg-lsp", "lsp", "--stdio" } })',
+    })
+    return
+  end
+  local done = vim.system({ program, "doctor" }, { text = true }):wait(60000)
+  if done.code == 0 then
+    vim.health.ok(vim.fn.exepath(program))
+    for _, line in ipairs(vim.split(vim.trim(done.stdout), "\n")) do
+      vim.health.info(line)
+    end
+  else
+    vim.health.error(program .. " doctor: " .. vim.trim(done.stderr or ""))
+  end
+end
+
+local function check_server()
+  local clients = vim.lsp.get_clients({ name = client_of.NAME })
+  if #clients == 0 then
+    vim.health.warn("the server does not run: it starts with a file of one of its file types")
+  end
+  for _, client in ipairs(clients) do
+    local bufnr = next(client.attached_buffers)
+    local line = bufnr and require("dg_lsp.status").line(bufnr) or "no buffer"
+    vim.health.ok(("server %d, positions in %s: %s"):format(client.id, client.offset_encoding, line))
+    if not client.server_capabilities.inlineCompletionProvider then
+      vim.health.error("it offers no inline completion: another server has this name")
+    end
+  end
+end
+
+local function check_keys()
+  for action, key in pairs(options.get().keys or {}) do
+    local map = key and vim.fn.maparg(key, "i", false, true) or {}
+    if map.rhs or map.callback then
+      local is_ours = (map.desc or ""):find("dg-lsp", 1, true)
+      if not is_ours and not (map.desc or ""):find("vim.snippet", 1, true) then
+        vim.health.warn(("%s is mapped by somebody else: %s has no key"):format(key, action))
+      end
+    end
+  end
+end
+
+function M.check()
+  vim.health.start("dg_lsp")
+  if vim.fn.has("nvim-0.10") == 0 then
+    vim.health.error("Neovim 0.10 or later is needed")
+    return
+  end
+  vim.health.ok("Neovim " .. tostring(vim.version()))
+  vim.health.info("ghost text is drawn by " .. (options.is_native() and "Neovim itself" or "this plugin"))
+  check_program()
+  check_server()
+  check_keys()
+end
+
+return M

@@ -1,0 +1,104 @@
+-- What the server says of itself, and which rewrites are under way.
+
+local client_of = require("dg_lsp.client")
+
+local M = {}
+
+---@type table<integer, table> by client
+local said = {}
+---@type table<integer, table<string, string>> titles of what is under way, by client and token
+local under_way = {}
+
+local function changed()
+  vim.api.nvim_exec_autocmds("User", { pattern = "DgLspStatus", modeline = false })
+  vim.cmd.redrawstatus()
+end
+
+---@param client_id integer
+---@param status table see `didChangeStatus` in docs/editors/neovim.md
+function M.set(client_id, status)
+  said[client_id] = status
+  changed()
+end
+
+---@param data { client_id: integer, params: { token: string, value: table } }
+function M.progress(data)
+  local client = vim.lsp.get_client_by_id(data.client_id)
+  if not client or client.name ~= client_of.NAME then
+    return
+  end
+  local titles = under_way[data.client_id] or {}
+  under_way[data.client_id] = titles
+  local token, value = data.params.token, data.params.value
+  if value.kind == "end" then
+    titles[token] = nil
+  else
+    local title = value.title or vim.split(titles[token] or "", " · ")[1]
+    titles[token] = title .. (value.message and " · " .. value.message or "")
+  end
+  changed()
+end
+
+--- Stops all rewrites.
+function M.cancel()
+  for client_id, titles in pairs(under_way) do
+    local client = vim.lsp.get_client_by_id(client_id)
+    for token in pairs(titles) do
+      if client then
+        client_of.notify(client, "window/workDoneProgress/cancel", { token = token })
+      end
+    end
+  end
+end
+
+---@param bufnr integer
+---@return table? status, string? title of what is under way
+function M.of(bufnr)
+  local client = client_of.of(bufnr)
+  if not client then
+    return nil, nil
+  end
+  local _, title = next(under_way[client.id] or {})
+  return said[client.id] or {}, title
+end
+
+---@param bufnr integer
+---@return string
+function M.line(bufnr)
+  local status, title = M.of(bufnr)
+  if not status then
+    return ""
+  elseif title then
+    return title
+  end
+  local ours = status.dgLsp or {}
+  local state = not require("dg_lsp.attaching").is_on and "off" or status.busy and "thinking" or ours.state or "starting"
+  local parts = { "dg-lsp", state }
+  if ours.model and ours.model ~= "" then
+    table.insert(parts, ours.model)
+  end
+  if type(ours.lastMs) == "number" then
+    table.insert(parts, ("%.0f ms"):format(ours.lastMs))
+  end
+  return table.concat(parts, " · ")
+end
+
+--- :DgStatus
+function M.print()
+  local bufnr = vim.api.nvim_get_current_buf()
+  local status = M.of(bufnr)
+  if not status then
+    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp says why", vim.log.levels.WARN)
+    return
+  end
+  local lines, ours = { M.line(bufnr) }, status.dgLsp or {}
+  if status.message and status.message ~= "" then
+    table.insert(lines, status.message)
+  end
+  if ours.shown then
+    table.insert(lines, ("%d shown, %d taken in this session"):format(ours.shown, ours.accepted))
+  end
+  vim.notify(table.concat(lines, "\n"))
+end
+
+return M
