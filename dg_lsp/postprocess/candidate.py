@@ -17,6 +17,8 @@ class Reason(StrEnum):
     """The same few words over and over."""
     SYNTAX_ERROR = "syntax-error"
     """It adds a syntax error where there was none."""
+    INDENTATION = "indentation"
+    """What follows is deeper than it, and it opens no block."""
     UNCHANGED = "unchanged"
     """A rewrite that says what was there already."""
     NOT_TEXT = "not-text"

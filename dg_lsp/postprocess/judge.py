@@ -40,6 +40,8 @@ def judge(
     valid = surroundings.keep_valid(joined) if surroundings else joined
     if valid is None:
         return Rejection(Reason.SYNTAX_ERROR, joined)
+    if surroundings and surroundings.strands_block(valid):
+        return Rejection(Reason.INDENTATION, joined)
     return Candidate(style.from_model(valid, standing.line_prefix), score)
 
 

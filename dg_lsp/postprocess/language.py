@@ -25,6 +25,8 @@ class Language:
     """Ways to finish a line that is right so far; `{indentation}` is the line's own."""
     continuation: re.Pattern[str] | None = None
     """A line that belongs to a statement above it and means nothing alone."""
+    block_opener: str = ""
+    """What a line ends with that the next one may be deeper than; only where indentation means something."""
 
 
 PLAIN = Language()
@@ -35,6 +37,7 @@ LANGUAGES = {
         landmark=re.compile(r"^(?P<indentation> *)(?:async\s+def|def|class)\s+\w+\s*[(:\[]", re.MULTILINE),
         endings=("", ":", ": _", " import _", " else _", "\n{indentation}def _(): pass"),
         continuation=re.compile(r"\s*(?:elif|else|except|finally|case)\b|\s*[)\]}]"),
+        block_opener=":",
     ),
 }
 

@@ -66,6 +66,22 @@ class Surroundings:
         num_allowed = 0 if is_own_line else num_before
         return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
 
+    def strands_block(self, fill: str) -> bool:
+        """Whether what follows is deeper than the fill's last line, which opens no block: the grammar does not mind.
+
+        A buffer that is like that already, and what stands inside of brackets or a string, is left alone.
+        """
+        opener = self.language.block_opener
+        following = next((line for line in self.below.split("\n") if line.strip()), "")
+        if not opener or self.line_rest.strip() or not following:
+            return False
+        left = balance(self.above + self.line_prefix + fill, self.language.comment)
+        if left.closers or left.quote:
+            return False
+        lines = [line for line in (self.line_prefix + fill).split("\n") if line.strip()]
+        last = _without_comment(lines[-1], self.language.comment) if lines else ""
+        return bool(last) and _depth(following) > _depth(last) and not last.endswith((opener, "\\"))
+
     def _versions(self, fill: str) -> Iterator[str]:
         yield fill
         closers, quote = self._left_open(fill)
@@ -114,6 +130,16 @@ class Surroundings:
             num += node.is_error or node.is_missing
             waiting.extend(child for child in node.children if child.has_error or child.is_missing)
         return num
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _without_comment(line: str, comment: str) -> str:
+    """The line up to a comment; one inside of a string is rarer than it matters here."""
+    code, mark, _ = line.partition(f" {comment}")
+    return (code if mark and code.strip() else line).rstrip()
 
 
 def _first_needed(landmarks: list[re.Match[str]], *, is_cut: bool) -> int:

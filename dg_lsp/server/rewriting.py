@@ -31,6 +31,7 @@ _WHY = {
     Reason.EMPTY: "the model had nothing to say",
     Reason.UNCHANGED: "the model would leave it as it is",
     Reason.SYNTAX_ERROR: "what the model wrote would not parse",
+    Reason.INDENTATION: "what the model wrote would leave the lines below too deep",
     Reason.REPEATS_ITSELF: "the model went in circles",
     Reason.REPEATS_PREFIX: "the model said what stands above again",
     Reason.REPEATS_SUFFIX: "the model said what stands below again",

@@ -137,3 +137,28 @@ def test_a_giant_line_costs_no_more_than_its_neighbourhood(giant_line):
     result = judge(b" = 1", snapshot=snapshot, offset=2_500_000, max_lines=None, score=0.0, check_syntax=True)
     assert result == Candidate(" = 1", 0.0)
     assert text.num_read < 100_000
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "is_shown"),
+    [
+        pytest.param("|\n    return x\n", "def f(x):", True, id="opens the block that follows"),
+        pytest.param("|\n    return x\n", "x = 1", False, id="leaves the block that follows without an opener"),
+        pytest.param("if |\n    f()\n", "x:  # why: not", True, id="an opener with a comment"),
+        pytest.param("if |\n    f()\n", "x == 1", False, id="the rest of a line"),
+        pytest.param("f(|\n    b)\n", "a,", True, id="inside of brackets depth is free"),
+        pytest.param("x = |\n    b)\n", "f(a,", True, id="brackets that it opens itself"),
+        pytest.param("x = |\n    2\n", "1 + \\", True, id="a line that goes on"),
+        pytest.param("def f():\n    |\n    return 1\n", "x = 1", True, id="what follows is as deep"),
+        pytest.param("def f():\n    if x:\n        |\n    return 1\n", "y()", True, id="what follows is less deep"),
+        pytest.param("def f():\n    |\n", "x = 1", True, id="nothing follows"),
+        pytest.param('def f():\n    """|\n        deep\n    """\n', "words", True, id="inside of a string"),
+    ],
+)
+def test_a_fill_strands_no_block(marked, fill, is_shown):
+    result = judged(marked, fill)
+    assert isinstance(result, Candidate) == is_shown, result
+    if not is_shown:
+        assert result.reason is Reason.INDENTATION
+    assert isinstance(judged(marked, fill, check_syntax=False), Candidate)
+    assert isinstance(judged(marked, fill, language="plaintext"), Candidate)

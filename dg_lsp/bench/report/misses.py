@@ -22,6 +22,8 @@ _MEANINGS = {
     "repeats-prefix": "It said the line before the cursor again.",
     "repeats-itself": "The same few words over and over.",
     "syntax-error": "It would have added a syntax error.",
+    "unchanged": "It said what was there already.",
+    "indentation": "It would have left the lines below too deep.",
     "not-text": "Its bytes are no UTF-8, or hold control characters.",
     "unfinished": "The deadline came before anything was stable.",
 }
