@@ -28,6 +28,8 @@ def load(checkpoint: Checkpoint, spec: ModelSpec, settings: RuntimeSettings) -> 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     placement = place(settings, getattr(torch, checkpoint.stored_type))
+    if placement.on_gpu:
+        torch.cuda.set_device(placement.device)  # where kernels of this thread run and graphs are captured
     limits = limits_for(spec, settings.num_slots, settings.context_length)
     with loading(checkpoint.folder):
         config = DiffusionGemmaConfig.from_pretrained(checkpoint.folder, local_files_only=True)

@@ -106,7 +106,9 @@ class Stepper:
             return StepOutput(*self._run(key[1], *given.tensors()))
         if len(self._graphs) >= _MAX_GRAPHS:
             self._graphs.popitem(last=False)
-        self._graphs[key] = _Graph(lambda *tensors: self._run(key[1], *tensors), given)
+        # one pool of memory for all: what a step says is copied before the next one runs
+        other = next(iter(self._graphs.values()), None)
+        self._graphs[key] = _Graph(lambda *tensors: self._run(key[1], *tensors), given, other)
         return self._graphs[key].replay(given)
 
     def close(self) -> None:
@@ -123,7 +125,9 @@ class Stepper:
 class _Graph:
     """A step's kernels with their launches recorded: 3,500 of them at 30 layers, else issued one by one."""
 
-    def __init__(self, run: Callable[..., tuple[torch.Tensor, torch.Tensor]], example: StepInput) -> None:
+    def __init__(
+        self, run: Callable[..., tuple[torch.Tensor, torch.Tensor]], example: StepInput, other: "_Graph | None"
+    ) -> None:
         self._inputs = tuple(tensor.clone() for tensor in example.tensors())
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -132,7 +136,7 @@ class _Graph:
                 run(*self._inputs)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=other._graph.pool() if other else None):  # noqa: SLF001
             self._output = StepOutput(*run(*self._inputs))
 
     def replay(self, given: StepInput) -> StepOutput:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from dg_lsp.backends.hf import step
 from dg_lsp.backends.hf.reduce import reduce
@@ -14,8 +15,8 @@ def captured(monkeypatch):
     seen = []
 
     class Recorded:
-        def __init__(self, run, example):
-            self._run = run
+        def __init__(self, run, example, other):
+            self._run, self._other = run, other
             seen.append(("captured", len(example.tokens.ids)))
 
         def replay(self, given):
@@ -63,3 +64,24 @@ def test_the_least_recently_used_graph_goes(open_hf, captured, monkeypatch):
         denoiser.predict(0, [ids(size)], 0.7, rng)
     assert denoiser.stepper.num_graphs == 2
     assert [size for what, size in captured if what == "captured"] == [8, 16, 24, 16]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_one_compiled_graph_serves_every_prompt_length(open_hf, single, monkeypatch):
+    """Traced whole, with no break and nothing read back: what a CUDA graph needs, too. Kernels are not made here."""
+    traced = []
+
+    def trace(graph, inputs):
+        traced.append(len(inputs))
+        return graph.forward
+
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled(function, backend=trace, **options))
+    plain, fast = open_hf(single[1]), open_hf(single[1], compiles=True)
+    for length in (5, 24, 60, 200):
+        said = []
+        for denoiser in (plain, fast):
+            denoiser.prefill(0, ids(length))
+            said.append(denoiser.predict(0, [ids(16)], 0.7, np.random.default_rng(length))[0])
+        assert np.allclose(said[0].entropy, said[1].entropy, atol=1e-4)
+    assert len(traced) == 1

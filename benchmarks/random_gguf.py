@@ -1,0 +1,179 @@
+"""DiffusionGemma with random weights as a repacked GGUF and its side file: full size, quantized, written in minutes.
+
+A few random rows of each width are quantized by ggml itself, and every matrix repeats them: what a step costs does not
+depend on what the weights are, only on how many bytes they take and which experts the random router picks.
+"""
+
+import ctypes
+import functools
+from collections.abc import Iterable, Iterator
+from functools import partial
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from shape import Shape
+
+from dg_lsp.models.repack.description import Sampler, describe_diffusion
+from dg_lsp.models.repack.geometry import Geometry
+from dg_lsp.models.repack.names import ARCHITECTURE, SELF_CONDITIONING
+from dg_lsp.models.repack.pair import write_pair
+from dg_lsp.models.repack.parts import Parts
+from dg_lsp.models.repack.vocabulary import vocabulary
+from dg_lsp.weights import values as v
+from dg_lsp.weights.kinds import F32, KINDS, Kind
+from dg_lsp.weights.values import Value
+from dg_lsp.weights.writing import BLOCK_BYTES, Look, Tensor, vector
+
+_SAMPLE_ROWS = 64
+_BY_NAME = {kind.name: kind for kind in KINDS.values()}
+_FILE_TYPES = {"Q4_K": 15, "Q8_0": 7, "F16": 1}
+TYPES = tuple(_FILE_TYPES)
+_SPECIALS = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<|tool_response>", 100: "<|channel>"} | {
+    101: "<channel|>",
+    105: "<|turn>",
+    106: "<turn|>",
+    107: "\n",
+}
+_FIRST_BYTE, _FIRST_LETTER = 108, 364
+
+
+def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48, look: Look = lambda _: None) -> Path:
+    """Writes `target` and its side file; `max_steps` is how often a canvas is denoised.
+
+    Raises:
+        InputFileError: no room.
+    """
+    config = shape.config()
+    geometry = Geometry(config)
+    tensors = list(_tensors(shape, kind))
+    values: dict[str, Value] = {
+        "general.architecture": v.text(ARCHITECTURE),
+        "general.name": v.text("random weights"),
+        "general.file_type": v.uint32(_FILE_TYPES[kind]),
+        "general.quantization_version": v.uint32(2),
+        **geometry.values(),
+        **_vocabulary(shape, max_steps),
+    }
+    body = (vector("rope_freqs.weight", geometry.rope_divisors()), *tensors)
+    write_pair(Parts(values, body, tuple(_side(shape))), target, look)
+    return target
+
+
+def total_bytes(shape: Shape, kind: str) -> int:
+    """Of all weights in the main file."""
+    return sum(tensor.size for tensor in _tensors(shape, kind))
+
+
+def _tensors(shape: Shape, kind: str) -> Iterator[Tensor]:
+    width = shape.hidden
+    yield _matrix("token_embd.weight", (shape.vocab_size, width), "Q6_K" if kind == "Q4_K" else kind, scale=0.02)
+    yield vector("output_norm.weight", np.ones(width, np.float32))
+    for layer in range(shape.layers):
+        yield from (_named(layer, tensor) for tensor in _layer(shape, layer, kind))
+
+
+def _named(layer: int, tensor: Tensor) -> Tensor:
+    return Tensor(f"blk.{layer}.{tensor.name}", tensor.shape, tensor.kind, tensor.blocks)
+
+
+def _layer(shape: Shape, layer: int, kind: str) -> Iterator[Tensor]:
+    width, sliding = shape.hidden, shape.is_sliding(layer)
+    head = shape.sliding_head if sliding else shape.full_head
+    kv = head * (shape.sliding_kv_heads if sliding else shape.full_kv_heads)
+    yield _matrix("attn_q.weight", (shape.heads * head, width), kind)
+    yield _matrix("attn_k.weight", (kv, width), kind)
+    if sliding:
+        yield _matrix("attn_v.weight", (kv, width), kind)
+    yield _matrix("attn_output.weight", (width, shape.heads * head), kind)
+    yield _matrix("ffn_gate.weight", (shape.feed_forward, width), kind)
+    yield _matrix("ffn_up.weight", (shape.feed_forward, width), kind)
+    yield _matrix("ffn_down.weight", (width, shape.feed_forward), kind)
+    yield _matrix("ffn_gate_up_exps.weight", (shape.experts, 2 * shape.expert_width, width), kind)
+    yield _matrix("ffn_down_exps.weight", (shape.experts, width, shape.expert_width), kind)
+    rng = np.random.default_rng(layer)
+    router = rng.standard_normal((shape.experts, width), np.float32) * width**-0.5
+    yield vector("ffn_gate_inp.weight", router)
+    for name, size in (
+        ("ffn_gate_inp.scale", width),
+        ("ffn_down_exps.scale", shape.experts),
+        ("layer_output_scale.weight", 1),
+    ):
+        yield vector(name, np.ones(size, np.float32))
+    norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_ffw_norm_1", "post_ffw_norm_2")
+    for name in (*norms, "pre_ffw_norm_2"):
+        yield vector(f"{name}.weight", np.ones(width, np.float32))
+    for name in ("attn_q_norm", "attn_k_norm"):
+        yield vector(f"{name}.weight", np.ones(head, np.float32))
+
+
+def _side(shape: Shape) -> Iterator[Tensor]:
+    sizes = ((shape.feed_forward, shape.hidden),) * 2 + ((shape.hidden, shape.feed_forward),)
+    yield vector(SELF_CONDITIONING[0], np.ones(shape.hidden, np.float32))
+    for name, size in zip(SELF_CONDITIONING[1:], sizes, strict=True):
+        yield _matrix(name, size, "F32")
+
+
+def _matrix(name: str, size: tuple[int, ...], kind: str, *, scale: float = 0.0) -> Tensor:
+    fitting = _fitting(kind, size[-1])
+    return Tensor(name, size, fitting, partial(_repeated, fitting, size, scale or size[-1] ** -0.5))
+
+
+def _fitting(kind: str, width: int) -> Kind:
+    """As llama.cpp's own quantization does where rows are no whole number of blocks."""
+    for name in (kind, "Q5_0", "F16"):
+        if width % _BY_NAME[name].block_weights == 0:
+            return _BY_NAME[name]
+    raise ValueError(f"rows of {width}")
+
+
+def _repeated(kind: Kind, size: tuple[int, ...], scale: float) -> Iterable[bytes]:
+    sample = _sample(kind, size[-1], scale)
+    left = prod(size[:-1]) * kind.row_bytes(size[-1])
+    piece = sample * max(1, BLOCK_BYTES // len(sample))
+    while left > 0:
+        yield piece[:left]
+        left -= len(piece)
+
+
+@functools.cache
+def _sample(kind: Kind, width: int, scale: float) -> bytes:
+    rng = np.random.default_rng(width)
+    rows: npt.NDArray[np.float32] = rng.standard_normal((_SAMPLE_ROWS, width), np.float32) * np.float32(scale)
+    if kind is F32:
+        return rows.tobytes()
+    made = ctypes.create_string_buffer(_SAMPLE_ROWS * kind.row_bytes(width))
+    _ggml().ggml_quantize_chunk(kind.number, rows.ctypes.data, made, 0, _SAMPLE_ROWS, width, None)
+    return made.raw
+
+
+@functools.cache
+def _ggml() -> ctypes.CDLL:
+    from llama_cpp import _ctypes_extensions, _ggml
+
+    base = _ctypes_extensions.load_shared_library("ggml-base", _ggml.libggml_base_path)
+    pointers = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+    base.ggml_quantize_chunk.argtypes, base.ggml_quantize_chunk.restype = pointers, ctypes.c_size_t
+    return base
+
+
+def _vocabulary(shape: Shape, max_steps: int) -> dict[str, Value]:
+    """Gemma's special tokens, the bytes, printable letters, and nothing for the rest."""
+    words = {f"<0x{byte:02X}>": _FIRST_BYTE + byte for byte in range(256)}
+    words |= {letter: _FIRST_LETTER + i for i, letter in enumerate(["\u2581", *map(chr, range(33, 127))])}
+    words |= {text: i for i, text in _SPECIALS.items()}
+    added = [{"id": i, "content": text, "special": True} for i, text in _SPECIALS.items() if text != "\n"]
+    model = {"type": "BPE", "byte_fallback": True, "vocab": words, "merges": [["\u2581", "\u2581"]]}
+    words["\u2581\u2581"] = _FIRST_LETTER + 95
+    found = vocabulary({"model": model, "added_tokens": added}, shape.vocab_size)
+    tokens, kinds = (found[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
+    assert isinstance(tokens, list) and isinstance(kinds, list)
+    described = describe_diffusion(
+        Sampler(max_denoising_steps=max_steps),
+        [str(token) for token in tokens],
+        [int(kind) for kind in kinds],
+        shape.canvas,
+        shape.context,
+    )
+    return found | described
