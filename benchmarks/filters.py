@@ -65,6 +65,7 @@ class Recorder:
         self.max_lines: int | None = None
 
     def __call__(self, fill: bytes, **more: object) -> object:
+        """As `judge`."""
         self.raw, self.max_lines = fill, more["max_lines"]  # type: ignore[assignment]
         return judging.judge(fill, **more)  # type: ignore[arg-type]
 
@@ -92,8 +93,7 @@ def measure(engine: Engine, recorder: Recorder, sites: list[Site]) -> list[str]:
             lost[reason] += raw.rstrip() == want
     num = len(sites)
     lines = ["| | as the model wrote it | as it is shown |", "|---|---|---|"]
-    for name in ("shown", "exact"):
-        lines.append(f"| {name}, of {num} | {off[name]} | {on[name]} |")
+    lines += [f"| {name}, of {num} | {off[name]} | {on[name]} |" for name in ("shown", "exact")]
     for name in FAULTS:
         shares = [f"{100 * c[name] / max(1, c['shown']):.1f} %" for c in (off, on)]
         lines.append(f"| {name}, of what is shown | {shares[0]} | {shares[1]} |")

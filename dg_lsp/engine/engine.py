@@ -215,7 +215,7 @@ class Engine:
             suffix_lines=request.suffix_lines,
         )
         snapshot = request.snapshot
-        prompt = replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)
+        prompt = replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language, extra=request.extra)
         layout = layout_of(prompt, self._tokenizer, self.spec, self.spec.max_prompt_tokens)
         return layout.in_prompt() if plan.needs_causal_head else layout
 

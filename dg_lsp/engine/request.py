@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dg_lsp.context.extra import NO_EXTRA, Extra
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.plans.name import PlanName
 
@@ -27,3 +28,5 @@ class FillRequest:
     plan: PlanName | None = None
     """How it is decoded; None takes the setting."""
     seed: int = 0
+    extra: Extra = NO_EXTRA
+    """Code from elsewhere; whether the model is shown any is for who asks to decide."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dg_lsp.context.extra import NO_EXTRA, Extra
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.result import Timings
 from dg_lsp.postprocess.candidate import Rejection
@@ -22,6 +23,8 @@ class RewriteRequest:
     deadline_ms: float = 60_000.0
     """Milliseconds from submission after which nothing is the answer."""
     seed: int = 0
+    extra: Extra = NO_EXTRA
+    """Code from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,7 @@ class Rewriting:
                 max_lines=len(LINE_END.split(old)),
                 patience_ms=0.0,
                 seed=request.seed,
+                extra=request.extra,
             ),
             deadline=deadline,
         )
@@ -236,6 +237,7 @@ class Rewriting:
             instruction=request.instruction.strip(),
             path=shown_path(snapshot.uri),
             language=snapshot.language,
+            extra=request.extra,
         )
 
     def _canvas(self, longest: int) -> int:

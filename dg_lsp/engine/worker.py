@@ -10,48 +10,21 @@ made as if it had been accepted. Any request stops that.
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 
 from dg_lsp.engine.cache import FillCache
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.jobs import Job, Spent, cancel_stale, is_same, settle, unfinished
 from dg_lsp.engine.power import Power
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
 from dg_lsp.errors import DgLspError
-from dg_lsp.postprocess.candidate import Reason, Rejection
 from dg_lsp.settings import FillSettings
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
-    request: FillRequest | RewriteRequest | ChatRequest
-    deadline: float
-    """`time.monotonic` seconds."""
-    future: Future[Any]
-    is_guess: bool = False
-    """Nobody asked for it yet."""
-    on_step: Callable[[Progress], None] | None = None
-
-    @property
-    def key(self) -> tuple[str, type]:
-        """Of two jobs with the same key the newer one wins: a document's rewrite and its fills are apart."""
-        request = self.request
-        return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
-
-    def steps(self, engine: Engine) -> Generator[Progress, None, Any]:
-        """The work, a forward pass at a time."""
-        if isinstance(self.request, RewriteRequest):
-            return engine.rewrite(self.request, deadline=self.deadline)
-        if isinstance(self.request, ChatRequest):
-            return engine.chat(self.request, deadline=self.deadline)
-        return engine.run(self.request, deadline=self.deadline)
 
 
 class Worker:
@@ -62,14 +35,16 @@ class Worker:
         """The engine once it is open, or why it could not be opened. Read it, don't run it."""
         self.ready.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it for the others
         self._settings = settings
+        self.spent = Spent()
+        """What the thread has worked on. Read it, don't change it."""
         self._wanted: FillSettings | None = None
         """What the engine has yet to be told."""
         self._cache = FillCache()
         self._power = Power()
-        self._guess: _Job | None = None
+        self._guess: Job | None = None
         """What would be asked next if the last fill were accepted; waits until nothing else does."""
-        self._waiting: OrderedDict[tuple[str, type], _Job] = OrderedDict()
-        self._running: _Job | None = None
+        self._waiting: OrderedDict[tuple[str, type], Job] = OrderedDict()
+        self._running: Job | None = None
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, args=(open_engine,), name="dg-lsp-model", daemon=True)
@@ -82,14 +57,14 @@ class Worker:
         earlier fill still says of this place is the result at once. `on_step` is as of `submit_rewrite`.
         """
         seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
-        job = _Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
+        job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
         with self._changed:
             if self._is_closed:
                 job.future.cancel()
                 return job.future
             stale = self._waiting.pop(job.key, None)
             running = self._running
-            if running is not None and running.is_guess and _is_same(running.request, request):
+            if running is not None and running.is_guess and is_same(running.request, request):
                 self._running = replace(running, is_guess=False)  # guessed right: it is on its way
                 return running.future
             kept = self._cache.find(request) if self._settings.type_through else None
@@ -98,9 +73,9 @@ class Worker:
             if kept is None:
                 self._waiting[job.key] = job
             self._changed.notify()
-        _cancel_stale(job, stale, running)
+        cancel_stale(job, stale, running)
         if kept is not None:
-            _settle(job.future, kept)
+            settle(job.future, kept)
         elif must_wait:
             self._watch_deadline(job, seconds)
         return job.future
@@ -112,7 +87,7 @@ class Worker:
 
         `on_step` is called by the model's thread after each forward pass.
         """
-        job = _Job(request, time.monotonic() + request.deadline_ms / 1e3, Future(), on_step=on_step)
+        job = Job(request, time.monotonic() + request.deadline_ms / 1e3, Future(), on_step=on_step)
         self._enqueue(job)
         return job.future
 
@@ -124,7 +99,7 @@ class Worker:
         An older request of the same conversation is cancelled. Deadline and `on_step` are as of `submit`.
         """
         seconds = request.deadline_ms / 1e3
-        job = _Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
+        job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
         if self._enqueue(job):
             self._watch_deadline(job, seconds)
         return job.future
@@ -158,7 +133,7 @@ class Worker:
         if self.ready.done():
             self._thread.join(timeout=10)
 
-    def _enqueue(self, job: _Job) -> bool:
+    def _enqueue(self, job: Job) -> bool:
         """Whether it has to wait for the model."""
         with self._changed:
             if self._is_closed:
@@ -169,11 +144,11 @@ class Worker:
             self._guess = None
             self._waiting[job.key] = job
             self._changed.notify()
-        _cancel_stale(job, stale, running)
+        cancel_stale(job, stale, running)
         return must_wait
 
-    def _watch_deadline(self, job: _Job, seconds: float) -> None:
-        timer = threading.Timer(seconds, lambda: _settle(job.future, _unfinished()))
+    def _watch_deadline(self, job: Job, seconds: float) -> None:
+        timer = threading.Timer(seconds, lambda: settle(job.future, unfinished()))
         timer.daemon = True
         job.future.add_done_callback(lambda _: timer.cancel())
         timer.start()
@@ -200,7 +175,7 @@ class Worker:
         except DgLspError:  # a prompt format that the model does not know: it goes on as it was
             return engine
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> Job | None:
         with self._changed:
             self._running = None
             self._changed.wait_for(lambda: self._waiting or self._guess or self._is_closed)
@@ -212,8 +187,8 @@ class Worker:
                 self._running, self._guess = self._guess, None
             return self._running
 
-    def _do(self, engine: Engine, job: _Job) -> None:
-        steps = job.steps(engine)
+    def _do(self, engine: Engine, job: Job) -> None:
+        steps, began = job.steps(engine), time.monotonic()
         try:
             while not job.future.done():
                 progress = next(steps)
@@ -222,19 +197,26 @@ class Worker:
         except StopIteration as end:
             if isinstance(job.request, FillRequest):
                 self._keep(job, job.request, end.value)
-            _settle(job.future, end.value)
+            settle(job.future, end.value)
         except Exception as error:  # noqa: BLE001 - the model thread outlives whatever one request ran into
-            _settle(job.future, error)
+            settle(job.future, error)
         finally:
             steps.close()
+            self._count(job, time.monotonic() - began)
 
-    def _keep(self, job: _Job, request: FillRequest, result: FillResult) -> None:
+    def _count(self, job: Job, seconds: float) -> None:
+        spent = self.spent
+        stale = seconds if job.future.cancelled() and not job.is_guess else 0.0
+        guessing = seconds if job.is_guess else 0.0
+        self.spent = Spent(spent.all + seconds, spent.stale + stale, spent.guessing + guessing)
+
+    def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
             self._cache.keep(request, result)
             if not (job.is_guess or self._waiting or job.future.done()):
                 self._guess = self._guess_after(request, result)
 
-    def _guess_after(self, request: FillRequest, result: FillResult) -> _Job | None:
+    def _guess_after(self, request: FillRequest, result: FillResult) -> Job | None:
         """The request that follows when the best candidate is accepted, unless it was made already."""
         is_shown = bool(result.candidates) and result.candidates[0].chance >= self._settings.min_chance
         if not (self._settings.speculate and self._settings.type_through and is_shown) or self._power.on_battery():
@@ -245,38 +227,8 @@ class Worker:
         if self._cache.find(accepted) is not None:
             return None
         seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
-        return _Job(accepted, time.monotonic() + seconds, Future(), is_guess=True)
+        return Job(accepted, time.monotonic() + seconds, Future(), is_guess=True)
 
     def _refuse_all(self, error: Exception) -> None:
         while (job := self._next()) is not None:
-            _settle(job.future, error)
-
-
-def _cancel_stale(job: _Job, waiting: _Job | None, running: _Job | None) -> None:
-    """What this job takes the place of: older ones of the same key, and any guess."""
-    if waiting is not None:
-        waiting.future.cancel()
-    if running is not None and (running.is_guess or running.key == job.key):
-        running.future.cancel()
-
-
-def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
-    """Ends a future unless somebody was faster: the model thread, the deadline and the client all may be."""
-    with suppress(InvalidStateError):
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-
-def _is_same(guessed: FillRequest | RewriteRequest | ChatRequest, asked: FillRequest) -> bool:
-    """But for the document's version, which nobody can guess."""
-    if not isinstance(guessed, FillRequest):
-        return False
-    return replace(guessed, snapshot=asked.snapshot) == asked and guessed.snapshot.text == asked.snapshot.text
-
-
-def _unfinished() -> FillResult:
-    """What is said at the deadline when the model never got to the request."""
-    nothing = Timings(prefill=0.0, denoise=0.0, postprocess=0.0, total=0.0, predict=0.0)
-    return FillResult("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0.0, 0, 0, nothing)
+            settle(job.future, error)

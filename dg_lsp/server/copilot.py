@@ -16,6 +16,8 @@ ACCEPTED = "dg-lsp.accepted"
 """Run by the editor when an item is taken; its argument is the item's name."""
 WATCH = "dg-lsp/watch"
 """`{on}`: whether the client wants to see canvases settle."""
+STATS = "dg-lsp/stats"
+"""A request for what the session has cost and brought."""
 INLINE_EDIT_MS = 2000.0
 INLINE_EDIT_STRENGTH = 0.5
 
@@ -62,6 +64,10 @@ def _register_places(server: "Server") -> None:
     @server.feature("textDocument/copilotInlineEdit")
     async def inline_edit(params: Any) -> dict[str, Any]:
         return {"edits": await _inline_edits(server, params)}
+
+    @server.feature(STATS)
+    def stats(_params: Any) -> dict[str, float]:
+        return server.stats()
 
     @server.feature(WATCH)
     def watch(params: Any) -> None:

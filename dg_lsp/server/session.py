@@ -17,6 +17,7 @@ from dg_lsp.context.exclusion import Exclusion, Why
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.jobs import Spent
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Frame
 from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
@@ -166,6 +167,16 @@ class Server(LanguageServer):
             self._left_out.add((snapshot.uri, why))
             self.log(types.MessageType.Info, f"nothing is offered in {snapshot.uri}: {why}")
         return True
+
+    def stats(self) -> dict[str, float]:
+        """What the session has cost and brought so far; seconds and counts."""
+        spent = self._worker.spent if self._worker is not None else Spent()
+        return {
+            **self._counts(),
+            "modelSeconds": spent.all,
+            "staleSeconds": spent.stale,
+            "guessingSeconds": spent.guessing,
+        }
 
     def _counts(self) -> dict[str, int]:
         return {"shown": self.acceptance.shown, "accepted": self.acceptance.accepted}

@@ -140,3 +140,13 @@ def test_canvases_are_shown_while_somebody_watches(editor):
     client.change(2, {"text": "g\n"})
     client.items(client.complete(0, 1))
     assert len(client.told("dg-lsp/denoising")) == len(frames)
+
+
+def test_a_session_knows_what_it_has_cost(editor):
+    client = editor()
+    client.open("")
+    client.items(client.complete(0, 0))
+    stats = client.result(client.request("dg-lsp/stats", {}))
+    assert set(stats) == {"shown", "accepted", "modelSeconds", "staleSeconds", "guessingSeconds"}
+    assert stats["modelSeconds"] > 0
+    assert stats["staleSeconds"] == 0

@@ -1,0 +1,83 @@
+"""One piece of work for the model's thread, and how it ends."""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dg_lsp.engine.chat import ChatRequest
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.postprocess.candidate import Reason, Rejection
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A request on its way through the worker."""
+
+    request: FillRequest | RewriteRequest | ChatRequest
+    deadline: float
+    """`time.monotonic` seconds."""
+    future: Future[Any]
+    is_guess: bool = False
+    """Nobody asked for it yet."""
+    on_step: Callable[[Progress], None] | None = None
+
+    @property
+    def key(self) -> tuple[str, type]:
+        """Of two jobs with the same key the newer one wins: a document's rewrite and its fills are apart."""
+        request = self.request
+        return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
+
+    def steps(self, engine: Engine) -> Generator[Progress, None, Any]:
+        """The work, a forward pass at a time."""
+        if isinstance(self.request, RewriteRequest):
+            return engine.rewrite(self.request, deadline=self.deadline)
+        if isinstance(self.request, ChatRequest):
+            return engine.chat(self.request, deadline=self.deadline)
+        return engine.run(self.request, deadline=self.deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of the model's thread so far."""
+
+    all: float = 0.0
+    stale: float = 0.0
+    """For requests that were cancelled, by a newer one or by who asked."""
+    guessing: float = 0.0
+    """For fills that nobody had asked for yet."""
+
+
+def cancel_stale(job: Job, waiting: Job | None, running: Job | None) -> None:
+    """What this job takes the place of: older ones of the same key, and any guess."""
+    if waiting is not None:
+        waiting.future.cancel()
+    if running is not None and (running.is_guess or running.key == job.key):
+        running.future.cancel()
+
+
+def settle(future: Future[Any], outcome: FillResult | Exception) -> None:
+    """Ends a future unless somebody was faster: the model thread, the deadline and the client all may be."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def is_same(guessed: FillRequest | RewriteRequest | ChatRequest, asked: FillRequest) -> bool:
+    """But for the document's version, which nobody can guess."""
+    if not isinstance(guessed, FillRequest):
+        return False
+    return replace(guessed, snapshot=asked.snapshot) == asked and guessed.snapshot.text == asked.snapshot.text
+
+
+def unfinished() -> FillResult:
+    """What is said at the deadline when the model never got to the request."""
+    nothing = Timings(prefill=0.0, denoise=0.0, postprocess=0.0, total=0.0, predict=0.0)
+    return FillResult("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0.0, 0, 0, nothing)
