@@ -17,6 +17,7 @@ from attrs import field, validators
 from dg_lsp.errors import SettingsError
 
 CACHES = ("auto", "recomputed", "once", "cached")
+WHEN = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "bfloat16", "float8")
 PROMPT_FORMATS = ("", "fim", "pinned", "prefix", "instruct")
 PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
@@ -76,6 +77,24 @@ class FillSettings:
     """Refuse a fill that adds a syntax error where there was none."""
 
 
+@attrs.frozen
+class ContextSettings:
+    """Code that is not the file's own. Excluded files are never part of it."""
+
+    when: str = field(default="auto", validator=validators.in_(WHEN))
+    """Show code of other files: `always`, `never`, or to models that learned to read several at a time (`auto`)."""
+    share: float = field(default=0.25, validator=[validators.ge(0), validators.le(0.75)])
+    """Share of the prompt's tokens that it may take."""
+    imports: bool = True
+    """Signatures of what the file imports from the workspace; Python only."""
+    open_files: bool = True
+    """Places in other open files, those that are most like the code at the cursor."""
+    recent_edits: bool = True
+    """Places that were edited before this one."""
+    diagnostics: bool = True
+    """What is wrong near the cursor, where the editor tells it along with a request for code actions."""
+
+
 def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
     if any(not pattern or "\n" in pattern for pattern in value):
         raise ValueError(f"{attribute.name} must be lines of a .gitignore file")
@@ -127,6 +146,8 @@ class Settings:
     """A model's name, `auto`, or the path of a GGUF file or of a checkpoint's directory; `dg-mini` is bundled."""
     fill: FillSettings = FillSettings()
     """Automatic and invoked completions."""
+    context: ContextSettings = ContextSettings()
+    """Code of other files that the model is shown."""
     exclude: ExcludeSettings = ExcludeSettings()
     """Files that the model never sees."""
     http: HttpSettings = HttpSettings()

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dg_lsp.canvas.extra import fitting
 from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.layout import NOTHING, Layout, end_of
 from dg_lsp.canvas.pieces import encoded
 from dg_lsp.canvas.plan import TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.templates import FILL, REWRITE, Question, template_of
+from dg_lsp.canvas.templates import EXTRA_BEFORE, EXTRA_CHUNK, FILL, REWRITE, Question, template_of
 from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.context.extra import Chunk
 from dg_lsp.context.prompt import Prompt
 
 MAX_LINE_HEAD = 24
@@ -56,7 +58,8 @@ def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_to
 
 def fence_of(prompt: Prompt) -> str:
     """Backticks, more than any line of the code begins with."""
-    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix))
+    others = (chunk.text for chunk in prompt.extra.chunks)
+    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *others))
     longest = max((len(run) for run in _FENCES.findall(code)), default=0)
     return "`" * max(3, longest + 1)
 
@@ -74,7 +77,13 @@ class _Asking:
         """At most `max_tokens` of prompt, unless the selection alone is longer; the code around it gives way."""
         template = template_of(self.spec.template, self.spec.name)
         question, encode = self.question, self.tokenizer.encode
-        before = encoded((*template.before, self._text(question.before)), self.tokenizer, self.spec.name)
+        begin, asked = template.before, self._text(question.before)
+        extra = self._extra(int(max_tokens * self.prompt.extra.share))
+        if len(extra):
+            opening = encoded((*begin, EXTRA_BEFORE), self.tokenizer, self.spec.name)
+            before = token_ids(np.concatenate([opening, extra, encode(asked)]))
+        else:
+            before = encoded((*begin, asked), self.tokenizer, self.spec.name)
         after = encoded((self._text(question.after), *template.after), self.tokenizer, self.spec.name)
         marked = [encode(question.opening), selection, encode(question.closing)]
         room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
@@ -87,6 +96,17 @@ class _Asking:
             after_ids=suffix,
             stop=fence_of(self.prompt),
         )
+
+    def _extra(self, room: int) -> TokenIds:
+        """Code from elsewhere, each piece tokenized apart; shape (0..room,)."""
+        fence = fence_of(self.prompt)
+
+        def encode(chunk: Chunk) -> TokenIds:
+            text = chunk.text.strip("\n") + "\n"
+            language = self.prompt.language
+            return self.tokenizer.encode(EXTRA_CHUNK.format(path=chunk.path, fence=fence, language=language, text=text))
+
+        return token_ids(np.concatenate([NOTHING, *fitting(self.prompt, room, encode)]))
 
     def _text(self, text: str) -> str:
         prompt = self.prompt

@@ -6,6 +6,7 @@ are raced; all canvases of a race are equally long, and a shorter hole sees more
 
 import numpy as np
 
+from dg_lsp.canvas.extra import extra_ids
 from dg_lsp.canvas.layout import Layout, end_of
 from dg_lsp.canvas.plan import token_ids
 from dg_lsp.canvas.spec import ModelSpec
@@ -30,11 +31,12 @@ def pinned_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
     before = tokenizer.encode(prompt.prefix or "\n")  # a model needs something to go on from
     num_head = min(PREFIX_TAIL, len(before) - (not len(start)))
     cut = len(before) - num_head
-    cached = end_of(before[:cut], max(1, max_tokens - len(start)))
+    extra = extra_ids(prompt, tokenizer, spec, max_tokens)
+    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(extra)))
     room = max(0, spec.longest_block - num_head - 1)
     after = tokenizer.encode(prompt.suffix[: room * _CHARS_PER_TOKEN])
     return Layout(
-        token_ids(np.concatenate([start, cached])),
+        token_ids(np.concatenate([start, extra, cached])),
         head_ids=before[cut:],
         tail_ids=after[:room],
         before_ids=before,

@@ -99,6 +99,7 @@ class SpecialTokens:
     start_ids: tuple[int, ...] = ()
     """What every prompt begins with."""
     fim: FimTokens | None = None
+    file_separator_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class ModelSpec:
     fim: FimTokens | None = None
     start_ids: tuple[int, ...] = ()
     """What every prompt begins with."""
+    file_separator_id: int | None = None
+    """What comes before the path of each file of a prompt with several; None where the model saw one at a time."""
     banned_ids: tuple[int, ...] = ()
     """Never predicted: special tokens that cannot stand in a fill."""
     canvas_lengths: tuple[int, ...] = (16, 32, 64)

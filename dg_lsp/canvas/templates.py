@@ -65,6 +65,9 @@ FILL = Question(
     after="\n{fence}",
     answer="{fence}{language}\n",
 )
+EXTRA_BEFORE = "Other code, for reference:\n\n"
+EXTRA_CHUNK = "{path}\n{fence}{language}\n{text}{fence}\n\n"
+"""How each piece of code from elsewhere stands before a question; `{text}` ends its last line."""
 REWRITE = Question(
     before=(
         "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"

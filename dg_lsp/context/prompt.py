@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from dg_lsp.context.extra import NO_EXTRA, Extra
+
 PATH_PARTS = 3
 
 
@@ -20,6 +22,8 @@ class Prompt:
     """As a model may be told; see `shown_path`."""
     language: str = ""
     """LSP language id."""
+    extra: Extra = NO_EXTRA
+    """Code from elsewhere."""
 
 
 def shown_path(uri: str) -> str:

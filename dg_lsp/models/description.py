@@ -88,6 +88,7 @@ def _causal(metadata: Mapping[str, str], vocab_size: int, name: str, specials: S
         prompt_format=PromptFormat.FIM if specials.fim else PromptFormat.PREFIX,
         fim=specials.fim,
         start_ids=specials.start_ids,
+        file_separator_id=specials.file_separator_id,
         banned_ids=tuple(sorted({*specials.control_ids} - {*specials.end_ids})),
         canvas_lengths=(),
         max_prompt_tokens=max(1, min(room, CAUSAL_PROMPT)),

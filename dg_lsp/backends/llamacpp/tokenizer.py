@@ -71,12 +71,14 @@ class LlamaTokenizer:
             int(read(vocabulary))
             for read in (api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid)
         )
+        separator = int(api.llama_vocab_fim_sep(vocabulary))
         is_fim = min(prefix, suffix, middle) >= 0 and len({prefix, suffix, middle}) == 3
         return SpecialTokens(
             control_ids=control,
             end_ids=ends,
             start_ids=(start,) if start >= 0 else (),
             fim=FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST) if is_fim else None,
+            file_separator_id=separator if separator >= 0 else None,
         )
 
     def close(self) -> None:
