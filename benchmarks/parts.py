@@ -1,4 +1,4 @@
-"""Where a step's time goes: its parts, all layers of each, run alone; on a GPU captured, so that launches cost nothing."""
+"""Where a step's time goes: its parts, all layers of each, run alone; on a GPU captured, so that no launch counts."""
 
 import statistics
 import time

@@ -27,7 +27,7 @@ from dg_lsp.backends.hf import float8
 from dg_lsp.backends.hf.denoiser import HfDenoiser, Limits
 from dg_lsp.backends.hf.devices import FLOAT8, Placement
 from dg_lsp.backends.hf.network import Network
-from dg_lsp.backends.hf.opening import reduction
+from dg_lsp.backends.hf.opening import fuse, reduction
 from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 
 CANVASES, PROMPTS = (16, 32, 64, 128, 256), (512, 2048, 8192)
@@ -139,11 +139,13 @@ def _measure(
     model = random_model(shape, device, torch.bfloat16)
     if dtype == FLOAT8:
         float8.squeeze(model, device)
+    placement = Placement(device, torch.bfloat16, is_float8=dtype == FLOAT8)
+    if not asked.compile:
+        fuse(model, placement)
     network = Network(model)
     sampling = UniformSampling()
     spec = ModelSpec("random", shape.vocab_size, sampling, (1,), canvas_lengths=tuple(canvases), has_causal_head=False)
     limits = Limits(1, max(prompts) + EXTENSION, max(canvases))
-    placement = Placement(device, torch.bfloat16, is_float8=dtype == FLOAT8)
     options: dict[str, Any] = {"reduce": reduction(placement)}
     eager = HfDenoiser(network, spec, _NoText(), limits, **options)
     is_cuda = device.type == "cuda"

@@ -5,20 +5,31 @@ it is multiplied, sums stay wide. Embedding, norms and routers stay as they are.
 skip all tied weights of this model, which are all of its matrices (5.23), so it is done here.
 """
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 
 E4M3 = torch.float8_e4m3fn
-_LARGEST = float(torch.finfo(E4M3).max)
-_SMALLEST_SCALE = 1e-12
+LARGEST = float(torch.finfo(E4M3).max)
+SMALLEST_SCALE = 1e-12
+_HAS_TRITON = find_spec("triton") is not None
 
 
 def rounded_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of shape (..., N, K) in e4m3, and their scales of shape (..., N, 1) in float32."""
-    scales = (matrix.abs().amax(dim=-1, keepdim=True).float() / _LARGEST).clamp_(min=_SMALLEST_SCALE)
-    return (matrix.float() / scales).clamp_(-_LARGEST, _LARGEST).to(E4M3), scales
+    scales = (matrix.abs().amax(dim=-1, keepdim=True).float() / LARGEST).clamp_(min=SMALLEST_SCALE)
+    return (matrix.float() / scales).clamp_(-LARGEST, LARGEST).to(E4M3), scales
+
+
+def _rounded(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations of shape (N, K), by one kernel where there is one."""
+    if not (rows.is_cuda and _HAS_TRITON):
+        return rounded_rows(rows)
+    from dg_lsp.backends.hf import rows as kernels
+
+    return kernels.rounded_rows(rows)
 
 
 class Float8Linear(nn.Module):
@@ -32,7 +43,7 @@ class Float8Linear(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """As the layer: (..., K) to (..., N)."""
-        flat, scales = rounded_rows(rows.reshape(-1, rows.shape[-1]))
+        flat, scales = _rounded(rows.reshape(-1, rows.shape[-1]))
         if flat.is_cuda:
             out = torch._scaled_mm(flat, self.weight.T, scales, self.scales, out_dtype=rows.dtype)  # noqa: SLF001
         else:
@@ -66,7 +77,7 @@ class Float8Experts(nn.Module):
     def _grouped(self, rows: torch.Tensor, name: str, stops: torch.Tensor) -> torch.Tensor:
         """Sorted rows, each by its expert's matrix; `stops` is where each expert's rows end."""
         weight, weight_scales = getattr(self, name), getattr(self, f"{name}_scales")
-        flat, scales = rounded_rows(rows)
+        flat, scales = _rounded(rows)
         if flat.is_cuda:
             return torch._scaled_grouped_mm(  # noqa: SLF001
                 flat, weight.transpose(-2, -1), scales[:, 0], weight_scales, offs=stops, out_dtype=rows.dtype

@@ -36,9 +36,11 @@ def load(checkpoint: Checkpoint, spec: ModelSpec, settings: RuntimeSettings) -> 
     weights = weight_bytes(checkpoint, placement)
     check_fits(spec.name, need(weights, config.get_text_config(), spec, limits, placement), placement)
     tokenizer = HfTokenizer(checkpoint.folder, checkpoint.special_ids, spec.vocab_size)
-    network = Network(_weights(checkpoint, config, placement))
+    model = _weights(checkpoint, config, placement)
+    if not settings.compile:  # it fuses more than norms by itself
+        fuse(model, placement)
     return HfDenoiser(
-        network,
+        Network(model),
         spec,
         tokenizer,
         limits,
@@ -48,13 +50,26 @@ def load(checkpoint: Checkpoint, spec: ModelSpec, settings: RuntimeSettings) -> 
     )
 
 
+def fuse(model: torch.nn.Module, placement: Placement) -> None:
+    """Has norms computed by kernels of ours where there are a GPU and Triton."""
+    if _has_kernels(placement):
+        from dg_lsp.backends.hf import rows
+
+        rows.fuse_norms(model)
+
+
 def reduction(placement: Placement) -> Reduce:
-    """The fused one where there are a GPU and Triton, which torch's own wheels for GPUs bring along."""
-    if not placement.on_gpu or find_spec("triton") is None:
+    """The fused one where there are a GPU and Triton."""
+    if not _has_kernels(placement):
         return reduce
     from dg_lsp.backends.hf import fused
 
     return fused.reduce
+
+
+def _has_kernels(placement: Placement) -> bool:
+    """torch's own wheels for GPUs bring Triton along."""
+    return placement.on_gpu and find_spec("triton") is not None
 
 
 def weight_bytes(checkpoint: Checkpoint, placement: Placement) -> int:

@@ -1,4 +1,4 @@
-"""The head's output reduced, against plain definitions; the fused kernels against the reduction in torch."""
+"""The head's output reduced, against plain definitions; kernels of our own against what torch says."""
 
 import importlib.util
 import os
@@ -80,6 +80,22 @@ for size, kind in ((500, torch.float32), (5000, torch.float32), (500, torch.bflo
     assert (expected.weights.gather(1, found.rows[1].long()[:, None]) > 0).all()
     if kind is torch.float32:  # the interpreter cuts bits off where a GPU rounds
         assert torch.allclose(expected.weights, found.weights, atol=1e-5)
+from dg_lsp.backends.hf import float8, rows
+from tiny_diffusiongemma import TinyShape, tiny_model
+torch.set_grad_enabled(False)
+model = tiny_model(TinyShape(layers=3))
+layer = model.model.decoder.layers[0]
+given = [(layer.input_layernorm, torch.randn(1, 5, 64) * 3), (layer.self_attn.q_norm, torch.randn(1, 3, 4, 16))]
+given += [(layer.self_attn.v_norm, torch.randn(6, 32)[:, :16])]
+expected = [norm(values) for norm, values in given]
+assert rows.fuse_norms(model) > 60
+for (norm, values), wanted in zip(given, expected):
+    assert torch.allclose(norm(values), wanted, atol=2e-6)
+matrix = torch.randn(7, 48) * torch.tensor([1e-6, 1.0, 1e4, 0.0, 1.0, 3.0, 7.0])[:, None]
+rounded, scales = rows.rounded_rows(matrix)
+wanted, expected = float8.rounded_rows(matrix)
+assert torch.allclose(scales, expected)
+assert (rounded.float() == wanted.float()).float().mean() > 0.9  # the interpreter loses a carry
 raw = torch.tensor([[0.0, 1.0, -1.0, 2.0, 0.5, 9.0]]).expand(100, 6).contiguous()
 given = (30.0, torch.tensor([5]), torch.tensor(1.0), torch.rand(100, generator=torch.Generator().manual_seed(2)))
 found = fused.reduce(raw, *given)
