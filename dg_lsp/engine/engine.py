@@ -53,9 +53,14 @@ class Engine:
     """A model, its KV cache and how requests use them."""
 
     def __init__(
-        self, denoiser: Denoiser, tokenizer: Tokenizer, settings: FillSettings, costs: StepCosts | None = None
+        self,
+        denoiser: Denoiser,
+        tokenizer: Tokenizer,
+        settings: FillSettings,
+        costs: StepCosts | None = None,
+        slots: Slots | None = None,
     ) -> None:
-        """Without costs, `auto` denoises a canvas wherever the model has one.
+        """Without costs, `auto` denoises a canvas wherever the model has one; without slots, they are empty.
 
         Raises:
             RequestError: the model cannot be asked in the settings' prompt format.
@@ -67,7 +72,7 @@ class Engine:
         self._sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
         self.planner = Planner(self._spec, costs, wanted_length=settings.canvas_length)
         """What `auto` asks. Read it, don't change it."""
-        self._slots = Slots(denoiser.num_slots)
+        self._slots = slots or Slots(denoiser.num_slots)
         self._buffers = BufferTokens(tokenizer, denoiser.spec.echo_match)
         self._chatting = Chatting(denoiser, tokenizer, self._spec, self._sampling, self._slots)
         self._rewriting = Rewriting(denoiser, tokenizer, self._spec, self._sampling, self._slots, self.run)
@@ -166,12 +171,12 @@ class Engine:
         return Framer(self._tokenizer, self._spec)
 
     def configured(self, settings: FillSettings) -> "Engine":
-        """An engine with other settings over the same model, in this one's place.
+        """An engine with other settings over the same model, whose slots they share; one of them at a time may be used.
 
         Raises:
             RequestError: the model cannot be asked in the settings' prompt format.
         """
-        return type(self)(self._denoiser, self._tokenizer, settings, self.planner.costs)
+        return type(self)(self._denoiser, self._tokenizer, settings, self.planner.costs, self._slots)
 
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None

@@ -13,6 +13,7 @@ from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.engine.rewrite import RewriteRequest
 from dg_lsp.postprocess.candidate import Reason, Rejection
+from dg_lsp.settings import FillSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +27,8 @@ class Job:
     is_guess: bool = False
     """Nobody asked for it yet."""
     on_step: Callable[[Progress], None] | None = None
+    settings: FillSettings | None = None
+    """Of who asks, where several share the model; None takes the worker's."""
 
     @property
     def key(self) -> tuple[str, type]:
@@ -70,8 +73,9 @@ def settle(future: Future[Any], outcome: FillResult | Exception) -> None:
             future.set_result(outcome)
 
 
-def is_same(guessed: FillRequest | RewriteRequest | ChatRequest, asked: FillRequest) -> bool:
+def is_same(job: Job, asked: FillRequest) -> bool:
     """But for the document's version, which nobody can guess."""
+    guessed = job.request
     if not isinstance(guessed, FillRequest):
         return False
     return replace(guessed, snapshot=asked.snapshot) == asked and guessed.snapshot.text == asked.snapshot.text

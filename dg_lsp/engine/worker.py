@@ -50,26 +50,33 @@ class Worker:
         self._thread = threading.Thread(target=self._serve, args=(open_engine,), name="dg-lsp-model", daemon=True)
         self._thread.start()
 
-    def submit(self, request: FillRequest, on_step: Callable[[Progress], None] | None = None) -> Future[FillResult]:
+    def submit(
+        self,
+        request: FillRequest,
+        on_step: Callable[[Progress], None] | None = None,
+        settings: FillSettings | None = None,
+    ) -> Future[FillResult]:
         """The result to come; cancelling it stops the model. An older request of the same document is cancelled.
 
         At the deadline, which counts from here and covers waiting for the model, the future has a result. What an
-        earlier fill still says of this place is the result at once. `on_step` is as of `submit_rewrite`.
+        earlier fill still says of this place is the result at once. `on_step` is as of `submit_rewrite`. With settings,
+        they are taken instead of the worker's; the document's name then has to say whose they are.
         """
-        seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
-        job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
+        held = settings or self._settings
+        seconds = (request.deadline_ms or held.deadline_ms) / 1e3
+        job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step, settings=settings)
         with self._changed:
             if self._is_closed:
                 job.future.cancel()
                 return job.future
             stale = self._waiting.pop(job.key, None)
             running = self._running
-            if running is not None and running.is_guess and is_same(running.request, request):
+            if running is not None and running.is_guess and running.settings == settings and is_same(running, request):
                 self._running = replace(running, is_guess=False)  # guessed right: it is on its way
                 return running.future
-            kept = self._cache.find(request) if self._settings.type_through else None
+            kept = self._cache.find(request) if held.type_through else None
             must_wait = not self.ready.done() or running is not None or bool(self._waiting)
-            self._guess = self._guess_after(request, kept) if kept is not None else None
+            self._guess = self._guess_after(job, request, kept) if kept is not None else None
             if kept is None:
                 self._waiting[job.key] = job
             self._changed.notify()
@@ -81,13 +88,17 @@ class Worker:
         return job.future
 
     def submit_rewrite(
-        self, request: RewriteRequest, on_step: Callable[[Progress], None] | None = None
+        self,
+        request: RewriteRequest,
+        on_step: Callable[[Progress], None] | None = None,
+        settings: FillSettings | None = None,
     ) -> Future[RewriteResult]:
         """The result to come; cancelling it stops the model. An older rewrite of the same document is cancelled.
 
         `on_step` is called by the model's thread after each forward pass.
         """
-        job = Job(request, time.monotonic() + request.deadline_ms / 1e3, Future(), on_step=on_step)
+        deadline = time.monotonic() + request.deadline_ms / 1e3
+        job = Job(request, deadline, Future(), on_step=on_step, settings=settings)
         self._enqueue(job)
         return job.future
 
@@ -162,13 +173,14 @@ class Worker:
             return
         self.ready.set_result(engine)
         while (job := self._next()) is not None:
-            engine = self._configured(engine)
+            engine = self._configured(engine, job)
             self._do(engine, job)
         engine.close()
 
-    def _configured(self, engine: Engine) -> Engine:
+    def _configured(self, engine: Engine, job: Job) -> Engine:
         wanted, self._wanted = self._wanted, None
-        if wanted is None:
+        wanted = job.settings or wanted
+        if wanted is None or wanted == engine.settings:
             return engine
         try:
             return engine.configured(wanted)
@@ -214,20 +226,21 @@ class Worker:
         with self._changed:
             self._cache.keep(request, result)
             if not (job.is_guess or self._waiting or job.future.done()):
-                self._guess = self._guess_after(request, result)
+                self._guess = self._guess_after(job, request, result)
 
-    def _guess_after(self, request: FillRequest, result: FillResult) -> Job | None:
+    def _guess_after(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The request that follows when the best candidate is accepted, unless it was made already."""
-        is_shown = bool(result.candidates) and result.candidates[0].chance >= self._settings.min_chance
-        if not (self._settings.speculate and self._settings.type_through and is_shown) or self._power.on_battery():
+        held = job.settings or self._settings
+        is_shown = bool(result.candidates) and result.candidates[0].chance >= held.min_chance
+        if not (held.speculate and held.type_through and is_shown) or self._power.on_battery():
             return None
         snapshot, offset = request.snapshot, request.offset
         text = snapshot.text[:offset] + result.text + snapshot.text[offset:]
         accepted = replace(request, snapshot=replace(snapshot, text=text), offset=offset + len(result.text))
         if self._cache.find(accepted) is not None:
             return None
-        seconds = (request.deadline_ms or self._settings.deadline_ms) / 1e3
-        return Job(accepted, time.monotonic() + seconds, Future(), is_guess=True)
+        seconds = (request.deadline_ms or held.deadline_ms) / 1e3
+        return Job(accepted, time.monotonic() + seconds, Future(), is_guess=True, settings=job.settings)
 
     def _refuse_all(self, error: Exception) -> None:
         while (job := self._next()) is not None:

@@ -2,6 +2,7 @@ import threading
 import time
 from concurrent.futures import CancelledError
 
+import attrs
 import pytest
 from workers import LONG, TIMEOUT, Gate, ask
 
@@ -185,3 +186,16 @@ def test_many_submissions_from_many_threads_are_each_settled_once(worker_of):
             outcomes.append(None)
     assert len(outcomes) == 100
     assert outcomes.count("x") >= 2
+
+
+def test_several_share_a_model_each_with_settings_of_their_own(worker_of):
+    """What one turns off, another keeps; no fill of one is remembered for the other."""
+    denoiser = ScriptedDenoiser("1 2")
+    worker = worker_of(denoiser)
+    strict, lax = (attrs.evolve(LONG, check_syntax=is_on, type_through=False) for is_on in (True, False))
+    for _ in range(3):
+        refused = worker.submit(ask("file:///a.py?client=1"), settings=strict).result(TIMEOUT)
+        assert [one.reason for one in refused.rejections] == [Reason.SYNTAX_ERROR]
+        taken = worker.submit(ask("file:///b.py?client=2", text="something_else = "), settings=lax).result(TIMEOUT)
+        assert taken.text == "1 2"
+    assert denoiser.num_prefilled == refused.prompt_tokens + taken.prompt_tokens, "each has kept its slot"
