@@ -13,7 +13,7 @@ from dg_lsp.canvas.plan import token_ids
 from dg_lsp.diffusion.denoiser import Denoiser
 
 CAUSAL_TOKENS = (1, 8)
-CANVAS_TOKENS = (16, 32)
+CANVAS_TOKENS = (8, 32)
 _PROMPT_TOKENS = 64
 _ROUNDS = 4
 _KINDS = ("causal", "canvas")

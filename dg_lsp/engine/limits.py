@@ -91,7 +91,9 @@ def canvas_length(wanted: int, spec: ModelSpec, max_lines: int | None, layout: L
             f"canvas length {wanted} has no room beside {num_frozen} tokens that are known; choose at least"
             f" {num_frozen + 4}"
         )
-    least = num_frozen + (16 if max_lines == 1 else 32)
+    # what is frozen around a hole makes a short canvas shorter; an open one goes on in the next
+    shortest = 16 if num_frozen else 8
+    least = num_frozen + (shortest if max_lines == 1 else 32)
     if spec.prompt_format is PromptFormat.PINNED:
         least = num_frozen + (spec.hole_lengths or HOLE_LENGTHS)[-1]
     return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)

@@ -20,7 +20,7 @@ from dg_lsp.training.config import NetworkConfig
 from dg_lsp.training.network import Network
 
 CONTEXT_TOKENS = 2048
-CONFIDENCE_THRESHOLD = 0.9
+CONFIDENCE_THRESHOLD = 0.7
 TENSORS = {
     "attn_norm": "attn_norm",
     "ffn_norm": "ffn_norm",

@@ -72,8 +72,8 @@ def test_a_long_fill_goes_on_canvas_by_canvas():
     engine, _ = engine_of(text, tokens_per_step=8)
     frames, result = frames_of(engine, ask("a = |\n"))
     assert result.text == text
-    assert [frame.block for frame in frames][-1] == 3
-    assert result.canvas_length == 16
+    assert [frame.block for frame in frames][-1] == 6
+    assert result.canvas_length == 8
 
 
 def test_a_fill_that_goes_in_circles_is_stopped_and_not_shown():

@@ -36,7 +36,7 @@ def test_time_is_passes_by_their_cost_for_each_hit():
     planner = Planner(SPEC, ON_A_CPU)
     assert planner.expected_ms(PlanName.CAUSAL, PlaceKind.LINE_END) == pytest.approx(8 * 2 / 0.3)
     assert planner.expected_ms(PlanName.CANVAS, PlaceKind.LINE_END) == pytest.approx(4 * 11 / 0.3)
-    assert planner.expected_ms(PlanName.RACE, PlaceKind.LINE_END) == pytest.approx(4.5 * 21 / 0.3)
+    assert planner.expected_ms(PlanName.RACE, PlaceKind.LINE_END) == pytest.approx(4.5 * 11 / 0.3)
     check = 2 + 6 * 3 / 7  # four tokens, on the line through one and eight
     assert planner.expected_ms(PlanName.LOOKUP, PlaceKind.LINE_END) == pytest.approx((3 * 2 + 2 * check) / 0.3)
 

@@ -28,7 +28,7 @@ def test_a_line_is_filled_and_the_result_says_how(engine_of, ask, plan):
     assert result.text == "x + y"
     assert result.plan is plan
     assert len(result.candidates) == 1
-    assert result.canvas_length == (16 if plan.needs_canvas else 0)
+    assert result.canvas_length == (8 if plan.needs_canvas else 0)
 
 
 def test_the_settings_plan_is_taken_unless_the_request_has_its_own(engine_of, ask, plan):
