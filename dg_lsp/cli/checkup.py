@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from dg_lsp.errors import DgLspError
 from dg_lsp.settings import Settings
 
 _PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
+_EXTRAS = ("torch", "transformers")
+"""Told where they are installed: checkpoints need them."""
 
 _BEFORE = """class Circle:
     def __init__(self, radius):
@@ -85,6 +88,9 @@ def _software() -> dict[str, str | None]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
+    for name in _EXTRAS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found
 
 
