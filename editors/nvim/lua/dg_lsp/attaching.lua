@@ -30,7 +30,12 @@ function M.attach(client_id, bufnr)
   elseif M.is_on then
     asking.start(bufnr)
   end
-  client_of.focus(bufnr)
+  -- Neovim counts the buffer among the client's only after this
+  vim.schedule(function()
+    if bufnr == vim.api.nvim_get_current_buf() then
+      client_of.focus(bufnr)
+    end
+  end)
 end
 
 --- Ghost text on or off, in all buffers.
@@ -61,8 +66,7 @@ function M.enable()
   local config = vim.tbl_deep_extend("force", dofile(file), (vim.g.dg_lsp or {}).config or {})
   config.name = client_of.NAME
   config.on_exit = M.on_exit
-  config.capabilities =
-    vim.tbl_deep_extend("force", vim.lsp.protocol.make_client_capabilities(), config.capabilities)
+  config.capabilities = vim.tbl_deep_extend("force", vim.lsp.protocol.make_client_capabilities(), config.capabilities)
   vim.api.nvim_create_autocmd("FileType", {
     group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
     pattern = config.filetypes,

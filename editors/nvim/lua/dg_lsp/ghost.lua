@@ -5,7 +5,11 @@ local M = {}
 local NAMESPACE = vim.api.nvim_create_namespace("dg_lsp")
 M.HIGHLIGHT = "DgLspGhost"
 
-vim.api.nvim_set_hl(0, M.HIGHLIGHT, { default = true, link = vim.fn.hlexists("ComplHint") == 1 and "ComplHint" or "Comment" })
+vim.api.nvim_set_hl(
+  0,
+  M.HIGHLIGHT,
+  { default = true, link = vim.fn.hlexists("ComplHint") == 1 and "ComplHint" or "Comment" }
+)
 
 ---@param place dg_lsp.Place
 ---@param rest string

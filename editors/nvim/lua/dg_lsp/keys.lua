@@ -15,7 +15,9 @@ end
 --- Whether the key is free, or only does what Neovim itself gives it.
 local function is_free(key)
   local map = vim.fn.maparg(key, "i", false, true)
-  return vim.tbl_isempty(map) or (map.desc or ""):find("dg-lsp", 1, true) ~= nil or (map.desc or ""):find("vim.snippet", 1, true) ~= nil
+  return vim.tbl_isempty(map)
+    or (map.desc or ""):find("dg-lsp", 1, true) ~= nil
+    or (map.desc or ""):find("vim.snippet", 1, true) ~= nil
 end
 
 ---@param bufnr integer

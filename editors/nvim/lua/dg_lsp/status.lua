@@ -32,9 +32,11 @@ function M.progress(data)
   local token, value = data.params.token, data.params.value
   if value.kind == "end" then
     titles[token] = nil
-  else
-    local title = value.title or vim.split(titles[token] or "", " · ")[1]
-    titles[token] = title .. (value.message and " · " .. value.message or "")
+  elseif value.kind == "begin" then
+    titles[token] = value.title
+  elseif titles[token] and value.message then
+    -- a report may come after the end
+    titles[token] = vim.split(titles[token], " · ")[1] .. " · " .. value.message
   end
   changed()
 end
@@ -72,7 +74,10 @@ function M.line(bufnr)
     return title
   end
   local ours = status.dgLsp or {}
-  local state = not require("dg_lsp.attaching").is_on and "off" or status.busy and "thinking" or ours.state or "starting"
+  local state = not require("dg_lsp.attaching").is_on and "off"
+    or status.busy and "thinking"
+    or ours.state
+    or "starting"
   local parts = { "dg-lsp", state }
   if ours.model and ours.model ~= "" then
     table.insert(parts, ours.model)

@@ -1,0 +1,108 @@
+"""The plugin as a user gets it: loaded by a package manager, checked by :checkhealth, explained by :help."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+PLUGIN = ROOT / "editors" / "nvim"
+LUA = sorted(PLUGIN.rglob("*.lua"))
+
+
+def test_checkhealth_finds_the_program_the_server_and_what_draws(shared):
+    shared.open()
+    shared.nvim.command("checkhealth dg_lsp")
+    report = "\n".join(shared.lines)
+    assert "ERROR" in report, "the scripted server's Python has no `doctor`"
+    assert re.search(r"server \d+, positions in utf-(8|16): dg-lsp · ready · scripted", report)
+    assert re.search(r"ghost text is drawn by (Neovim itself|this plugin)", report)
+
+
+def test_checkhealth_says_how_to_get_a_program_that_is_missing(launch):
+    editor = launch("0.11", cmd=["no-such-dg-lsp", "lsp"])
+    editor.nvim.command("checkhealth dg_lsp")
+    report = "\n".join(editor.lines)
+    assert "no-such-dg-lsp is not on the PATH" in report
+    assert "pipx install dg-lsp" in report
+
+
+def test_a_server_that_dies_is_started_again(launch):
+    for kind in ("0.12", "0.11", "0.10"):
+        editor = launch(kind)
+        editor.open()
+        editor.keys("idef hello")
+        editor.wait_ghost("(name):")
+        editor.lua("before = vim.lsp.get_clients({ name = 'dg_lsp' })[1].id")
+        [pid] = subprocess.run(
+            ["pgrep", "-f", str(editor.log)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        subprocess.run(["kill", "-KILL", pid], check=True)
+        editor.wait(
+            lambda editor=editor: "started again" in "".join(editor.lua("return told")), "said to be started again"
+        )
+        editor.keys("<Esc>")
+        is_new = "local one = vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 })[1]; return one and one.id ~= before"
+        editor.wait(lambda editor=editor: editor.lua(is_new), "another server")
+        editor.keys("Sdef good")
+        editor.wait_ghost("_night(moon, stars):")
+        editor.close()
+
+
+def test_help_has_a_tag_for_every_command_and_function(launch, tmp_path):
+    doc = shutil.copytree(PLUGIN / "doc", tmp_path / "doc")
+    launch("0.11").nvim.command(f"helptags {doc}")
+    tags = {line.split("\t")[0] for line in (doc / "tags").read_text().splitlines()}
+    commands = set(re.findall(r"^  (Dg\w+) = ", (PLUGIN / "plugin/dg_lsp.lua").read_text(), re.MULTILINE))
+    functions = set(re.findall(r"^function M\.(\w+)", (PLUGIN / "lua/dg_lsp/init.lua").read_text(), re.MULTILINE))
+    assert {f":{name}" for name in commands} <= tags
+    assert {f"dg_lsp.{name}()" for name in functions} <= tags
+    assert len(commands) >= 5
+
+
+def test_the_package_manager_of_neovim_installs_it(launch, tmp_path):
+    """From a clone of a repository that has the plugin in a folder of its own, as docs/editors/neovim.md says."""
+    source = tmp_path / "dg-lsp"
+    shutil.copytree(PLUGIN, source / "editors/nvim")
+    git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    page = (ROOT / "docs/editors/neovim.md").read_text(encoding="utf-8")
+    [setup] = [block for block in re.findall(r"```lua\n(.*?)```", page, re.DOTALL) if "vim.pack.add" in block]
+    setup = re.sub(r'src = "[^"]*"', f"src = {json.dumps(source.as_uri())}", setup)
+    setup = setup.replace("vim.pack.add(", "vim.pack.add(", 1)
+    without = "vim.opt.rtp:remove(" + json.dumps(str(PLUGIN)) + ")\nvim.fn.confirm = function() return 1 end\n"
+    editor = launch("0.12", more=without + setup)
+    loaded = editor.lua("return vim.api.nvim_get_runtime_file('lua/dg_lsp/init.lua', true)")
+    assert [Path(path).is_relative_to(editor.directory) for path in loaded] == [True]
+    editor.open()
+    editor.keys("idef hello")
+    editor.wait_ghost("(name):")
+
+
+@pytest.mark.parametrize("path", LUA, ids=lambda path: str(path.relative_to(PLUGIN)))
+def test_a_lua_file_says_what_it_is(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("-- ")
+    assert len(text.splitlines()) <= 300
+
+
+def test_the_lua_is_as_stylua_would_have_it():
+    modules = Path(sys.prefix) / "editors" / "stylua"
+    node = next(
+        (one for one in (modules.parent / "node/bin/node", shutil.which("node")) if one and Path(one).exists()), None
+    )
+    if node is None or not (modules / "node_modules").exists():
+        pytest.skip("no stylua: run make editors")
+    done = subprocess.run(
+        [str(node), str(HERE / "stylua.mjs"), str(modules), str(PLUGIN / "stylua.toml"), *map(str, LUA)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,131 @@
+"""Commands that change code: what they send, what becomes of the buffer, and that something is always said."""
+
+import json
+
+SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
+REWRITTEN = SOURCE.replace("a + 1", "2 * a")
+
+
+def done(editor):
+    """The outcome of the one command that was run."""
+    [outcome] = editor.wait(lambda: editor.lua("return done"), "a command is done")
+    return outcome
+
+
+def asked(editor):
+    [command] = [one for one in editor.heard("workspace/executeCommand") if one["command"] not in ("dg-lsp.accepted",)]
+    return command["command"], command["arguments"][0]
+
+
+def test_a_line_is_rewritten_and_one_undo_brings_it_back(editor):
+    editor.open(SOURCE)
+    editor.nvim.command("2DgRewrite double it")
+    assert done(editor)["applied"]
+    assert editor.lines == REWRITTEN.splitlines()
+    name, argument = asked(editor)
+    assert (name, argument["instruction"]) == ("dg-lsp.rewrite", "double it")
+    assert argument["range"] == {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 17}}
+    editor.keys("u")
+    editor.wait_lines(*SOURCE.splitlines())
+
+
+def test_a_selection_is_rewritten_character_by_character(editor):
+    editor.open(SOURCE.replace("total = a", "total = 'é😋' * a"))
+    editor.keys("jfévf😋:DgFill<CR>")
+    done(editor)
+    name, argument = asked(editor)
+    start, end = (argument["range"][side]["character"] for side in ("start", "end"))
+    encoding = editor.lua("return vim.lsp.get_clients({ name = 'dg_lsp' })[1].offset_encoding")
+    line = "    total = 'é😋' * a + 1"
+    codec, width = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2)}[encoding]
+    assert (name, argument["strength"]) == ("dg-lsp.rewrite", 1)
+    assert line.encode(codec)[start * width : end * width].decode(codec) == "é😋"
+
+
+def test_the_instruction_is_asked_for_where_there_is_none(editor):
+    editor.open(SOURCE)
+    editor.lua("vim.ui.input = function(options, answer) prompt = options.prompt; answer('double it') end")
+    editor.nvim.command("2DgRewrite")
+    assert done(editor)["applied"]
+    assert editor.lua("return prompt") == "Rewrite: "
+    assert editor.lines == REWRITTEN.splitlines()
+
+
+def test_the_code_action_asks_too(editor):
+    editor.open(SOURCE)
+    editor.lua("vim.ui.input = function(_, answer) answer('double it') end")
+    editor.lua(
+        "vim.lsp.buf.code_action({ apply = true, range = { start = { 2, 4 }, ['end'] = { 2, 17 } },"
+        " filter = function(one) return one.title == 'Rewrite selection…' end })"
+    )
+    assert done(editor)["applied"]
+    assert asked(editor)[1]["instruction"] == "double it"
+    assert editor.lines == REWRITTEN.splitlines()
+
+
+def test_no_answer_is_no_rewrite(editor):
+    editor.open(SOURCE)
+    editor.lua("vim.ui.input = function(_, answer) answer(nil) end")
+    editor.nvim.command("2DgRewrite")
+    editor.nvim.command("2DgRewrite x")
+    done(editor)
+    assert len(editor.heard("workspace/executeCommand")) == 1
+
+
+def test_a_block_is_completed_at_the_cursor(editor):
+    editor.open("# It is:\n\n")
+    editor.keys("j")
+    editor.nvim.command("DgFill")
+    assert done(editor)["applied"]
+    assert editor.lines[:4] == ["# It is:", "# later", "# than you think", "# it is"]
+
+
+def test_a_document_that_changes_meanwhile_is_left_alone_and_that_is_said(editor):
+    editor.open(SOURCE)
+    editor.hold.touch()
+    editor.nvim.command("2DgRewrite double it")
+    editor.wait(lambda: editor.lua("return require('dg_lsp').status()").startswith("dg-lsp: double it"))
+    editor.nvim.command("1delete")
+    editor.wait(lambda: editor.heard("textDocument/didChange"))
+    editor.hold.unlink()
+    outcome = done(editor)
+    assert not outcome["applied"]
+    assert "changed" in outcome["reason"]
+    assert editor.lines == SOURCE.splitlines()[1:]
+
+
+def test_a_rewrite_can_be_stopped(editor):
+    editor.open(SOURCE)
+    editor.hold.touch()
+    editor.nvim.command("2DgRewrite double it")
+    editor.wait(lambda: "double it" in editor.lua("return require('dg_lsp').status()"))
+    editor.nvim.command("DgCancel")
+    editor.wait(lambda: editor.heard("window/workDoneProgress/cancel"))
+    editor.hold.unlink()
+    assert not done(editor)["applied"]
+    assert editor.lines == SOURCE.splitlines()
+    assert "double it" not in editor.lua("return require('dg_lsp').status()")
+
+
+def test_where_the_server_is_not_that_is_said(editor):
+    editor.open("x\n", name="plain.txt", wait=False)
+    for command in ("DgRewrite x", "DgFill", "DgStatus"):
+        editor.nvim.command(command)
+    assert [("not running" in said) for said in editor.lua("return told")] == [True] * 3
+
+
+def test_the_status_says_model_time_and_counts(editor):
+    editor.open()
+    editor.keys("idef hello")
+    editor.wait_ghost("(name):")
+    editor.wait(lambda: " ms" in editor.lua("return require('dg_lsp').status()"))
+    editor.nvim.command("DgStatus")
+    [said] = editor.lua("return told")
+    assert said.startswith("dg-lsp · ready · scripted · ")
+    assert json.loads(said.split("\n")[1].split(" ")[0]) >= 1
+
+
+def test_an_excluded_file_is_said_to_be(editor):
+    editor.open("x = 1\n", name=".env.py", wait=False)
+    editor.lua("vim.bo.filetype = 'python'")
+    editor.wait(lambda: "excluded" in editor.lua("return require('dg_lsp').status()"), "excluded")
