@@ -5,6 +5,7 @@ line. Keys are written in the same spelling everywhere. A bad value is reported 
 used; nothing else is lost.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,9 @@ WHEN = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "bfloat16", "float8")
 PROMPT_FORMATS = ("", "fim", "pinned", "prefix", "instruct")
 PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
+BACKENDS = ("local", "remote")
+APIS = ("completions", "infill", "chat")
+FIMS = ("suffix", "none", "qwen", "starcoder", "codegemma", "deepseek", "codestral")
 
 
 @attrs.frozen
@@ -128,6 +132,61 @@ class RewriteSettings:
     """Have changes confirmed in the editor's preview, where it has one."""
 
 
+def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: str) -> None:
+    try:
+        is_object = not value or isinstance(json.loads(value), dict)
+    except ValueError:
+        is_object = False
+    if not is_object:
+        raise ValueError(f"{attribute.name} must be a JSON object, or empty")
+
+
+@attrs.frozen
+class RemoteSettings:
+    """A server that answers instead of a model in this process."""
+
+    url: str = field(default="", validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"))
+    """Where the server is, without the API's own path, as in `http://127.0.0.1:8000`."""
+    api: str = field(default="completions", validator=validators.in_(APIS))
+    """What is asked there: `/v1/completions`, `/infill` or `/v1/chat/completions`."""
+    model: str = ""
+    """The model's name on that server; empty leaves it to the server."""
+    fim: str = field(default="suffix", validator=validators.in_(FIMS))
+    """How `completions` hear what follows the cursor: a `suffix` field, a family's sentinels, or `none`."""
+    max_prompt_tokens: int = field(default=2048, validator=validators.ge(64))
+    """About how many tokens of the file are sent."""
+    temperature: float = field(default=0.0, validator=validators.ge(0))
+    """Of a single answer; several are drawn at 0.8 or more."""
+    extra: str = field(default="", validator=_json_object)
+    """A JSON object whose fields are added to every request."""
+    key_variable: str = "DG_LSP_REMOTE_KEY"
+    """Environment variable that holds the key."""
+    keyring: bool = False
+    """Without that variable, take the key from the system's keyring: service `dg-lsp`, user the server's host."""
+    connect_ms: float = field(default=1000.0, validator=validators.gt(0))
+    """Milliseconds to connect in."""
+    retries: int = field(default=1, validator=[validators.ge(0), validators.le(10)])
+    """How often a request is repeated, as long as few requests need that and the deadline allows it."""
+    pause_ms: float = field(default=5000.0, validator=validators.ge(0))
+    """Milliseconds for which a server that failed three times in a row is left alone."""
+    verify_tls: bool = True
+    """Check the server's certificate."""
+    ca_file: str = ""
+    """Certificates to trust instead of the usual ones, a PEM file."""
+
+
+@attrs.frozen
+class AuditSettings:
+    """One line of numbers for each request, and never a text."""
+
+    path: str = ""
+    """File that the lines are written to; empty writes none."""
+    max_bytes: int = field(default=10_000_000, validator=validators.ge(1024))
+    """Size at which the file is put aside as `.1`, and a new one begun."""
+    keep: int = field(default=3, validator=[validators.ge(0), validators.le(99)])
+    """Files put aside that are kept."""
+
+
 @attrs.frozen
 class HttpSettings:
     """What clients of `dg-lsp serve` may ask."""
@@ -144,6 +203,10 @@ class Settings:
 
     model: str = "dg-mini"
     """A model's name, `auto`, or the path of a GGUF file or of a checkpoint's directory; `dg-mini` is bundled."""
+    backend: str = field(default="local", validator=validators.in_(BACKENDS))
+    """Who answers: a model in this process (`local`), or the server of `remote.url` (`remote`)."""
+    audit: AuditSettings = AuditSettings()
+    """The audit log."""
     fill: FillSettings = FillSettings()
     """Automatic and invoked completions."""
     context: ContextSettings = ContextSettings()
@@ -152,6 +215,8 @@ class Settings:
     """Files that the model never sees."""
     http: HttpSettings = HttpSettings()
     """`dg-lsp serve`."""
+    remote: RemoteSettings = RemoteSettings()
+    """The server that answers where `backend` is `remote`."""
     rewrite: RewriteSettings = RewriteSettings()
     """Rewrites of a selection."""
     runtime: RuntimeSettings = RuntimeSettings()

@@ -83,6 +83,7 @@ class Chatting:
             cached_tokens=len(prompt_ids) - num_decoded,
             timings=watch.timings(),
             plan=plan,
+            slot=slot,
         )
 
     def _canvas_length(self, request: ChatRequest) -> int:

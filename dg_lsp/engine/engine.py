@@ -137,6 +137,7 @@ class Engine:
             cached_tokens=len(prompt_ids) - num_decoded,
             timings=watch.timings(),
             plan=plan,
+            slot=slot,
         )
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:

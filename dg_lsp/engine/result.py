@@ -41,6 +41,8 @@ class FillResult:
     """What ran; `auto` where the request never got so far."""
     is_cached: bool = False
     """The rest of an earlier fill, through which the user has typed so far."""
+    slot: int = -1
+    """Of the KV cache; -1 where none was taken."""
 
     @property
     def text(self) -> str:

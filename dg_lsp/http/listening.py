@@ -91,7 +91,7 @@ class Listening:
 
     async def _serve(self) -> int:
         began = time.monotonic()
-        service = Service(self._open_engine, self._settings)
+        service = Service(self._open_engine, self._settings, _say)
         self._server = server = _Server(_config(service, self._rules), service)
         server.should_exit = self._is_stopped
         serving = asyncio.create_task(server.serve([self._socket]))

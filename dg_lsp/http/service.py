@@ -9,14 +9,15 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from functools import partial
 
 import attrs
 from starlette.requests import ClientDisconnect, Request
 
+from dg_lsp.engine.auditing import Auditor
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.worker import Worker
 from dg_lsp.http.asked import Asked
@@ -42,7 +43,10 @@ Stream = AsyncGenerator[Frame | FillResult | Refusal, None]
 class Service:
     """Owns the worker, which opens the model at once."""
 
-    def __init__(self, open_engine: OpenEngine, settings: Settings) -> None:
+    def __init__(
+        self, open_engine: OpenEngine, settings: Settings, complain: Callable[[str], None] | None = None
+    ) -> None:
+        """`complain` gets a sentence when the audit log cannot be written, once."""
         self.settings = settings
         self.counts = Counts()
         self.began = int(time.time())
@@ -50,6 +54,7 @@ class Service:
         # plugins keep the fills they got, and ask ahead themselves
         fill = attrs.evolve(settings.fill, type_through=False, speculate=False)
         self._worker = Worker(lambda: open_engine(attrs.evolve(settings, fill=fill)), fill)
+        self._auditor = Auditor(settings.audit, complain)
         self._num_inside = 0
         self._is_closed = False
 
@@ -95,7 +100,7 @@ class Service:
             Refusal: too many wait, a newer request took its place, the deadline came first, the engine failed.
             ClientDisconnect: the client left.
         """
-        return self._counted(await self._run(partial(self._worker.submit, asked.request()), request))
+        return self._counted(await self._run(self._submit(self._worker.submit, asked.request(), request), request))
 
     async def stream_fill(self, asked: Asked, request: Request) -> Stream:
         """`fill` for who wants to look at the drafts; returns with the first of them.
@@ -103,7 +108,7 @@ class Service:
         Raises:
             Refusal, ClientDisconnect: as `fill` does, as long as there was no draft.
         """
-        return await self._begun(partial(self._worker.submit, asked.request()), request)
+        return await self._begun(self._submit(self._worker.submit, asked.request(), request), request)
 
     async def chat(self, asked: ChatRequest, request: Request) -> FillResult:
         """The answer to a conversation, as `fill`.
@@ -111,7 +116,7 @@ class Service:
         Raises:
             Refusal, ClientDisconnect: as `fill` does.
         """
-        return self._counted(await self._run(partial(self._worker.submit_chat, asked), request))
+        return self._counted(await self._run(self._submit(self._worker.submit_chat, asked, request), request))
 
     async def stream_chat(self, asked: ChatRequest, request: Request) -> Stream:
         """The answer to a conversation while it is made, as `stream_fill`.
@@ -119,7 +124,7 @@ class Service:
         Raises:
             Refusal, ClientDisconnect: as `stream_fill` does.
         """
-        return await self._begun(partial(self._worker.submit_chat, asked), request)
+        return await self._begun(self._submit(self._worker.submit_chat, asked, request), request)
 
     async def warm(self, asked: Asked, request: Request) -> FillResult:
         """Has the prompt decoded and nothing generated; while others are served, not even that.
@@ -129,12 +134,24 @@ class Service:
             ClientDisconnect: the client left.
         """
         prompt = replace(asked.request(), deadline_ms=_AT_ONCE_MS)
-        return await self._run(partial(self._worker.submit, prompt), request)
+        return await self._run(self._submit(self._worker.submit, prompt, request), request)
 
     def close(self) -> None:
         """Refuses who waits, stops the model, and waits for its end."""
         self._is_closed = True
         self._worker.close()
+
+    def _submit(
+        self, submit: Callable[..., Future[FillResult]], asked: FillRequest | ChatRequest, request: Request
+    ) -> Submit:
+        """What submits it when its turn comes, and has it written down."""
+
+        def submitted(*look: Callable[[Progress], None]) -> Future[FillResult]:
+            future = submit(asked, *look)
+            self._auditor.watch(future, request.url.path, asked.max_tokens)
+            return future
+
+        return submitted
 
     async def _run(self, submit: Submit, request: Request) -> FillResult:
         self._admit()

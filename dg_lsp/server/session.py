@@ -15,6 +15,7 @@ from pygls.lsp.server import LanguageServer
 from dg_lsp import __version__
 from dg_lsp.context.exclusion import Exclusion, Why
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.auditing import Auditor
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.jobs import Spent
@@ -63,6 +64,7 @@ class Server(LanguageServer):
         """Set by `exit`, which ends the session."""
         self._open_engine = open_engine
         self._worker: Worker | None = None
+        self._auditor = Auditor(settings.audit)
 
     def log(self, kind: types.MessageType, message: str) -> None:
         """One line in the client's log of this server."""
@@ -81,6 +83,7 @@ class Server(LanguageServer):
         """Has the model opened by its own thread, and says how that went."""
         began = time.monotonic()
         self.close()
+        self._auditor = self._new_auditor()
         self.status.change(state=State.LOADING, message="loading the model")
         self._worker = Worker(partial(self._open_engine, self.settings), self.settings.fill)
         ready = asyncio.wrap_future(self._worker.ready)
@@ -95,8 +98,10 @@ class Server(LanguageServer):
             seconds = time.monotonic() - began
             self.log(types.MessageType.Info, f"dg-lsp {__version__}: {engine.spec.name} ready after {seconds:.2f} s")
 
-    async def fill(self, request: FillRequest) -> tuple[Candidate, ...]:
-        """The engine's candidates, best first; none when it has trouble.
+    async def fill(
+        self, request: FillRequest, endpoint: str = types.TEXT_DOCUMENT_INLINE_COMPLETION
+    ) -> tuple[Candidate, ...]:
+        """The engine's candidates, best first; none when it has trouble. `endpoint` is for the audit log.
 
         Raises:
             asyncio.CancelledError: by the client, or by a newer request of the document; the engine stops too.
@@ -106,7 +111,9 @@ class Server(LanguageServer):
             return ()
         began = time.monotonic()
         self.status.change(busy=True)
-        job = asyncio.wrap_future(self._worker.submit(request, self._watcher(request.snapshot.uri)))
+        submitted = self._worker.submit(request, self._watcher(request.snapshot.uri))
+        job = asyncio.wrap_future(submitted)
+        self._auditor.watch(submitted, endpoint, request.max_tokens)
         [result] = await asyncio.gather(job, return_exceptions=True)
         self.status.change(last_ms=round(1e3 * (time.monotonic() - began), 1))
         if isinstance(result, asyncio.CancelledError):
@@ -129,15 +136,20 @@ class Server(LanguageServer):
         """
         if self._worker is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        return await asyncio.wrap_future(self._worker.submit_rewrite(request, on_step))
+        submitted = self._worker.submit_rewrite(request, on_step)
+        job = asyncio.wrap_future(submitted)
+        self._auditor.watch(submitted, "dg-lsp.rewrite")
+        return await job
 
     def configure(self, settings: Settings) -> bool:
         """Takes settings over; True when the model has to be loaded again for them."""
         old, self.settings = self.settings, settings
         if self._worker is None:
             return False
-        if (old.model, old.runtime) != (settings.model, settings.runtime):
+        if _loaded_by(old) != _loaded_by(settings):
             return True
+        if old.audit != settings.audit:
+            self._auditor = self._new_auditor()
         if old.fill != settings.fill:
             self._worker.configure(settings.fill)
         return False
@@ -178,6 +190,14 @@ class Server(LanguageServer):
             "guessingSeconds": spent.guessing,
         }
 
+    def _new_auditor(self) -> Auditor:
+        loop = asyncio.get_running_loop()
+
+        def complain(said: str) -> None:
+            loop.call_soon_threadsafe(self.log, types.MessageType.Warning, said)
+
+        return Auditor(self.settings.audit, complain)
+
     def _counts(self) -> dict[str, int]:
         return {"shown": self.acceptance.shown, "accepted": self.acceptance.accepted}
 
@@ -197,6 +217,11 @@ class Server(LanguageServer):
         """Stops the model."""
         if self._worker is not None:
             self._worker.close()
+
+
+def _loaded_by(settings: Settings) -> tuple[object, ...]:
+    """Settings that mean another engine."""
+    return settings.model, settings.backend, settings.remote, settings.runtime
 
 
 def denoising(uri: str, frame: Frame) -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""Every request leaves its line, and no text."""
+
+import json
+import time
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.metrics.audit import AuditRecord
+
+SECRET = "sesame = 4711\n"
+
+
+def lines(path, num):
+    deadline = time.monotonic() + 30
+    while not path.exists() or path.read_bytes().count(b"\n") < num:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return [AuditRecord.parse(line) for line in path.read_bytes().splitlines()]
+
+
+def test_a_fill_leaves_its_numbers_and_no_text(start, tmp_path):
+    path = tmp_path / "audit.jsonl"
+    client = start(ScriptedDenoiser("total"), audit={"path": str(path)})
+    body = {"input_prefix": SECRET, "input_suffix": "", "prompt": "x = ", "n_predict": 32}
+    assert client.post("/infill", body).tree["content"] == "total"
+    [record] = lines(path, 1)
+    assert (record.endpoint, record.outcome, record.model) == ("/infill", "shown", "scripted")
+    assert record.requested_tokens == 32
+    assert record.prompt_tokens > 0
+    assert record.output_tokens > 0
+    assert record.canvas_tokens >= record.output_tokens
+    assert record.slot >= 0
+    assert record.steps > 0
+    assert record.resident_bytes > 0
+    assert record.total_seconds >= record.generation_seconds > 0
+    assert record.visible_speed > 0
+    for text in ("sesame", "4711", 'total"'):
+        assert text not in path.read_text().replace('"total_seconds"', "")
+
+
+def test_what_fails_and_what_is_not_worth_showing_leave_a_line_too(start, tmp_path):
+    path = tmp_path / "audit.jsonl"
+    client = start(ScriptedDenoiser(""), audit={"path": str(path)})
+    client.post("/v1/completions", {"prompt": "x = "})
+    client.post("/v1/fim/completions", {"prompt": "x = ", "stream": True, "diffusing": True})
+    first, second = lines(path, 2)
+    assert (first.endpoint, first.outcome, first.reason) == ("/v1/completions", "nothing", "empty")
+    assert second.endpoint == "/v1/fim/completions"
+
+
+def test_a_client_that_leaves_is_a_cancelled_request(start, gated, tmp_path):
+    path = tmp_path / "audit.jsonl"
+    denoiser = gated("total")
+    client = start(denoiser, audit={"path": str(path)})
+    connection = client.connect()
+    connection.request("POST", "/infill", json.dumps({"input_prefix": "x = ", "input_suffix": ""}))
+    assert denoiser.is_inside.wait(30)
+    connection.close()
+    [record] = lines(path, 1)
+    assert (record.outcome, record.is_success) == ("cancelled", False)
+    denoiser.go_on.set()
+
+
+def test_nothing_is_written_unasked(start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    client = start(ScriptedDenoiser("total"))
+    client.post("/infill", {"input_prefix": "x = ", "input_suffix": ""})
+    assert list(tmp_path.iterdir()) == []
