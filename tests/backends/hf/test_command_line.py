@@ -6,6 +6,8 @@ import pytest
 
 from dg_lsp.cli import run
 
+ONE = ("--threads", 1)
+
 
 @pytest.fixture
 def dg_lsp(capsys):
@@ -25,10 +27,11 @@ def source(tmp_path):
 
 
 def test_fill_runs_to_its_end(dg_lsp, source, tiny_checkpoint):
-    code, out, err = dg_lsp("fill", f"{source}:2", "--model", tiny_checkpoint, "--json", "--seed", 1, "--threads", 1)
+    code, out, err = dg_lsp("fill", f"{source}:2", "--model", tiny_checkpoint, "--json", "--deadline", 2000, *ONE)
     result = json.loads(out)
     assert code == (0 if result["text"] else 1) and err == ""
-    assert (result["model"], result["plan"], result["canvas_length"]) == ("tiny-diffusiongemma", "canvas", 32)
+    assert (result["model"], result["canvas_length"]) == ("tiny-diffusiongemma", 32)
+    assert result["plan"] in ("canvas", "race")
     assert result["steps"] >= 1 and result["prompt_tokens"] > 100 and result["cached_tokens"] == 0
     assert result["text"] or result["rejected"]
     assert all(result["timings_ms"][stage] > 0 for stage in ("load", "prefill", "denoise", "total"))
@@ -36,16 +39,14 @@ def test_fill_runs_to_its_end(dg_lsp, source, tiny_checkpoint):
 
 
 def test_several_candidates_share_each_pass(dg_lsp, source, tiny_checkpoint):
-    options = ("--candidates", 2, "--json", "--deadline", 1500, "--threads", 1, "--prompt-format", "prefix")
+    options = ("--candidates", 2, "--json", "--deadline", 1500, *ONE, "--prompt-format", "prefix")
     _, out, _ = dg_lsp("fill", f"{source}:2", "--model", tiny_checkpoint, *options)
     result = json.loads(out)
     assert result["plan"] == "race" and result["steps"] >= 1 and result["prompt_tokens"] < 30
 
 
 def test_the_visual_rows_are_canvases(dg_lsp, source, tiny_checkpoint):
-    code, out, _ = dg_lsp(
-        "fill", f"{source}:2", "--model", tiny_checkpoint, "--visual", "--deadline", 300, "--threads", 1
-    )
+    code, out, _ = dg_lsp("fill", f"{source}:2", "--model", tiny_checkpoint, "--visual", "--deadline", 300, *ONE)
     assert code in (0, 1) and len(out.splitlines()) > 3
 
 
