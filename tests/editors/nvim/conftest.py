@@ -77,11 +77,19 @@ class Editor:
             "  table.insert(done, event.data)\n"
             "end })\n" + more
         )
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(directory), "XDG_DATA_HOME": str(directory)}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(directory),
+            "XDG_DATA_HOME": str(directory),
+            "XDG_CONFIG_HOME": str(directory),
+        }
         argv = [str(path), "--embed", "--headless", "-n", "-i", "NONE", "-u", str(init)]
         self.nvim = pynvim.attach(
             "child", argv=["env", *(f"{k}={env[k]}" for k in env if k.startswith(("XDG", "PYTHONPATH"))), *argv]
         )
+        # it answers while its init.lua still runs
+        self.wait(lambda: self.lua("return vim.v.vim_did_enter == 1"), "Neovim is there")
         self.nvim.command(f"cd {directory}")
 
     # doing
