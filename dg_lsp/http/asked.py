@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from dg_lsp.context.extra import Chunk
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
@@ -41,6 +42,8 @@ class Asked:
     """Texts that end the answer; they are not part of it."""
     min_indent: int = 0
     """Blanks that lines after the first must begin with; one with fewer ends the answer."""
+    chunks: tuple[Chunk, ...] = ()
+    """Code from elsewhere under the paths that the client says, the most important first."""
 
     @property
     def uri(self) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dg_lsp.context.extra import Chunk, Source
+from dg_lsp.context.style import TextStyle
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http.asked import MAX_CANDIDATES, MAX_TOKENS, Asked, Choice, choices_of, deadline_of, num_predicted, seed_of
 from dg_lsp.http.fields import Fields
@@ -36,10 +38,6 @@ async def infill(request: Request) -> Response:
 
 
 def _asked(fields: Fields) -> Asked:
-    for chunk in fields.objects("input_extra"):
-        if "text" not in chunk:
-            chunk.refuse("text", 'extra_context chunk must contain a "text" field with a string value')
-        chunk.text("text"), chunk.text("filename")
     num_tokens = fields.integer("n_predict", -1, least=-2, most=2**31)
     return Asked(
         prefix=fields.text("input_prefix") + fields.text("prompt"),
@@ -50,7 +48,19 @@ def _asked(fields: Fields) -> Asked:
         seed=seed_of(fields),
         stops=fields.texts("stop"),
         min_indent=fields.integer("n_indent", 0, least=0, most=2**31),
+        chunks=_chunks(fields),
     )
+
+
+def _chunks(fields: Fields) -> tuple[Chunk, ...]:
+    """Clients send the newest one last, and llama.cpp leaves out the first ones where there is not room for all."""
+    chunks = []
+    for chunk in fields.objects("input_extra"):
+        if "text" not in chunk:
+            chunk.refuse("text", 'extra_context chunk must contain a "text" field with a string value')
+        text = TextStyle().to_model(chunk.text("text"))
+        chunks.append(Chunk(Source.GIVEN, chunk.text("filename"), text))
+    return tuple(reversed(chunks))
 
 
 def _reply(asked: Asked, choice: Choice, number: int, result: FillResult) -> Tree:

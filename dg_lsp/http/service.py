@@ -22,6 +22,7 @@ from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.worker import Worker
 from dg_lsp.http.asked import Asked
 from dg_lsp.http.counts import Counts
+from dg_lsp.http.elsewhere import with_extra
 from dg_lsp.http.fields import Fields, fields_of
 from dg_lsp.http.leaving import unless_gone
 from dg_lsp.http.refusal import CANCELLED, Refusal, loading, refusal_of
@@ -100,7 +101,7 @@ class Service:
             Refusal: too many wait, a newer request took its place, the deadline came first, the engine failed.
             ClientDisconnect: the client left.
         """
-        return self._counted(await self._run(self._submit(self._worker.submit, asked.request(), request), request))
+        return self._counted(await self._run(self._submit(self._worker.submit, self._request(asked), request), request))
 
     async def stream_fill(self, asked: Asked, request: Request) -> Stream:
         """`fill` for who wants to look at the drafts; returns with the first of them.
@@ -108,7 +109,7 @@ class Service:
         Raises:
             Refusal, ClientDisconnect: as `fill` does, as long as there was no draft.
         """
-        return await self._begun(self._submit(self._worker.submit, asked.request(), request), request)
+        return await self._begun(self._submit(self._worker.submit, self._request(asked), request), request)
 
     async def chat(self, asked: ChatRequest, request: Request) -> FillResult:
         """The answer to a conversation, as `fill`.
@@ -133,13 +134,16 @@ class Service:
             Refusal: as `fill` does, but for the deadline.
             ClientDisconnect: the client left.
         """
-        prompt = replace(asked.request(), deadline_ms=_AT_ONCE_MS)
+        prompt = replace(self._request(asked), deadline_ms=_AT_ONCE_MS)
         return await self._run(self._submit(self._worker.submit, prompt, request), request)
 
     def close(self) -> None:
         """Refuses who waits, stops the model, and waits for its end."""
         self._is_closed = True
         self._worker.close()
+
+    def _request(self, asked: Asked) -> FillRequest:
+        return with_extra(asked, self.engine().spec, self.settings)
 
     def _submit(
         self, submit: Callable[..., Future[FillResult]], asked: FillRequest | ChatRequest, request: Request

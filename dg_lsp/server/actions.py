@@ -27,6 +27,8 @@ def code_action(ls: "Server", params: types.CodeActionParams) -> list[types.Code
     document = ls.documents.get(params.text_document.uri)
     if document is None or ls.is_left_out(document.snapshot()):
         return []
+    wrong = [(one.range.start.line, one.message) for one in params.context.diagnostics]
+    ls.elsewhere.diagnose(document, params.range.start.line, params.range.end.line, wrong)
     start, end = (
         document.lines.offset_at(at.line, at.character, ls.documents.encoding)
         for at in (params.range.start, params.range.end)

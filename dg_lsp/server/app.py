@@ -16,7 +16,6 @@ from dg_lsp.postprocess.candidate import Candidate
 from dg_lsp.server import actions, configuring, copilot, rewriting
 from dg_lsp.server.documents import Cursor, Documents
 from dg_lsp.server.edits import inline_item
-from dg_lsp.server.ignored import Ignored
 from dg_lsp.server.lines import Encoding
 from dg_lsp.server.options import names_editor, parse_options
 from dg_lsp.server.session import OpenEngine, Server
@@ -51,7 +50,7 @@ def initialize(ls: Server, params: types.InitializeParams) -> None:
     ls.settings, ls.complaints = parse_options(params.initialization_options, ls.settings)
     ls.status.is_wanted = names_editor(params.initialization_options)
     folders = [folder.uri for folder in params.workspace_folders or ()]
-    ls.ignored = Ignored(folders or [uri for uri in (params.root_uri,) if uri])
+    ls.look_into(folders or [uri for uri in (params.root_uri,) if uri])
 
 
 async def initialized(ls: Server, _params: types.InitializedParams) -> None:
@@ -73,6 +72,10 @@ def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
 
 def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
     """Edits the buffer."""
+    document = ls.documents.get(params.text_document.uri)
+    changes = [one for one in params.content_changes if isinstance(one, types.TextDocumentContentChangePartial)]
+    if document is not None and changes:
+        ls.elsewhere.edit(document, changes[-1].range.start.line)
     if not ls.documents.change(params.text_document, params.content_changes):
         ls.log(types.MessageType.Warning, f"change of a document that is not open: {params.text_document.uri}")
     if (job := ls.rewrites.get(params.text_document.uri)) is not None:
@@ -81,6 +84,7 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
 
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     """Forgets the buffer."""
+    ls.elsewhere.close(params.text_document.uri)
     ls.documents.close(params.text_document.uri)
 
 
@@ -94,7 +98,12 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
     is_unwanted = not is_invoked and Place.at(cursor.snapshot.text, cursor.offset).is_deep_inside_word
     if is_unwanted or ls.is_left_out(cursor.snapshot):
         return types.InlineCompletionList(items=[])
-    request = FillRequest(cursor.snapshot, cursor.offset, num_candidates=NUM_INVOKED if is_invoked else 1)
+    request = FillRequest(
+        cursor.snapshot,
+        cursor.offset,
+        num_candidates=NUM_INVOKED if is_invoked else 1,
+        extra=ls.extra(cursor.snapshot, cursor.offset),
+    )
     candidates = await ls.fill(request)
     if not is_invoked:
         candidates = tuple(one for one in candidates if one.chance >= ls.settings.fill.min_chance)

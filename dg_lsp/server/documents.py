@@ -78,6 +78,10 @@ class Documents:
         """The newest version, or None when the document is not open."""
         return self._open.get(uri)
 
+    def all(self) -> list[Document]:
+        """Every open document, the one that was opened last at the end."""
+        return list(self._open.values())
+
     def cursor(self, params: types.InlineCompletionParams) -> Cursor | None:
         """Where an inline completion is asked for, or None when the document is not open."""
         document = self._open.get(params.text_document.uri)

@@ -91,6 +91,7 @@ async def _rewrite(ls: "Server", place: Any) -> None:
         asked.instruction,
         asked.strength,
         ls.settings.rewrite.deadline_ms,
+        extra=ls.extra(document.snapshot(), asked.start),
     )
     title = asked.instruction or "Rewriting"
     result = await _with_progress(ls, request, title)
@@ -106,7 +107,8 @@ async def _complete_block(ls: "Server", place: Any) -> None:
     asked = _asked(ls, place)
     document = asked.document
     wait_ms = ls.settings.rewrite.deadline_ms
-    request = FillRequest(document.snapshot(), asked.start, deadline_ms=wait_ms, patience_ms=0.0)
+    extra = ls.extra(document.snapshot(), asked.start)
+    request = FillRequest(document.snapshot(), asked.start, deadline_ms=wait_ms, patience_ms=0.0, extra=extra)
     candidates = await ls.fill(request)
     if not candidates:
         raise Refusal(f"nothing was changed: {_WHY[Reason.EMPTY]}")

@@ -5,7 +5,7 @@ No text of a buffer and no fill reaches a log.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,9 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
+from dg_lsp.canvas.extra import takes_extra
 from dg_lsp.context.exclusion import Exclusion, Why
+from dg_lsp.context.extra import NO_EXTRA, Extra
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.auditing import Auditor
 from dg_lsp.engine.engine import Engine
@@ -27,6 +29,7 @@ from dg_lsp.errors import BackendError, DgLspError
 from dg_lsp.postprocess.candidate import Candidate
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.documents import Documents
+from dg_lsp.server.elsewhere import Elsewhere
 from dg_lsp.server.ignored import Ignored
 from dg_lsp.server.lines import Encoding
 from dg_lsp.server.protocol import Protocol
@@ -49,6 +52,7 @@ class Server(LanguageServer):
         self.documents = Documents(Encoding.UTF16)
         self.settings = settings
         self.ignored = Ignored()
+        self.elsewhere = Elsewhere((), lambda: self.documents, self.why_left_out)
         self.acceptance = Acceptance()
         self.status = Status(self.protocol.notify, counts=self._counts)
         self.is_watched = False
@@ -170,9 +174,7 @@ class Server(LanguageServer):
 
     def is_left_out(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this buffer; why is said once."""
-        why = Exclusion(self.settings.exclude).why(snapshot)
-        if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
-            why = Why.IGNORED
+        why = self.why_left_out(snapshot)
         if why is None:
             return False
         if (snapshot.uri, why) not in self._left_out:
@@ -197,6 +199,26 @@ class Server(LanguageServer):
             loop.call_soon_threadsafe(self.log, types.MessageType.Warning, said)
 
         return Auditor(self.settings.audit, complain)
+
+    def why_left_out(self, snapshot: Snapshot) -> Why | None:
+        """Why the model must not see this buffer, None where it may."""
+        why = Exclusion(self.settings.exclude).why(snapshot)
+        if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
+            return Why.IGNORED
+        return why
+
+    def look_into(self, folders: Sequence[str]) -> None:
+        """Takes the workspace's folders over, as URIs."""
+        self.ignored = Ignored(folders)
+        self.elsewhere = Elsewhere(self.ignored.roots, lambda: self.documents, self.why_left_out)
+
+    def extra(self, snapshot: Snapshot, offset: int) -> Extra:
+        """Code from elsewhere for a cursor, where the model is to be shown any."""
+        ready = self._worker.ready if self._worker is not None else None
+        if ready is None or not ready.done() or ready.exception() is not None:
+            return NO_EXTRA
+        is_wanted = takes_extra(ready.result().spec, self.settings.context.when)
+        return self.elsewhere.extra(snapshot, offset, self.settings.context) if is_wanted else NO_EXTRA
 
     def _counts(self) -> dict[str, int]:
         return {"shown": self.acceptance.shown, "accepted": self.acceptance.accepted}

@@ -33,6 +33,7 @@ class EchoEngine(Engine):
             "version": snapshot.version,
             "language": snapshot.language,
             "settings": self.settings.deadline_ms,
+            "extra": [[one.source, one.path, one.text] for one in request.extra.chunks],
         }
         nothing = Timings(0.0, 0.0, 0.0, 0.0, 0.0)
         return FillResult("echo", (Candidate(json.dumps(seen), 0.0),), (), 0, 0, 0.0, 0, 0, nothing)

@@ -1,0 +1,162 @@
+"""What code from elsewhere is worth: the same places filled without any, and with each source of it.
+
+    python benchmarks/context.py SITES.jsonl.gz FILES.jsonl.xz [--limit 300] [--share 0.25] [--model dg-mini]
+
+FILES are whole files, `{"package", "path", "text"}` a line, of the packages that the places are from. Prints a Markdown
+table.
+"""
+
+import argparse
+import json
+import lzma
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import attrs
+
+from dg_lsp.bench.sites import Site, read_sites
+from dg_lsp.cli.loading import open_engine
+from dg_lsp.context.extra import Chunk, Extra, Source
+from dg_lsp.context.similar import most_alike, parts_of, words_of
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.settings import Settings
+from dg_lsp.symbols.imports import imports_of
+from dg_lsp.symbols.workspace import Workspace
+
+NUM_OPEN = 6
+"""Other files of the package that are taken to be open."""
+NEAR = 1200
+"""Characters before and after a place that say what is like it."""
+
+Collect = Callable[[Site], tuple[Chunk, ...]]
+
+
+class Disk:
+    """Files that never change; see `symbols.workspace.Files`."""
+
+    def stamp(self, path: Path) -> object | None:
+        """See `Files`."""
+        return 1 if path.is_file() else None
+
+    def text(self, path: Path) -> str | None:
+        """See `Files`."""
+        return path.read_text(encoding="utf-8")
+
+
+class Sources:
+    """Chunks for a place from its package."""
+
+    def __init__(self, root: Path, files: dict[str, str]) -> None:
+        self._root, self._files = root, files
+        packages = sorted({path.split("/")[0] for path in files})
+        self._workspace = Workspace([root, *(root / package for package in packages)], Disk())
+
+    def none(self, _site: Site) -> tuple[Chunk, ...]:
+        """Nothing."""
+        return ()
+
+    def imports(self, site: Site) -> tuple[Chunk, ...]:
+        """Signatures of what the file imports."""
+        found = self._workspace.definitions(self._root / site.path, imports_of(site.prefix), _near(site))
+        return tuple(Chunk(Source.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
+
+    def open_files(self, site: Site) -> tuple[Chunk, ...]:
+        """Of some files of the package the parts that are most like the place."""
+        words = words_of(_near(site))
+        found = [(path, *most_alike(parts_of(self._files[path]), words)) for path in self._open(site)]
+        found.sort(key=lambda one: -one[1])
+        return tuple(Chunk(Source.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
+
+    def anywhere(self, site: Site) -> tuple[Chunk, ...]:
+        """Of the same files any parts: what similarity is worth."""
+        chance = random.Random(site.id)
+        parts = [(path, chance.choice(parts_of(self._files[path]))) for path in self._open(site)]
+        return tuple(Chunk(Source.OPEN_FILES, path, "\n".join(part.lines)) for path, part in parts)
+
+    def all(self, site: Site) -> tuple[Chunk, ...]:
+        """Both."""
+        return (*self.imports(site), *self.open_files(site))
+
+    def _open(self, site: Site) -> list[str]:
+        package = site.path.split("/")[0]
+        others = sorted(path for path in self._files if path.split("/")[0] == package and path != site.path)
+        return random.Random(site.id).sample(others, min(NUM_OPEN, len(others)))
+
+
+def _near(site: Site) -> str:
+    return site.prefix[-NEAR:] + site.suffix[:NEAR]
+
+
+def _shown(path: Path, root: Path) -> str:
+    return "/".join(path.relative_to(root).parts[-3:])
+
+
+def measure(engine: Engine, sites: list[Site], collect: Collect, share: float) -> tuple[Counter[str], list[bool]]:
+    """Counts over all places, and whether each first line was right."""
+    counts: Counter[str] = Counter()
+    rights = []
+    for site in sites:
+        began = time.perf_counter()
+        chunks = collect(site)
+        counts["ms"] += round(1e3 * (time.perf_counter() - began))
+        request = FillRequest(site.snapshot, site.offset, extra=Extra(chunks, share))
+        result = engine.fill(replace(request, patience_ms=0.0), deadline=float("inf"))
+        is_right = result.text.split("\n")[0].rstrip() == site.want.split("\n")[0].rstrip()
+        rights.append(is_right and bool(result.candidates))
+        counts["shown"] += bool(result.candidates)
+        counts["exact"] += result.text.rstrip() == site.want.rstrip() and bool(result.candidates)
+        counts["with"] += bool(chunks)
+        counts["tokens"] += result.prompt_tokens
+    return counts, rights
+
+
+def main() -> None:
+    """Reads, measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("sites", type=Path)
+    parser.add_argument("files", type=Path)
+    parser.add_argument("--limit", type=int, default=300)
+    parser.add_argument("--share", type=float, default=0.25)
+    parser.add_argument("--model", default="dg-mini")
+    asked = parser.parse_args()
+    with lzma.open(asked.files, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    files = {f"{row['package']}/{row['path']}": row["text"] for row in rows}
+    sites = [site for site in read_sites(asked.sites) if site.path in files]
+    sites = random.Random(0).sample(sites, min(asked.limit, len(sites)))
+    engine = open_engine(attrs.evolve(Settings(), model=asked.model))
+    print("| source | places with any | prompt tokens | shown | exact | first line | gained, lost | ms to collect |")
+    print("|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text, encoding="utf-8")
+        sources = Sources(root, files)
+        before: list[bool] = []
+        for collect in (sources.none, sources.imports, sources.open_files, sources.anywhere, sources.all):
+            counts, rights = measure(engine, sites, collect, asked.share)
+            before = before or rights
+            gained = sum(now and not then for now, then in zip(rights, before, strict=True))
+            lost = sum(then and not now for now, then in zip(rights, before, strict=True))
+            num = len(sites)
+            cells = (
+                collect.__name__,
+                counts["with"],
+                f"{counts['tokens'] / num:.0f}",
+                *(f"{share / num:.1%}" for share in (counts["shown"], counts["exact"], sum(rights))),
+                f"{gained}, {lost}",
+                f"{counts['ms'] / num:.1f}",
+            )
+            print("|", " | ".join(map(str, cells)), "|", flush=True)
+    engine.close()
+
+
+if __name__ == "__main__":
+    main()

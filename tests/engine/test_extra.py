@@ -1,0 +1,69 @@
+"""Code from elsewhere in the engine: seen by the model, kept by the cache, and no obstacle to anything else."""
+
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.context.extra import Chunk, Extra, Source
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.drain import drain
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.settings import FillSettings
+
+EXTRA = Extra((Chunk(Source.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
+BUFFER = "from .tools import clean\n\n\ndef run(text):\n    return \n"
+OFFSET = len(BUFFER) - 1
+
+
+@pytest.fixture
+def seen():
+    return []
+
+
+@pytest.fixture
+def engine(seen):
+    def fill(prefix, _suffix):
+        seen.append(prefix)
+        return "clean(text)" if "def clean(text): ..." in prefix else "text"
+
+    denoiser = ScriptedDenoiser(fill)
+    return Engine(denoiser, denoiser.tokenizer, FillSettings(patience_ms=0, deadline_ms=1e6))
+
+
+def request(text=BUFFER, offset=OFFSET, extra=EXTRA, **more):
+    return FillRequest(Snapshot("file:///pkg/main.py", 0, text), offset, extra=extra, **more)
+
+
+@pytest.mark.parametrize("plan", [plan for plan in PlanName if plan is not PlanName.AUTO])
+def test_every_plan_sees_it(engine, plan):
+    assert engine.fill(request(plan=plan)).text == "clean(text)"
+    assert engine.fill(replace(request(plan=plan), extra=Extra())).text == "text"
+
+
+def test_it_stands_before_the_files_own_path_and_code(engine, seen):
+    engine.fill(request())
+    own = BUFFER[:OFFSET]
+    assert seen[0] == f"# pkg/tools.py\ndef clean(text): ...\n# pkg/main.py\n{own}"
+
+
+def test_a_typed_character_decodes_no_more_than_without_it(engine):
+    engine.fill(request())
+    for size, char in enumerate("clean", 1):
+        text = BUFFER[:OFFSET] + "clean"[:size] + BUFFER[OFFSET:]
+        result = engine.fill(request(text, OFFSET + size))
+        assert result.prompt_tokens - result.cached_tokens <= 16, char
+
+
+def test_no_room_for_it_is_no_error(engine):
+    assert engine.fill(request(extra=Extra(EXTRA.chunks, share=0.0))).text == "text"
+
+
+def test_a_rewrite_sees_it(engine, seen):
+    start = BUFFER.index("return")
+    snapshot = Snapshot("file:///pkg/main.py", 0, BUFFER.replace("return ", "return text"))
+    drain(engine.rewrite(RewriteRequest(snapshot, start, start + 11, deadline_ms=1e6, extra=EXTRA)))
+    assert "def clean(text): ..." in seen[-1]
