@@ -114,7 +114,7 @@ def test_a_warm_site_finds_its_text_in_the_cache():
         denoiser.prefill = lambda slot, ids, prefill=prefill, decoded=decoded: (
             decoded.append(prefill(slot, ids)) or decoded[-1]
         )
-        one = Engine(denoiser, denoiser.tokenizer, FillSettings())
+        one = Engine(denoiser, denoiser.tokenizer, FillSettings(canvas_length=16))
         assert fill_site(one, LINE_END, Asking(is_warm=is_warm), "auto").is_exact
         nums.append(decoded[-1])
     assert nums[1] < 10 < nums[0]

@@ -88,7 +88,9 @@ def test_length_is_the_reason_when_there_might_be_more(ask):
 def test_drafts_replace_each_other_and_the_last_is_judged(ask, path):
     body = {"prompt": "def f(items):\n    return ", "suffix": "\n", "stream": True, "diffusing": True}
     found = [one["choices"][0] for one in chunks(ask("sum(items   ", path, body))]
-    assert [one["text"] for one in found[:-1]] == ["sum(items   "] * (len(found) - 1)
+    drafts = [one["text"] for one in found[:-1]]
+    assert drafts[-1] == "sum(items   "
+    assert all(drafts[-1].startswith(text) for text in drafts)
     assert (found[-1]["text"], found[-1]["finish_reason"]) == ("sum(items)", "stop")
     assert len(found) > 2
 

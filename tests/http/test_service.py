@@ -121,11 +121,21 @@ def test_the_deadline_holds_while_others_are_served(start, gated):
         assert first.result(TIMEOUT).status == 200
 
 
+class Tiring(ScriptedDenoiser):
+    """Quick for so many passes, then slower than any deadline of a test."""
+
+    def predict(self, *args, **kwargs):
+        if self.num_steps == 12:
+            time.sleep(2.5)
+        return super().predict(*args, **kwargs)
+
+
 def test_the_deadline_shows_what_is_settled(start):
-    client = start(ScriptedDenoiser("first = 1\nsecond = 2\nthird = 3", step_seconds=0.02, tokens_per_step=1))
+    text = "first = 1\nsecond = 2\nthird = 3"
     body = {"input_prefix": "def f():\n    pass\n\n", "input_suffix": "\n"}
-    whole = client.post("/infill", body).tree["content"]
-    soon = client.post("/infill", {**body, "t_max_predict_ms": 400}).tree["content"]
+    whole = start(ScriptedDenoiser(text, tokens_per_step=1)).post("/infill", body).tree["content"]
+    tired = start(Tiring(text, tokens_per_step=1))
+    soon = tired.post("/infill", {**body, "t_max_predict_ms": 2000}).tree["content"]
     assert whole.startswith(soon)
     assert 0 < len(soon) < len(whole)
 

@@ -84,7 +84,7 @@ def test_an_item_typed_to_its_end_is_typed_through(desk):
 
 def test_words_are_taken_when_the_rest_is_wrong(desk):
     events, account = desk.typed("x = alpha.beta()\n", at(x_="= alpha.gamma"))
-    assert accepted(events) == [Accepted("a.py:1:3", "alpha.", Level.WORDS, 2, 6, 33 * TICK)]
+    assert accepted(events) == [Accepted("a.py:1:3", "alpha.", Level.WORDS, 2, 6, 34 * TICK)]
     assert account.keys_accepting == 2
     assert account.keystrokes_saved == pytest.approx((17 - 11 - 2) / 17)
 
