@@ -17,7 +17,7 @@ def test_options_stand_over_the_settings():
     settings, complaints = parse_options({"fill": {"deadline_ms": 50}, "runtime": {"threads": 3}}, BASE)
     assert complaints == ()
     assert settings == Settings(
-        "other", FillSettings(deadline_ms=50.0, max_tokens=8), runtime=RuntimeSettings(threads=3)
+        "other", fill=FillSettings(deadline_ms=50.0, max_tokens=8), runtime=RuntimeSettings(threads=3)
     )
 
 
