@@ -13,7 +13,7 @@ from dg_lsp.context.extra import Chunk, by_importance, in_place
 from dg_lsp.context.prompt import Prompt
 
 MIN_ROOM = 16
-"""Tokens under which the rest of a chunk says nothing."""
+"""Tokens under which nothing is worth its place."""
 _HASH = frozenset(
     ("python", "shellscript", "ruby", "perl", "r", "yaml", "toml", "makefile", "dockerfile", "elixir", "julia", "cmake")
 )
@@ -67,12 +67,14 @@ def comment_mark(language: str) -> str:
 
 def _cut(chunk: Chunk, room: int, encode: Encode) -> TokenIds:
     """The chunk, as many of its first lines as there is room for, or nothing."""
+    if room < MIN_ROOM:
+        return NOTHING
     ids = encode(chunk)
     if len(ids) <= room:
         return ids
     lines = chunk.text.split("\n")
-    num = len(lines) * max(0, room) // len(ids)
-    while num > 0 and room >= MIN_ROOM:
+    num = len(lines) * room // len(ids)
+    while num > 0:
         ids = encode(replace(chunk, text="\n".join(lines[:num])))
         if len(ids) <= room:
             return ids

@@ -13,6 +13,7 @@ from dg_lsp.canvas.echo import BufferTokens, Echo
 from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.formats import in_format, layout_of
 from dg_lsp.canvas.layout import Layout
+from dg_lsp.canvas.remembering import RememberingTokenizer
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.place import Place, allowed_lines
@@ -68,6 +69,7 @@ class Engine:
         self._denoiser = denoiser
         self._spec = in_format(denoiser.spec, settings.prompt_format)
         self._tokenizer = tokenizer
+        self._remembering = RememberingTokenizer(tokenizer)
         self._settings = settings
         self._sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
         self.planner = Planner(self._spec, costs, wanted_length=settings.canvas_length)
@@ -222,7 +224,7 @@ class Engine:
         )
         snapshot = request.snapshot
         prompt = replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language, extra=request.extra)
-        layout = layout_of(prompt, self._tokenizer, self.spec, self.spec.max_prompt_tokens)
+        layout = layout_of(prompt, self._remembering, self.spec, self.spec.max_prompt_tokens)
         return layout.in_prompt() if plan.needs_causal_head else layout
 
     def _echo(self, request: FillRequest) -> Echo | None:

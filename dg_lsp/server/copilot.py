@@ -92,7 +92,8 @@ async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
     start, end = document.lines.span(line)
     if not snapshot.text[start:end].strip():
         return []
-    request = RewriteRequest(snapshot, start, end, "", INLINE_EDIT_STRENGTH, INLINE_EDIT_MS)
+    extra = server.extra(snapshot, start)
+    request = RewriteRequest(snapshot, start, end, "", INLINE_EDIT_STRENGTH, INLINE_EDIT_MS, extra=extra)
     try:
         result = await server.rewrite(request)
     except DgLspError as error:
