@@ -119,7 +119,7 @@ def _add_specials(out: gguf.GGUFWriter, stock: str) -> None:
     out.add_bos_token_id(1)
     out.add_eos_token_id(1)
     out.add_add_bos_token(stock == "plain")
-    for key, token in {"pre": 2, "suf": 3, "mid": 4}.items() if stock == "fim" else ():
+    for key, token in {"sep": 0, "pre": 2, "suf": 3, "mid": 4}.items() if stock == "fim" else ():
         out.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
 
 

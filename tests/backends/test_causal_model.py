@@ -3,7 +3,9 @@
 import pytest
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
+from dg_lsp.canvas.extra import takes_extra
 from dg_lsp.canvas.spec import FimOrder, FimTokens, PromptFormat
+from dg_lsp.context.extra import Chunk, Extra, Source
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
@@ -32,6 +34,8 @@ def test_its_special_tokens_are_known(engine):
     is_fim = spec.name == "fim"
     assert spec.prompt_format is (PromptFormat.FIM if is_fim else PromptFormat.PREFIX)
     assert spec.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST) if is_fim else None)
+    assert spec.file_separator_id == (0 if is_fim else None)
+    assert takes_extra(spec, "auto") is is_fim
     assert spec.start_ids == (() if is_fim else (1,))
     assert 1 in spec.end_ids
     assert {0, 2, 3, 4} - {*spec.end_ids} <= {*spec.banned_ids}
@@ -48,6 +52,20 @@ def test_it_is_decoded_token_by_token(engine, text, plan):
     again = engine.fill(request)
     assert again.text == result.text
     assert again.prompt_tokens - again.cached_tokens == 1
+
+
+@pytest.mark.parametrize("plan", [PlanName.CAUSAL, PlanName.LOOKUP])
+def test_code_from_elsewhere_stands_first_and_stays_in_the_cache(engine, plan):
+    extra = Extra((Chunk(Source.GIVEN, "b.py", "def total(items): ...\n"),))
+    buffers = ["a = 1\nx = to", "a = 1\nx = tot"]
+    _, typed = (
+        engine.fill(FillRequest(Snapshot("file:///a.py", 1, text), len(text), plan=plan, extra=extra))
+        for text in buffers
+    )
+    alone = engine.fill(FillRequest(Snapshot("file:///a.py", 1, buffers[1]), len(buffers[1]), plan=plan))
+    assert typed.prompt_tokens > alone.prompt_tokens + 8
+    if engine.spec.fim is not None:  # its suffix comes after the prefix
+        assert typed.prompt_tokens - typed.cached_tokens <= 8
 
 
 @pytest.mark.parametrize("plan", [plan for plan in PlanName if plan.needs_canvas])
