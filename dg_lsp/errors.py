@@ -15,6 +15,7 @@
     │   ├── ModelDownloadError      a model could not be fetched, or what came is not it
     │   └── ModelMemoryError        the model or its cache does not fit
     └── BackendError            the runtime failed while it computed           exit code 3
+        └── RemoteError             the server that should answer is gone, refuses or talks nonsense
 
 A cancelled request is no error: it ends with `concurrent.futures.CancelledError`. Exit code 1 (nothing
 worth showing) is a result, not an error. Foreign exceptions are mapped once, in `backends/`.
@@ -85,3 +86,7 @@ class BackendError(DgLspError):
     """The runtime failed while it computed a step."""
 
     exit_code = 3
+
+
+class RemoteError(BackendError):
+    """The server that answers instead of a model here is gone, too slow, refuses, or does not speak its own API."""

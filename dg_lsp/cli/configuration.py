@@ -6,8 +6,9 @@ from typing import Any
 
 import attrs
 
+from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
-from dg_lsp.settings import Settings, parse_settings, read_settings
+from dg_lsp.settings import AuditSettings, RemoteSettings, Settings, parse_settings, read_settings
 
 FILE_NAME = "dg-lsp.toml"
 
@@ -18,14 +19,22 @@ def settings_file(start: Path) -> Path | None:
 
 
 def overrides(
-    *, model: str | None, gpu_layers: int | None, threads: int | None, prompt_format: str | None = None
+    *,
+    model: str | None,
+    gpu_layers: int | None,
+    threads: int | None,
+    prompt_format: str | None = None,
+    remote: str | None = None,
 ) -> dict[str, Any]:
-    """The settings tree of what was given on the command line."""
+    """The settings tree of what was given on the command line. With a remote server, the model is one of its own."""
     runtime = {"gpu_layers": gpu_layers, "threads": threads}
     tree: dict[str, Any] = {"runtime": {key: value for key, value in runtime.items() if value is not None}}
     if prompt_format is not None:
         tree["fill"] = {"prompt_format": str(prompt_format)}
-    return tree if model is None else {**tree, "model": model}
+    if remote is not None:
+        there = {"url": remote} if model is None else {"url": remote, "model": model}
+        return {**tree, "backend": "remote", "remote": there}
+    return tree if model is None else {**tree, "model": model, "backend": "local"}
 
 
 def configure(over: Mapping[str, Any]) -> Settings:
@@ -42,12 +51,24 @@ def file_settings(path: Path) -> Settings:
     """The file's settings; a relative path of a model in it counts from the file's own directory.
 
     Raises:
-        SettingsError: the file or a value in it is bad.
+        SettingsError: the file or a value in it is bad, or says more than a folder that somebody opens may say.
     """
     settings = read_settings(path)
+    if path.parent != _home() and (settings.remote, settings.audit) != (RemoteSettings(), AuditSettings()):
+        raise SettingsError(
+            f"{path} says remote or audit: a folder that you open must not say where your code goes or which files are"
+            f" written; put that into {FILE_NAME} of your home, into the editor's settings, or pass --remote"
+        )
     if settings.model in known_names():
         return settings
     return attrs.evolve(settings, model=str(path.parent / Path(settings.model).expanduser()))
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # nobody knows where it is
+        return None
 
 
 def _is_file(path: Path) -> bool:

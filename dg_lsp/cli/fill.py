@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.cli.options import Format, GpuLayers, Json, Model, Plan, Threads
+from dg_lsp.cli.options import Format, GpuLayers, Json, Model, Plan, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -22,6 +22,7 @@ def fill(
         typer.Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1; without COL the end of the line."),
     ],
     model: Model = None,
+    remote: Remote = None,
     suffix_lines: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Lines after the cursor's that the model may see.")
     ] = None,
@@ -49,7 +50,9 @@ def fill(
     offset = source.offset_at(location.line, location.column)
     if write:
         source.check_writable()
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, prompt_format=prompt_format))
+    settings = configure(
+        overrides(model=model, gpu_layers=gpu_layers, threads=threads, prompt_format=prompt_format, remote=remote)
+    )
     request = FillRequest(
         source.snapshot(),
         offset,

@@ -115,6 +115,12 @@ def open_engine(settings: Settings) -> Engine:
     Raises:
         ModelError: no such model, broken, unsupported, or no memory for it.
         BackendError: the runtime cannot be loaded.
+        SettingsError: a remote server is wanted, and it is not said where it is or how to get in.
     """
+    if settings.backend == "remote":
+        from dg_lsp.backends.remote import open_remote
+        from dg_lsp.engine.remote import RemoteEngine
+
+        return RemoteEngine(open_remote(settings.remote), settings.fill)
     denoiser = open_denoiser(load_model(settings), settings)
     return Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Model, Threads
+from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
 from dg_lsp.errors import SettingsError, UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ def lsp(
     stdio: Annotated[bool, typer.Option("--stdio", help="Speak over standard input and output; the default.")] = False,
     tcp: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen there for one client.")] = None,
     model: Model = None,
+    remote: Remote = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
@@ -27,7 +28,7 @@ def lsp(
     if stdio and tcp is not None:
         raise UsageError("--stdio and --tcp exclude each other: give one of them")
     address = None if tcp is None else parse_address(tcp)
-    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads)
+    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
     settings = _settings(over)
 
     def open_engine(merged: "Settings") -> "Engine":

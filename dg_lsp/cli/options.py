@@ -17,6 +17,9 @@ GpuLayers = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", help="CPU threads of a step; 0 measures and takes the fastest.")
 ]
+Remote = Annotated[
+    str | None, typer.Option("--remote", metavar="URL", help="Ask the server there instead of a model here.")
+]
 Plan = Annotated[PlanName | None, typer.Option("--plan", help="How a fill is decoded, instead of what is set.")]
 Format = Annotated[
     PromptFormat | None,

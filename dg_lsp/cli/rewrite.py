@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
+from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.cli.location import Lines
@@ -27,6 +27,7 @@ def rewrite(
         float, typer.Option(metavar="0..1", help="Share of the tokens that is given up; 1 starts from nothing.")
     ] = 1.0,
     model: Model = None,
+    remote: Remote = None,
     deadline: Annotated[
         float | None, typer.Option(min=1, metavar="MS", help="Give up after this time, load not counted.")
     ] = None,
@@ -48,7 +49,7 @@ def rewrite(
     start, end = source.offset_at(place.first, 1), source.offset_at(place.last, None)
     if write:
         source.check_writable()
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Model, Threads
+from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
 from dg_lsp.errors import InputFileError
 
 KEY_VARIABLE = "DG_LSP_API_KEY"
@@ -27,6 +27,7 @@ def serve(
         list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may ask from a browser.")
     ] = None,
     model: Model = None,
+    remote: Remote = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
@@ -36,7 +37,7 @@ def serve(
     from dg_lsp.http.gate import Rules, allowed_hosts
     from dg_lsp.http.listening import Address, Listening
 
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     rules = Rules(
         api_key=read_key(api_key_file),
         hosts=allowed_hosts(host, allow_host or ()),

@@ -21,7 +21,7 @@ class Enough:
         if draft.is_ended or len(draft.ids) >= self._limits.max_tokens:
             return True
         text = self._tokenizer.decode(draft.ids).decode("utf-8", "replace")
-        return self._has_lines(text) or _loops(text) or self._stop_at(text) is not None
+        return says_enough(text, self._limits) or self._stop_at(text) is not None
 
     def fill(self, draft: Draft) -> bytes:
         """What may be judged of the draft: a last line that was broken off is left out where whole ones precede it."""
@@ -53,13 +53,16 @@ class Enough:
         at = f"\n{text}".find(f"\n{self._stop}")
         return max(0, at - 1) if at >= 0 else None
 
-    def _has_lines(self, text: str) -> bool:
-        whole, line_end, _ = text.rpartition("\n")
-        if not line_end:
-            return False
-        max_lines = self._limits.max_lines
-        has_all = max_lines is not None and text.count("\n") >= max_lines
-        return has_all or (bool(whole.strip()) and not self._limits.is_patient())
+
+def says_enough(text: str, limits: Limits) -> bool:
+    """It has the lines that may be shown, or whole ones and took long, or goes in circles."""
+    if _loops(text):
+        return True
+    whole, line_end, _ = text.rpartition("\n")
+    if not line_end:
+        return False
+    has_all = limits.max_lines is not None and text.count("\n") >= limits.max_lines
+    return has_all or (bool(whole.strip()) and not limits.is_patient())
 
 
 def _loops(text: str) -> bool:

@@ -139,7 +139,7 @@ class Rewriting:
         """The stretch is a hole like any other, as many lines as it had at most."""
         snapshot = request.snapshot
         old = snapshot.text[request.start : request.end]
-        before = snapshot.text[: request.start] + _as_comment(request)
+        before = snapshot.text[: request.start] + as_comment(request)
         text = before + snapshot.text[request.end :]
         result = yield from self._fill(
             FillRequest(
@@ -229,7 +229,7 @@ class Rewriting:
         around = replace(snapshot, text=snapshot.text[: request.start] + snapshot.text[request.end :])
         chars = self._spec.max_prompt_tokens * CHARS_PER_TOKEN
         prompt = prompt_at(around, request.start, prefix_chars=chars, suffix_chars=chars // 3)
-        comment = "" if is_instructed else _as_comment(request)
+        comment = "" if is_instructed else as_comment(request)
         return replace(
             prompt,
             prefix=prompt.prefix + comment,
@@ -263,7 +263,7 @@ def without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
     return start + len(old) - len(old.lstrip()), start + len(old.rstrip())
 
 
-def _as_comment(request: RewriteRequest) -> str:
+def as_comment(request: RewriteRequest) -> str:
     """The instruction for a model that knows code only: a comment above, where the stretch begins a line."""
     instruction = " ".join(request.instruction.split())
     comment = language_of(request.snapshot.language).comment

@@ -22,11 +22,11 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.jobs import Spent
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.result import Frame
+from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
 from dg_lsp.engine.worker import Worker
-from dg_lsp.errors import BackendError, DgLspError
-from dg_lsp.postprocess.candidate import Candidate
+from dg_lsp.errors import BackendError, DgLspError, RemoteError
+from dg_lsp.postprocess.candidate import Candidate, Reason
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.documents import Documents
 from dg_lsp.server.elsewhere import Elsewhere
@@ -69,6 +69,8 @@ class Server(LanguageServer):
         self._open_engine = open_engine
         self._worker: Worker | None = None
         self._auditor = Auditor(settings.audit)
+        self._is_troubled = False
+        """The server that answers for us does not."""
 
     def log(self, kind: types.MessageType, message: str) -> None:
         """One line in the client's log of this server."""
@@ -125,8 +127,9 @@ class Server(LanguageServer):
         if isinstance(result, BaseException):
             # why the model could not be opened was said when that became known
             if result is not self._worker.ready.exception():
-                self.log(types.MessageType.Error, f"fill failed: {_said(result)}")
+                self._tell_failure(result)
             return ()
+        self._tell_success(result)
         return result.candidates
 
     async def rewrite(
@@ -219,6 +222,22 @@ class Server(LanguageServer):
             return NO_EXTRA
         is_wanted = takes_extra(ready.result().spec, self.settings.context.when)
         return self.elsewhere.extra(snapshot, offset, self.settings.context) if is_wanted else NO_EXTRA
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """A server that is in trouble is in trouble at every key: its state shows it, and the log says it once."""
+        if isinstance(error, RemoteError):
+            self.status.change(state=State.ERROR, message=_said(error))
+            if self._is_troubled:
+                return
+            self._is_troubled = True
+        self.log(types.MessageType.Error, f"fill failed: {_said(error)}")
+
+    def _tell_success(self, result: FillResult) -> None:
+        is_answer = bool(result.candidates) or all(one.reason is not Reason.UNFINISHED for one in result.rejections)
+        if self._is_troubled and is_answer and not result.is_cached:
+            self._is_troubled = False
+            self.status.change(state=State.READY, message="")
+            self.log(types.MessageType.Info, "the server answers again")
 
     def _counts(self) -> dict[str, int]:
         return {"shown": self.acceptance.shown, "accepted": self.acceptance.accepted}

@@ -1,0 +1,157 @@
+"""The command line and the language server, asking `dg-lsp serve` with the bundled model over a real socket."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from http_server import Starter
+from lying_server import LyingServer, endless, reply, silent
+
+from dg_lsp.cli import loading, run
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+@pytest.fixture(scope="module")
+def served():
+    """Where a server with the bundled model is."""
+    starter = Starter()
+    client = starter(open_engine=loading.open_engine)
+    yield f"http://127.0.0.1:{client.port}"
+    starter.stop()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home with a settings file: `home(api="infill")`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def call(**remote):
+        lines = ["[remote]", *(f"{key} = {json.dumps(value)}" for key, value in remote.items())]
+        (tmp_path / "dg-lsp.toml").write_text("\n".join(lines))
+
+    return call
+
+
+def printed(capsys, *arguments):
+    code = run([*map(str, arguments)])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("api", ["completions", "infill"])
+def test_a_fill_is_what_the_server_would_say(served, home, capsys, api):
+    home(api=api)
+    place = f"{SAMPLES / 'shapes.py'}:11"
+    code, here = printed(capsys, "fill", place, "--json")
+    assert code == 0
+    code, there = printed(capsys, "fill", place, "--json", "--remote", served)
+    assert (code, there["model"]) == (0, "dg-mini")
+    assert there["text"] == here["text"]
+    assert there["prompt_tokens"] > 0
+
+
+def test_a_rewrite_is_written(served, home, capsys, tmp_path):
+    source = tmp_path / "shapes.py"
+    source.write_text((SAMPLES / "shapes.py").read_text())
+    code = run(["rewrite", f"{source}:13-13", "--remote", served, "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert code == (1 if said["rejected"] else 0)
+    assert said["model"] == "dg-mini"
+
+
+def test_a_chat_that_the_server_cannot_have_is_one_line(served, home, capsys):
+    home(api="chat")
+    assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--remote", served]) == 3
+    [line] = capsys.readouterr().err.splitlines()
+    assert "status 501" in line
+
+
+def test_a_server_that_is_gone_is_one_line(home, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--remote", f"http://127.0.0.1:{port}"]) == 3
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"127.0.0.1:{port}: nobody answers there" in line
+
+
+def test_a_folder_may_not_say_where_its_code_goes(served, home, capsys, tmp_path, monkeypatch):
+    (tmp_path / "repository").mkdir()
+    monkeypatch.chdir(tmp_path / "repository")
+    for table in (f'backend = "remote"\n[remote]\nurl = "{served}"\n', '[audit]\npath = "x"\n'):
+        (tmp_path / "repository" / "dg-lsp.toml").write_text(table)
+        assert run(["fill", f"{SAMPLES / 'shapes.py'}:11"]) == 2
+        assert "must not say" in capsys.readouterr().err
+
+
+def test_the_runtime_is_not_loaded_for_a_remote_model(served, tmp_path):
+    code = (
+        "import sys; from dg_lsp.cli import run;"
+        f" code = run(['fill', {str(SAMPLES / 'shapes.py')!r} + ':11', '--json', '--remote', {served!r}]);"
+        " sys.exit(code or ('llama_cpp' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        cwd=SAMPLES.parent,
+        env={**os.environ, "HOME": str(tmp_path)},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def choice(text):
+    return json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]})
+
+
+EAGER = {"type_through": False, "speculate": False, "deadline_ms": 60_000}
+LIES = [
+    pytest.param(reply("<html>", kind="text/html"), "a page of text/html", id="a page"),
+    pytest.param(reply("}"), "no JSON", id="no JSON"),
+    pytest.param(endless(b"data: x"), "does not end", id="endless"),
+    pytest.param(b"", "the connection broke", id="gone"),
+]
+
+
+@pytest.mark.parametrize(("lie", "said"), LIES)
+def test_trouble_is_shown_and_said_once_and_completions_resume(launcher, lie, said):
+    server = LyingServer(reply(choice("total")), lie, lie, lie, reply(choice("total")))
+    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
+    remote = {"retries": 0, "pause_ms": 200.0}
+    client.handshake(options={"editorInfo": {"name": "e", "version": "1"}, "fill": EAGER, "remote": remote})
+    client.open("secret_text = ")
+    assert [item["insertText"] for item in client.items(client.complete(0, 14))] == ["total"]
+    for _ in range(3):
+        assert client.items(client.complete(0, 14)) == []
+    # left alone now: answered at once, and by nobody
+    assert client.items(client.complete(0, 14)) == []
+    client.wait_until(lambda: client.told("didChangeStatus")[-1]["kind"] == "Error")
+    assert said in client.told("didChangeStatus")[-1]["message"]
+    client.wait_until(lambda: client.items(client.complete(0, 14)))
+    client.wait_log("the server answers again")
+    client.wait_until(lambda: client.told("didChangeStatus")[-1]["kind"] == "Normal")
+    failures = [one for one in client.told("window/logMessage") if "fill failed" in one["message"]]
+    assert len(failures) == 1
+    assert said in failures[0]["message"]
+    assert "secret_text" not in client.stderr + json.dumps(client.told("window/logMessage"))
+    assert client.leave() == 0
+    client.check()
+    server.close()
+
+
+def test_a_stale_request_hangs_up(launcher):
+    server = LyingServer(silent, reply(choice("total")))
+    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
+    client.handshake(options={"fill": EAGER})
+    client.open("x = ")
+    stale = client.complete(0, 4)
+    client.wait_until(lambda: server.requests)
+    client.cancel(stale)
+    assert server.left.wait(30)
+    assert client.leave() == 0
+    server.close()

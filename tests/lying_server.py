@@ -1,0 +1,117 @@
+"""Servers that do what they should not, over a real socket."""
+
+import socket
+import threading
+from contextlib import suppress
+
+TIMEOUT = 30
+
+
+class LyingServer:
+    """Answers each connection with `answers[n]`, the last one again and again; a callable gets the socket."""
+
+    def __init__(self, *answers):
+        self.answers = answers
+        self.requests = []
+        self.left = threading.Event()
+        """A client hung up before the answer was over."""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._is_closed = False
+        self._open = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def close(self):
+        self._is_closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._thread.join(TIMEOUT)
+
+    def _serve(self):
+        while not self._is_closed:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection):
+        with suppress(OSError):
+            request = _request(connection)
+            if not request:
+                return
+            self.requests.append(request)
+            answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
+            if callable(answer):
+                answer(self, connection)
+            else:
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            connection.close()
+
+
+def _request(connection):
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = connection.recv(65536)
+        if not chunk:
+            return b""
+        data += chunk
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def reply(body, status="200 OK", kind="application/json", **headers):
+    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    data = body if isinstance(body, bytes) else body.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n{more}"
+    return head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def events(*data):
+    body = "".join(f"data: {one}\n\n" for one in data)
+    return reply(body, kind="text/event-stream")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+def endless(chunk, pause=0.0):
+    """An event stream that goes on as long as somebody listens."""
+
+    def answer(server, connection):
+        connection.sendall(HEAD)
+        waiting = threading.Event()
+        try:
+            while True:
+                connection.sendall(chunk)
+                waiting.wait(pause)
+        except OSError:
+            server.left.set()
+
+    return answer
+
+
+def silent(server, connection):
+    """Takes the request and says nothing."""
+    connection.settimeout(TIMEOUT)
+    with suppress(OSError):
+        if not connection.recv(1):
+            server.left.set()
