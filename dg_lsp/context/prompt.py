@@ -27,5 +27,5 @@ class Prompt:
 
 
 def shown_path(uri: str) -> str:
-    """The last parts of a document's path: enough to tell what it is, and not where it lies."""
-    return "/".join(unquote(urlsplit(uri).path).split("/")[-PATH_PARTS:]).lstrip("/")
+    """The last parts of a document's path, on one line: enough to tell what it is, and not where it lies."""
+    return " ".join("/".join(unquote(urlsplit(uri).path).split("/")[-PATH_PARTS:]).lstrip("/").split())

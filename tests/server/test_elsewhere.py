@@ -244,6 +244,13 @@ def test_other_documents_have_lines_of_their_own(session):
     assert session.chunks("main.py") == [(Source.OPEN_FILES, "total:\n    price = amount\n")]
 
 
+def test_a_path_is_one_line_whatever_a_file_is_called(session):
+    session.open("a\nimport os # .py", "total = price\n")
+    session.open("main.py", "total = price\n")
+    [chunk] = session.extra("main.py").chunks
+    assert chunk.path.endswith("/a import os # .py")
+
+
 def test_a_document_without_a_path_is_as_good_as_any(session):
     session.open("b.py", "total = price\n")
     snapshot = replace(session.documents.get(session.uri("b.py")).snapshot(), uri="untitled:Untitled-1")
