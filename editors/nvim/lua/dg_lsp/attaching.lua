@@ -16,17 +16,6 @@ M.is_on = true
 ---@type integer[]
 local deaths = {}
 
---- Neovim asks after a key only: a server that comes while its user types would wait for the next one.
-local function wake(bufnr)
-  if options.is_native() and vim.api.nvim_get_mode().mode:sub(1, 1) == "i" then
-    pcall(vim.api.nvim_exec_autocmds, "CursorMovedI", {
-      group = "nvim.lsp.inline_completion:" .. bufnr,
-      buffer = bufnr,
-      modeline = false,
-    })
-  end
-end
-
 ---@param client_id integer
 ---@param bufnr integer
 function M.attach(client_id, bufnr)
@@ -45,8 +34,9 @@ function M.attach(client_id, bufnr)
   vim.schedule(function()
     if bufnr == vim.api.nvim_get_current_buf() then
       client_of.focus(bufnr)
+      -- and asks after a key only: a server that comes while its user types would wait for the next one
       vim.schedule(function()
-        wake(bufnr)
+        shown.wake(bufnr)
       end)
     end
   end)

@@ -7,9 +7,11 @@ local M = {}
 --- What a key does while nothing is shown.
 local function otherwise(key)
   if key:lower() == "<tab>" and vim.snippet and vim.snippet.active({ direction = 1 }) then
-    return "<Cmd>lua vim.snippet.jump(1)<CR>"
+    vim.snippet.jump(1)
+  else
+    -- before whatever was typed after it
+    vim.api.nvim_feedkeys(vim.keycode(key), "in", false)
   end
-  return key
 end
 
 --- Whether the key is free, or only does what Neovim itself gives it.
@@ -27,8 +29,10 @@ function M.map(bufnr)
     for action, key in pairs(wanted or {}) do
       if key and key ~= "" and is_free(key) then
         vim.keymap.set("i", key, function()
-          return require("dg_lsp")[action]() and "" or otherwise(key)
-        end, { buffer = bufnr, expr = true, desc = "dg-lsp: " .. action:gsub("_", " ") })
+          if not require("dg_lsp")[action]() then
+            otherwise(key)
+          end
+        end, { buffer = bufnr, desc = "dg-lsp: " .. action:gsub("_", " ") })
       end
     end
   end)

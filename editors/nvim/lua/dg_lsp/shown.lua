@@ -18,27 +18,62 @@ local shown = {}
 
 local native = vim.lsp.inline_completion
 
+local function native_namespace()
+  return native and vim.api.nvim_get_namespaces()["nvim.lsp.inline_completion"]
+end
+
 local function clear_native(bufnr)
-  local namespace = native and vim.api.nvim_get_namespaces()["nvim.lsp.inline_completion"]
+  local namespace = native_namespace()
   if namespace then
     vim.api.nvim_buf_clear_namespace(bufnr, namespace, 0, -1)
   end
 end
 
---- Has Neovim forget what it draws, too, then calls `act`; its own scheduling is kept to.
-local function without_native(bufnr, act)
-  local is_there = native
-    and native.get({
+--- What Neovim draws; another server's, perhaps.
+local function drawn_by_native(bufnr)
+  local mark = vim.api.nvim_buf_get_extmarks(bufnr, native_namespace(), 0, -1, { details = true })[1]
+  if not mark then
+    return nil
+  end
+  local lines = { mark[4].virt_text, unpack(mark[4].virt_lines or {}) }
+  return table.concat(
+    vim.tbl_map(function(chunks)
+      return chunks[1][1]
+    end, lines),
+    "\n"
+  )
+end
+
+--- Neovim forgets what it drew, an event later, and the request it was about to make with it: so it is woken again.
+local function forget_native(bufnr)
+  clear_native(bufnr)
+  if native then
+    native.get({
       bufnr = bufnr,
-      on_accept = function(other)
-        local ours = client_of.of(bufnr)
-        if ours and other.client_id ~= ours.id then
-          return other
-        end
-        act()
+      on_accept = function()
+        M.wake(bufnr)
       end,
     })
-  if not is_there then
+  end
+end
+
+--- Has Neovim ask, as after a key.
+---@param bufnr integer
+function M.wake(bufnr)
+  if native and vim.api.nvim_get_mode().mode:sub(1, 1) == "i" then
+    pcall(vim.api.nvim_exec_autocmds, "CursorMovedI", {
+      group = "nvim.lsp.inline_completion:" .. bufnr,
+      buffer = bufnr,
+      modeline = false,
+    })
+  end
+end
+
+--- At once; or an event later, where an `expr` mapping allows no change.
+local function unlocked(act)
+  local is_done, err = pcall(act)
+  if not is_done then
+    assert(tostring(err):find("E565", 1, true), err)
     vim.schedule(act)
   end
 end
@@ -74,15 +109,8 @@ function M.own(bufnr, text_before)
   if #state.items > 1 and item_of.rest(state.items[1]) == text_before then
     state.index = 2
   end
-  if not native then
-    M.refresh(bufnr)
-    return
-  end
-  without_native(bufnr, function()
-    if shown[bufnr] then
-      M.refresh(bufnr)
-    end
-  end)
+  forget_native(bufnr)
+  M.refresh(bufnr)
 end
 
 --- The fill that the user sees, if it still is one at the cursor.
@@ -128,30 +156,40 @@ function M.choose(bufnr, step)
   M.refresh(bufnr)
 end
 
---- Takes the fill or a part of it, once the key that asks for it is through.
+local function take(bufnr, how)
+  local item = M.current(bufnr)
+  if not item then
+    return
+  end
+  local is_done = item_of.take(item, how)
+  forget_native(bufnr)
+  if is_done then
+    M.forget(bufnr)
+    if item.lsp.command then
+      client_of.run(item.client, item.lsp.command, bufnr)
+    end
+  else
+    local told = { item = item.lsp, acceptedLength = positions.utf16_length(item.before) }
+    client_of.notify(item.client, "textDocument/didPartiallyAcceptCompletion", told)
+    shown[bufnr] = { items = { item }, index = 1, is_native = false }
+    M.refresh(bufnr)
+  end
+end
+
+--- Takes the fill or a part of it.
 ---@param bufnr integer
 ---@param how "all"|"word"|"line"
 ---@return boolean is_there
 function M.take(bufnr, how)
-  if not M.current(bufnr) then
+  local item = M.current(bufnr)
+  if not item then
     return false
   end
-  without_native(bufnr, function()
-    local item = M.current(bufnr)
-    if not item then
-      return
-    end
-    if item_of.take(item, how) then
-      M.forget(bufnr)
-      if item.lsp.command then
-        client_of.run(item.client, item.lsp.command, bufnr)
-      end
-    else
-      local told = { item = item.lsp, acceptedLength = positions.utf16_length(item.before) }
-      client_of.notify(item.client, "textDocument/didPartiallyAcceptCompletion", told)
-      shown[bufnr] = { items = { item }, index = 1, is_native = false }
-      M.refresh(bufnr)
-    end
+  if shown[bufnr].is_native and drawn_by_native(bufnr) ~= item_of.rest(item) then
+    return native.get({ bufnr = bufnr })
+  end
+  unlocked(function()
+    take(bufnr, how)
   end)
   return true
 end
@@ -162,8 +200,11 @@ function M.dismiss(bufnr)
   if not M.current(bufnr) then
     return false
   end
-  without_native(bufnr, function()
+  unlocked(function()
     M.forget(bufnr)
+    if native then
+      native.get({ bufnr = bufnr, on_accept = function() end })
+    end
   end)
   return true
 end
