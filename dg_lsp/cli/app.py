@@ -9,6 +9,7 @@ from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
 from dg_lsp.cli.lsp import lsp
 from dg_lsp.cli.models import app as models
+from dg_lsp.cli.reporting import report
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.serve import serve
 
@@ -25,6 +26,7 @@ app.command("rewrite")(rewrite)
 app.command("lsp")(lsp)
 app.command("serve")(serve)
 app.command("doctor")(doctor)
+app.command("report")(report)
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")
 

@@ -3,6 +3,7 @@
 Several processes may write the same file: a line is one write at its end, and only who holds the lock renames files.
 """
 
+import glob
 import json
 import os
 import threading
@@ -76,7 +77,7 @@ class AuditRecord:
         Raises:
             ValueError: it is no such line.
         """
-        tree = json.loads(line)
+        tree = json.loads(line, parse_constant=_no_number)
         try:
             record = cls(**{name: tree[name] for name in cls.__dataclass_fields__ if name in tree})
         except TypeError as error:
@@ -85,6 +86,10 @@ class AuditRecord:
         if wrong:
             raise ValueError(f"{', '.join(wrong)} of another type")
         return record
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def _kinds(kind: type[AuditRecord]) -> Iterator[tuple[str, tuple[type, ...]]]:
@@ -143,6 +148,23 @@ class AuditLog:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
+
+
+def read_records(path: Path) -> tuple[list[AuditRecord], int]:
+    """The records of a log and of the files put aside from it, oldest first; and how many lines are none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    older = [file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdigit()]
+    records, num_bad = [], 0
+    for file in (*sorted(older, key=lambda file: -int(file.suffix[1:])), path):
+        for line in file.read_bytes().splitlines():
+            try:
+                records.append(AuditRecord.parse(line))
+            except ValueError:
+                num_bad += 1
+    return records, num_bad
 
 
 def _size(path: Path) -> int:

@@ -31,7 +31,17 @@ def test_a_line_of_a_later_version_is_read():
 
 
 @pytest.mark.parametrize(
-    "line", ["", "[]", "{}", '"x"', "{", '{"time":1}', RECORD.line().replace(b'"steps":0', b'"steps":"0"')]
+    "line",
+    [
+        "",
+        "[]",
+        RECORD.line().replace(b"0.123457", b"NaN"),
+        "{}",
+        '"x"',
+        "{",
+        '{"time":1}',
+        RECORD.line().replace(b'"steps":0', b'"steps":"0"'),
+    ],
 )
 def test_what_is_no_record_is_refused(line):
     with pytest.raises(ValueError, match=r".+"):

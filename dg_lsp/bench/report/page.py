@@ -5,6 +5,7 @@ Its content policy allows its own style and script, by their hashes, and nothing
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
 from operator import attrgetter
@@ -38,13 +39,22 @@ def check_report_path(path: Path) -> None:
 
 
 def write_report(path: Path, report: Report) -> None:
+    """Writes a report's page, as `write_page` does.
+
+    Raises:
+        InputFileError: it cannot be written there.
+    """
+    write_page(path, page(report))
+
+
+def write_page(path: Path, text: str) -> None:
     """Writes the page at once, or leaves what is there. A link stays one, and so does a device or a pipe.
 
     Raises:
         InputFileError: it cannot be written there.
     """
     check_report_path(path)
-    data = page(report).encode()
+    data = text.encode()
     try:
         target = path.resolve()
         if target.exists() and not target.is_file():
@@ -57,19 +67,24 @@ def write_report(path: Path, report: Report) -> None:
 
 def page(report: Report) -> str:
     """The whole page."""
+    return document(report.title, report.date, lead(report.attempts, report.baseline), _notes(report), _listed(report))
+
+
+def document(title: str, date: str, lead: Html, notes: Html, listed: Sequence[tuple[str, str, Html]]) -> str:
+    """A page of sections: anchor, heading and content, in reading order; those without content are left out."""
     style, script = (_asset(name) for name in ("report.css", "report.js"))
     return Template(_asset("report.html")).substitute(
-        title=escape(report.title),
-        date=escape(report.date),
+        title=escape(title),
+        date=escape(date),
         version=escape(__version__),
         style=style,
         style_hash=_hash(style),
         script=script,
         script_hash=_hash(script),
-        lead=lead(report.attempts, report.baseline),
-        notes=_notes(report),
-        contents=_contents(report),
-        sections=join(section for _, _, section in _sections(report)),
+        lead=lead,
+        notes=notes,
+        contents=join(element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in _sections(listed)),
+        sections=join(section for _, _, section in _sections(listed)),
     )
 
 
@@ -84,9 +99,8 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _sections(report: Report) -> list[tuple[str, str, Html]]:
-    """Anchor, heading and content, in reading order; those without content are left out."""
-    listed = [
+def _listed(report: Report) -> list[tuple[str, str, Html]]:
+    return [
         ("numbers", "Numbers", _numbers(report)),
         ("charts", "Time and steps", _charts(report)),
         ("films", "Films", join((legend(), films(report.films))) if report.films else Html()),
@@ -94,15 +108,14 @@ def _sections(report: Report) -> list[tuple[str, str, Html]]:
         ("machine", "Machine and options", _machine(report)),
         ("definitions", "What each number says", definitions()),
     ]
+
+
+def _sections(listed: Sequence[tuple[str, str, Html]]) -> list[tuple[str, str, Html]]:
     return [
         (name, heading, element("section", element("h2", heading, id=name), content, aria_labelledby=name))
         for name, heading, content in listed
         if content
     ]
-
-
-def _contents(report: Report) -> Html:
-    return join(element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in _sections(report))
 
 
 def _notes(report: Report) -> Html:
