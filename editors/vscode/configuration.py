@@ -1,13 +1,14 @@
 """Writes the server's settings into the extension's package.json: `python editors/vscode/configuration.py`.
 
 The extension's own settings are written here; all others come from the tree in `dg_lsp/settings.py`. What only `dg-lsp
-serve` reads is left out.
+serve` reads, or what is read before an editor says anything, is left out.
 """
 
 import ast
 import inspect
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dg_lsp import __version__, settings
 from dg_lsp.settings import Settings
 
 PACKAGE = Path(__file__).with_name("package.json")
-NOT_IN_EDITORS = ("http",)
+NOT_IN_EDITORS = ("http", "daemon")
 OWN: dict[str, dict[str, Any]] = {
     "dg-lsp.enable": {
         "type": "boolean",
@@ -56,7 +57,7 @@ def sentences(kind: type) -> dict[str, str]:
     ]
     return {
         line.target.id: after.value.value
-        for line, after in zip(body, body[1:], strict=False)
+        for line, after in pairwise(body)
         if isinstance(line, ast.AnnAssign)
         and isinstance(line.target, ast.Name)
         and isinstance(after, ast.Expr)

@@ -61,9 +61,9 @@ export class Denoising implements vscode.Disposable {
 </head>
 <body>
 <header><span id="file"></span><span id="step"></span></header>
-<pre id="canvas"></pre>
+<div id="canvas"></div>
 <p id="hint">Type in a file that dg-lsp completes: each pass of the model is drawn here, uncertain tokens faint,
-accepted ones bold.</p>
+accepted ones framed.</p>
 <script nonce="${nonce}" src="${at("dist", "view.js")}"></script>
 </body>
 </html>`;

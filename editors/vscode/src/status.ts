@@ -71,8 +71,9 @@ export class StatusBar implements vscode.Disposable {
     // how many were shown is not ours to tell: VS Code says it to its own extensions only
     const counts = accepted ? [`${accepted} accepted`] : [];
     const said = isWorking ? "thinking" : state;
-    this.item.tooltip = [`dg-lsp: ${said}`, this.status.message, ...counts].filter(Boolean).join("\n");
-    this.item.accessibilityInformation = { label: `dg-lsp ${said} ${model ?? ""}`.trim() };
+    const sentences = [`dg-lsp: ${said}`, this.status.message, ...counts].filter(Boolean);
+    this.item.tooltip = sentences.join("\n");
+    this.item.accessibilityInformation = { label: sentences.join(", ") };
   }
 
   dispose(): void {

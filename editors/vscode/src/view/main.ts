@@ -1,4 +1,4 @@
-/** Draws frames inside the webview. */
+/** Draws frames inside the webview: a row for each step of the newest fill. */
 
 import type { Frame } from "./frame";
 
@@ -8,7 +8,14 @@ window.addEventListener("message", ({ data }: MessageEvent<Frame>) => {
   byId("hint").hidden = true;
   byId("file").textContent = decodeURIComponent(data.uri.split("/").pop() ?? "");
   byId("step").textContent = data.block ? `canvas ${data.block + 1}, step ${data.step}` : `step ${data.step}`;
-  byId("canvas").replaceChildren(...data.cells.map(drawn));
+  if (data.step <= 1 && data.block === 0) {
+    byId("canvas").replaceChildren();
+  }
+  const row = document.createElement("div");
+  row.className = "row";
+  row.replaceChildren(...data.cells.map(drawn));
+  byId("canvas").append(row);
+  row.scrollIntoView({ block: "nearest" });
 });
 
 function drawn(cell: Frame["cells"][number]): HTMLElement {
@@ -18,7 +25,7 @@ function drawn(cell: Frame["cells"][number]): HTMLElement {
     span.classList.add("end");
   }
   // a canvas is fixed in length: what has no text of its own still takes its place
-  span.textContent = cell.isEnd ? "∎" : cell.text || "·";
+  span.textContent = cell.isEnd ? "∎" : cell.text.replaceAll("\n", "↵") || "·";
   span.style.opacity = String(0.35 + 0.65 * Math.min(Math.max(cell.confidence, 0), 1));
   span.title = `${Math.round(cell.confidence * 100)} %`;
   return span;

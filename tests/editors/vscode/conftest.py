@@ -1,0 +1,112 @@
+"""One VS Code for all tests, with a folder and a server for each."""
+
+import json
+import os
+import stat
+import sys
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from chromium import start_browser
+from code_server import ROOT, CodeServer, Window
+
+PICTURES = ROOT / "docs/img"
+EAGER = {"dg-lsp.fill.deadline_ms": 60_000, "dg-lsp.fill.min_chance": 0}
+"""However busy the machine is, and however unsure the model."""
+REAL = '-m dg_lsp "$@"'
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    browser = start_browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def code_server(tmp_path_factory):
+    server = CodeServer(tmp_path_factory.mktemp("code-server"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def open_window(code_server, browser, tmp_path):
+    """A window on a folder of one file; its `.venv` has a `dg-lsp`, the real one or one that says what it is told."""
+    return partial(opened, code_server, browser, tmp_path / "project")
+
+
+@pytest.fixture(scope="module")
+def open_shared_window(code_server, browser, tmp_path_factory):
+    """One for all tests of a module, as long as none of them opens another."""
+    return partial(opened, code_server, browser, tmp_path_factory.mktemp("shared") / "project")
+
+
+def opened(code_server, browser, folder, text="", *, fill=None, settings=None, has_server=True):
+    (folder / ".vscode").mkdir(parents=True)
+    (folder / ".vscode/settings.json").write_text(json.dumps({**EAGER, **(settings or {})}))
+    if has_server:
+        write_program(folder / ".venv/bin/dg-lsp", *program(fill))
+    file = folder / "main.py"
+    file.write_text(text, encoding="utf-8", newline="")
+    browser.renew()
+    window = Window(browser, code_server, folder, file)
+    if has_server:
+        window.until_status("scripted" if fill else "dg-mini")
+    return window
+
+
+def program(fill):
+    if fill is None:
+        return {}, f"{sys.executable} {REAL}"
+    scripted = ROOT / "tests/e2e/scripted_server.py"
+    return {"DG_TEST_FILL": fill}, f"{sys.executable} {scripted} fill"
+
+
+def write_program(path, env, command):
+    """A shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    given = " ".join(f"{name}='{value}'" for name, value in {"PYTHONPATH": ROOT, **env}.items())
+    path.write_text(f"#!/bin/sh\nexec env {given} {command}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def install_program():
+    return lambda path: write_program(path, *program("return total"))
+
+
+@pytest.fixture
+def server_process(tmp_path):
+    """The language server of this test's folder; None while there is none."""
+
+    def find():
+        for process in psutil.process_iter(["cmdline"]):
+            command = process.info["cmdline"] or []
+            if "lsp" in command and "--stdio" in command and is_in(process, tmp_path / "project"):
+                return process
+        return None
+
+    return find
+
+
+def is_in(process, folder):
+    try:
+        return Path(process.cwd()) == folder
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture
+def take_picture(tmp_path):
+    """Of a window, for the documents where DG_TEST_PICTURES says so."""
+    folder = PICTURES if os.environ.get("DG_TEST_PICTURES") else tmp_path
+
+    def take(window, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        window.screenshot(folder / name)
+        assert (folder / name).stat().st_size > 5_000
+
+    return take

@@ -1,0 +1,46 @@
+"""What a person can ask of the extension in the real VS Code, with a server whose model says what the test wants."""
+
+from code_server import until
+
+
+def test_a_word_of_an_offer_can_be_taken(open_window):
+    window = open_window("def f(a):\n    total = a\n", fill="return total")
+    window.to_end()
+    window.type("    ")
+    assert window.until_ghost() == "return total"
+    window.press("ArrowRight", 39, ctrl=True)
+    until(lambda: window.ghost == " total", lambda: window.ghost)
+    window.press("Escape", 27)
+    window.until_saved("def f(a):\n    total = a\n    return")
+
+
+def test_completions_are_turned_off_and_still_come_when_asked_for(open_window):
+    on = {"dg-lsp.enable": True}
+    window = open_window("def f(a):\n    total = a\n", fill="return total", settings=on)
+    window.command("dg-lsp: Turn Completions On or Off")
+    window.until_status("off")
+    window.to_end()
+    window.type("    ")
+    window.until_saved("def f(a):\n    total = a\n    ")
+    assert window.ghost == ""
+    window.command("Trigger Inline Suggestion")
+    assert window.until_ghost() == "return total"
+    window.command("dg-lsp: Turn Completions On or Off")
+    window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
+
+
+def test_who_has_no_server_is_offered_one(open_window, code_server, install_program):
+    code_server.put_program(
+        "pipx", f'[ "$*" = "install dg-lsp" ] && mv {code_server.home}/waiting {code_server.home}/.local/bin/dg-lsp'
+    )
+    (code_server.home / ".local/bin").mkdir(parents=True)
+    install_program(code_server.home / "waiting")
+    window = open_window("def f(a):\n    total = a\n", has_server=False)
+    window.until_text(".notification-list-item-message", "not installed")
+    window.click_text(".notification-list-item .monaco-button", "Install with pipx")
+    window.until_status("scripted")
+    window.to_end()
+    window.type("    ")
+    assert window.until_ghost() == "return total"
+    window.press("Tab", 9)
+    window.until_saved("def f(a):\n    total = a\n    return total")
