@@ -31,6 +31,8 @@ class Asking:
     seed: int = 0
     turns: tuple[tuple[str, str], ...] = ()
     """Of a chat: `system`, `user` or `assistant`, and what was said."""
+    session: str = ""
+    """What belongs together, such as the requests of one document: the same server may have it cached. Never sent."""
 
 
 @dataclass(frozen=True, slots=True)

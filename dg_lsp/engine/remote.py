@@ -109,7 +109,8 @@ class RemoteEngine(Engine):
         with watch.stage("prompt"):
             limits = limits_of(request, self._settings, self._spec, PlanName.CAUSAL, deadline)
             prompt = replace(self._prompt(request), extra=request.extra)
-            asking = Asking(Task.FILL, prompt, limits.max_tokens, request.num_candidates, request.seed)
+            session = request.snapshot.uri
+            asking = Asking(Task.FILL, prompt, limits.max_tokens, request.num_candidates, request.seed, session=session)
         said = yield from watch.passing_on(self._listen(asking, limits))
         with watch.stage("postprocess"):
             texts = said.texts or ("",)
@@ -141,7 +142,7 @@ class RemoteEngine(Engine):
             raise ModelUnsupportedError(f"{self._spec.name} is not asked in chats: set remote.api to chat")
         watch = Stopwatch()
         turns = tuple((turn.role.value, turn.text) for turn in request.turns)
-        asking = Asking(Task.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, turns)
+        asking = Asking(Task.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, turns, request.name)
         limits = Limits(0, request.max_tokens, None, deadline=deadline)
         said = yield from watch.passing_on(self._listen(asking, limits))
         text = said.texts[0] if said.texts else ""
@@ -249,9 +250,9 @@ class RemoteEngine(Engine):
         selection = TextStyle.of(text, request.start).to_model(old)
         max_tokens = GROWTH * len(old) // CHARS_PER_TOKEN + SPARE
         if not is_instructed:
-            return Asking(Task.FILL, prompt, max_tokens, seed=request.seed)
+            return Asking(Task.FILL, prompt, max_tokens, seed=request.seed, session=snapshot.uri)
         prompt = replace(prompt, selection=selection, instruction=request.instruction.strip())
-        return Asking(Task.REWRITE, prompt, max_tokens, seed=request.seed)
+        return Asking(Task.REWRITE, prompt, max_tokens, seed=request.seed, session=snapshot.uri)
 
     def _verdict(self, said: Said, request: RewriteRequest, limits: Limits) -> Candidate | Rejection:
         """Half a rewrite is none."""

@@ -4,7 +4,9 @@ Foreign exceptions end here. No text, no key and nothing that a server says reac
 """
 
 import asyncio
+import hashlib
 import json
+import secrets
 import ssl
 import threading
 import time
@@ -32,6 +34,7 @@ HEARTBEAT = 0.02
 BACKOFF = 0.05
 """Seconds before the first repeat; twice as long before each further one."""
 LEAVING_SECONDS = 2.0
+SESSION = "X-Session-Id"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -55,6 +58,7 @@ class RemoteModel:
         self._trust = trust
         self._dialect = dialect_of(settings.api, settings.fim)
         self._extra: dict[str, Any] = json.loads(settings.extra) if settings.extra else {}
+        self._salt = secrets.token_bytes(16)
         self._where = urlsplit(settings.url).netloc
         self._budget = RetryBudget()
         self._breaker = Breaker(settings.pause_ms / 1e3)
@@ -150,7 +154,7 @@ class RemoteModel:
         try:
             client = self._connected()
             body = self._body(asking, deadline)
-            async with client.stream("POST", self._url(), content=body, headers=self._headers()) as response:
+            async with client.stream("POST", self._url(), content=body, headers=self._headers(asking)) as response:
                 if response.status_code != 200:
                     raise of_status(response.status_code, response.headers, self._dialect.path)
                 if response.headers.get("content-encoding", "identity") != "identity":
@@ -182,9 +186,11 @@ class RemoteModel:
         path = self._dialect.path
         return base.removesuffix("/v1") + path if path.startswith("/v1/") else base + path
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, asking: Asking) -> dict[str, str]:
+        # a load balancer keeps a document with one server by it; of the document it says nothing
+        session = hashlib.blake2b(asking.session.encode("utf-8", "replace"), digest_size=8, key=self._salt).hexdigest()
         kinds = {"Accept": "text/event-stream, application/json", "Accept-Encoding": "identity"}
-        return {"Content-Type": "application/json", **kinds, **self._key.headers()}
+        return {"Content-Type": "application/json", SESSION: session, **kinds, **self._key.headers()}
 
     def _body(self, asking: Asking, deadline: float) -> bytes:
         settings = self._settings

@@ -243,6 +243,22 @@ def test_a_path_of_the_servers_is_kept_and_v1_is_not_said_twice(lie, model_of):
     assert body(server.requests[0])["model"] == "big"
 
 
+def test_requests_of_a_document_can_be_kept_together_and_do_not_name_it(lie, model_of):
+    server = lie(GOOD)
+    model = model_of(server.url)
+    for name in ("file:///secret/a.py", "file:///secret/a.py", "file:///secret/b.py"):
+        ask(model, Asking(Task.FILL, PROMPT, 64, session=name))
+    sessions = [
+        line
+        for request in server.requests
+        for line in request.split(b"\r\n")
+        if line.lower().startswith(b"x-session-id")
+    ]
+    assert len(sessions) == 3
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert all(b"secret" not in request for request in server.requests)
+
+
 def test_no_address_is_told():
     from dg_lsp.backends.remote import open_remote
     from dg_lsp.settings import RemoteSettings
