@@ -5,7 +5,9 @@
     │   ├── InputFileError      a file that is missing, binary, unreadable or not writable
     │   ├── PositionError       a line or column that the file does not have
     │   ├── SettingsError       a setting that is unknown or out of range
-    │   └── SandboxError        model-written programs cannot be run on this machine
+    │   ├── SandboxError        model-written programs cannot be run on this machine
+    │   └── DaemonError         the daemon cannot be started, reached or stopped
+    │       └── DaemonRunsError     there is one already
     ├── RequestError            the model cannot take this request              exit code 2
     ├── ModelError              no model, or no memory for it                   exit code 3
     │   ├── ModelNotFoundError      no such file and no such model name
@@ -46,6 +48,14 @@ class SettingsError(UsageError):
 
 class SandboxError(UsageError):
     """Model-written programs cannot be run on this machine."""
+
+
+class DaemonError(UsageError):
+    """The daemon cannot be started, reached or stopped."""
+
+
+class DaemonRunsError(DaemonError):
+    """There is one already."""
 
 
 class RequestError(DgLspError):

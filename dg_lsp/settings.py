@@ -198,6 +198,16 @@ class HttpSettings:
 
 
 @attrs.frozen
+class DaemonSettings:
+    """One model for all editors."""
+
+    use: str = field(default="auto", validator=validators.in_(("auto", "start", "never")))
+    """Whether `dg-lsp lsp` takes its model from a daemon: `auto` where one runs, `start` starts one, `never`."""
+    idle_seconds: float = field(default=600.0, validator=validators.gt(0))
+    """Seconds after which a daemon closes a model, and one that an editor started leaves, when no editor needs it."""
+
+
+@attrs.frozen
 class Settings:
     """The whole tree."""
 
@@ -207,6 +217,8 @@ class Settings:
     """Who answers: a model in this process (`local`), or the server of `remote.url` (`remote`)."""
     audit: AuditSettings = AuditSettings()
     """The audit log."""
+    daemon: DaemonSettings = DaemonSettings()
+    """The model of several editors."""
     fill: FillSettings = FillSettings()
     """Automatic and invoked completions."""
     context: ContextSettings = ContextSettings()
@@ -256,9 +268,8 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
     try:
         return _CONVERTER.structure(_merge(base, tree), Settings)
     except (cattrs.BaseValidationError, ValueError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            "; ".join(cattrs.transform_error(error, path="settings", format_exception=_reason))
-        ) from error
+        reasons = cattrs.transform_error(error, path="settings", format_exception=_reason)
+        raise SettingsError("; ".join(reasons)) from error
 
 
 def _reason(error: BaseException, kind: type | None) -> str:

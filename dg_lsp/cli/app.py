@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from dg_lsp.cli.bench import app as bench
+from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
 from dg_lsp.cli.lsp import lsp
@@ -27,6 +28,7 @@ app.command("lsp")(lsp)
 app.command("serve")(serve)
 app.command("doctor")(doctor)
 app.command("report")(report)
+app.add_typer(daemon, name="daemon")
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dg_lsp.cli.handing import DaemonUse, hand_over
 from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
 from dg_lsp.errors import SettingsError, UsageError
 
@@ -19,10 +20,12 @@ def lsp(
     remote: Remote = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
+    daemon: Annotated[
+        DaemonUse | None, typer.Option(help="Take the model from a daemon, instead of what is set.")
+    ] = None,
 ) -> int:
     """Run the language server."""
     from dg_lsp.cli.configuration import overrides
-    from dg_lsp.server import app as server
     from dg_lsp.settings import parse_settings
 
     if stdio and tcp is not None:
@@ -36,6 +39,10 @@ def lsp(
 
         # the client's initializationOptions came in between: the command line wins
         return loading.open_engine(parse_settings(over, merged))
+
+    if address is None:
+        hand_over(settings, over, daemon)
+    from dg_lsp.server import app as server  # a relay has no use for it
 
     if address is None:
         return server.serve_stdio(open_engine, settings)

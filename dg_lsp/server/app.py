@@ -6,32 +6,41 @@ No text of a buffer and no fill reaches a log.
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from functools import partial
+from typing import Any
 
 from lsprotocol import types
 
 from dg_lsp.context.place import Place
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.worker import Worker
 from dg_lsp.postprocess.candidate import Candidate
 from dg_lsp.server import actions, configuring, copilot, rewriting
 from dg_lsp.server.documents import Cursor, Documents
 from dg_lsp.server.edits import inline_item
 from dg_lsp.server.lines import Encoding
 from dg_lsp.server.options import names_editor, parse_options
-from dg_lsp.server.session import OpenEngine, Server
+from dg_lsp.server.session import OpenWorker, Server
 from dg_lsp.server.transport import StdoutWriter, accept_one, bodies, stdin_reader
 from dg_lsp.settings import Settings
 
+OpenEngine = Callable[[Settings], Engine]
+DOCUMENT = "dg-lsp/document"
+"""`{uri}`: what the server thinks the buffer is, `{uri, version, text}` or null."""
 NUM_INVOKED = 3
 """Candidates when the user asks; automatic requests get one."""
 
 
-def create_server(open_engine: OpenEngine, settings: Settings) -> Server:
+def create_server(open_worker: OpenWorker, settings: Settings) -> Server:
     """A server with its handlers, not yet connected to anybody."""
-    server = Server(open_engine, settings)
+    server = Server(open_worker, settings)
     server.feature(types.INITIALIZE)(initialize)
     server.feature(types.INITIALIZED)(initialized)
     server.feature(types.EXIT)(leave)
+    server.feature(DOCUMENT)(held_document)
     server.feature(types.TEXT_DOCUMENT_DID_OPEN)(did_open)
     server.feature(types.TEXT_DOCUMENT_DID_CHANGE)(did_change)
     server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
@@ -82,6 +91,15 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
         job.cancel()
 
 
+def held_document(ls: Server, params: Any) -> dict[str, Any] | None:
+    """A buffer as it is here; for a relay, which has to open it elsewhere when this process ends."""
+    uri = params.get("uri") if isinstance(params, Mapping) else getattr(params, "uri", None)
+    document = ls.documents.get(str(uri))
+    if document is None:
+        return None
+    return {"uri": document.uri, "version": document.version, "text": document.lines.text}
+
+
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     """Forgets the buffer."""
     ls.elsewhere.close(params.text_document.uri)
@@ -116,13 +134,18 @@ def _item(ls: Server, candidate: Candidate, cursor: Cursor) -> types.InlineCompl
     return inline_item(candidate, cursor, ls.documents.encoding, taken)
 
 
+def _own_worker(open_engine: OpenEngine, settings: Settings) -> Worker:
+    return Worker(partial(open_engine, settings), settings.fill)
+
+
 def serve_stdio(open_engine: OpenEngine, settings: Settings) -> int:
     """Serves the client on standard input and output until it leaves; returns the process's exit code."""
-    _quieten()
+    quieten()
+    open_worker = partial(_own_worker, open_engine)
     with closing(StdoutWriter()) as writer:
 
         async def session() -> int:
-            return await _serve(create_server(open_engine, settings), stdin_reader(), writer)
+            return await serve(create_server(open_worker, settings), stdin_reader(), writer)
 
         return asyncio.run(session())
 
@@ -133,12 +156,13 @@ def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings)
     Raises:
         UsageError: the address cannot be listened on.
     """
-    _quieten()
+    quieten()
+    open_worker = partial(_own_worker, open_engine)
 
     async def session() -> int:
         reader, writer = await accept_one(host, port)
         try:
-            return await _serve(create_server(open_engine, settings), reader, writer)
+            return await serve(create_server(open_worker, settings), reader, writer)
         finally:
             writer.close()
             with suppress(ConnectionError):
@@ -147,7 +171,8 @@ def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings)
     return asyncio.run(session())
 
 
-async def _serve(server: Server, reader: asyncio.StreamReader, writer: StdoutWriter | asyncio.StreamWriter) -> int:
+async def serve(server: Server, reader: asyncio.StreamReader, writer: StdoutWriter | asyncio.StreamWriter) -> int:
+    """Has the server talk to its client until that leaves; returns the session's exit code."""
     server.protocol.set_writer(writer)
     try:
         async for body in bodies(reader):
@@ -172,7 +197,7 @@ async def _end_tasks() -> None:
     await asyncio.sleep(0)
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """pygls logs whole messages, buffers included; nothing of that may reach standard error."""
     logger = logging.getLogger("pygls")
     logger.addHandler(logging.NullHandler())

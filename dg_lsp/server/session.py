@@ -18,12 +18,12 @@ from dg_lsp.context.exclusion import Exclusion, Why
 from dg_lsp.context.extra import NO_EXTRA, Extra
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.auditing import Auditor
-from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.jobs import Spent
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
+from dg_lsp.engine.share import Share
 from dg_lsp.engine.worker import Worker
 from dg_lsp.errors import BackendError, DgLspError, RemoteError
 from dg_lsp.postprocess.candidate import Candidate, Reason
@@ -38,7 +38,8 @@ from dg_lsp.settings import Settings
 
 DENOISING = "dg-lsp/denoising"
 """Sent after each pass over a canvas, while the client watches."""
-OpenEngine = Callable[[Settings], Engine]
+OpenWorker = Callable[[Settings], Worker | Share]
+"""Begins to open the model of these settings, or takes a part in one that is open."""
 
 
 class Server(LanguageServer):
@@ -46,7 +47,7 @@ class Server(LanguageServer):
 
     protocol: Protocol
 
-    def __init__(self, open_engine: OpenEngine, settings: Settings) -> None:
+    def __init__(self, open_worker: OpenWorker, settings: Settings) -> None:
         super().__init__("dg-lsp", __version__, protocol_cls=Protocol)
         self.protocol.on_trouble = partial(self.log, types.MessageType.Warning)
         self.documents = Documents(Encoding.UTF16)
@@ -66,8 +67,8 @@ class Server(LanguageServer):
         """Complaints that were made already: each is made once."""
         self.exit_code: int | None = None
         """Set by `exit`, which ends the session."""
-        self._open_engine = open_engine
-        self._worker: Worker | None = None
+        self._open_worker = open_worker
+        self._worker: Worker | Share | None = None
         self._auditor = Auditor(settings.audit)
         self._is_troubled = False
         """The server that answers for us does not."""
@@ -91,7 +92,7 @@ class Server(LanguageServer):
         self.close()
         self._auditor = self._new_auditor()
         self.status.change(state=State.LOADING, message="loading the model")
-        self._worker = Worker(partial(self._open_engine, self.settings), self.settings.fill)
+        self._worker = self._open_worker(self.settings)
         ready = asyncio.wrap_future(self._worker.ready)
         [engine] = await asyncio.gather(ready, return_exceptions=True)
         if isinstance(engine, asyncio.CancelledError):

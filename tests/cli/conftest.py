@@ -34,8 +34,9 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
-    """No settings file above it, no colours asked for by the environment."""
+    """No settings file above it, no daemon of the person's who runs this, no colours asked for by the environment."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DG_LSP_DAEMON_DIR", str(tmp_path / "no-daemon"))
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

@@ -200,7 +200,8 @@ class Launcher:
     def launch(self, argv, *, deaf=False, **env):
         """A client of a new process; a deaf one never reads what it says."""
         inherited = {**os.environ, "PYTHONPATH": str(ROOT), "DG_TEST_STEPS": str(self.steps_path)}
-        whole = {**inherited, "OMP_WAIT_POLICY": "passive", **env}
+        nowhere = str(self.directory / "no-daemon")  # what the person who runs this has started is none of ours
+        whole = {**inherited, "OMP_WAIT_POLICY": "passive", "DG_LSP_DAEMON_DIR": nowhere, **env}
         self.clients.append(Client(argv, whole, self.directory, deaf=deaf))
         return self.clients[-1]
 

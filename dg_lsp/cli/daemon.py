@@ -1,0 +1,174 @@
+"""`dg-lsp daemon`: one model for all editors of this user."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dg_lsp.cli.options import Json
+from dg_lsp.errors import DaemonError, DaemonRunsError
+
+if TYPE_CHECKING:
+    from dg_lsp.daemon.place import Place, Record
+
+STOP_SECONDS = 20.0
+app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.", no_args_is_help=True)
+
+
+@app.command("start")
+def start(
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
+    tcp: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Listen on loopback instead of a socket.")
+    ] = None,
+    linger: Annotated[bool, typer.Option("--linger", help="Leave when no editor has needed it for a while.")] = False,
+    idle: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="That while, instead of what is set.")
+    ] = None,
+) -> int:
+    """Start the daemon. Models are opened when editors ask for them."""
+    from dg_lsp.cli.configuration import configure
+    from dg_lsp.daemon.place import Place
+    from dg_lsp.daemon.starting import start_apart, start_program
+
+    idle_seconds = idle or configure({}).daemon.idle_seconds
+    place = Place.of_user()
+
+    def work(on_ready: Callable[[], None]) -> int:
+        from dg_lsp.cli import loading
+        from dg_lsp.daemon.listening import Daemon
+
+        daemon = Daemon(place, loading.open_engine, idle_seconds=idle_seconds, is_lingering=linger, port=tcp)
+        return daemon.run(on_ready)
+
+    try:
+        if foreground:
+            return work(lambda: _say(place, "listens"))
+        if _answers(place):
+            raise DaemonRunsError("a daemon runs already")
+        _made(place)
+        if sys.platform == "win32":
+            start_program(_foreground(tcp, idle_seconds, is_lingering=linger), place)
+        else:
+            start_apart(work, place.log)
+    except DaemonRunsError:
+        _say(place, "runs already")
+    else:
+        _say(place, "listens")
+    return 0
+
+
+@app.command("stop")
+def stop() -> int:
+    """Stop the daemon. Editors that use it go on by themselves."""
+    from filelock import FileLock, Timeout
+
+    from dg_lsp.daemon.calling import Refused, ask
+    from dg_lsp.daemon.place import Place
+
+    place = Place.of_user()
+    record = place.read()
+    if not place.lock.exists():
+        typer.echo("no daemon runs", err=True)
+        return 1
+    try:
+        if record is not None:
+            ask(record, "stop")
+        is_asked = record is not None
+    except (OSError, Refused):
+        is_asked = False
+    lock = FileLock(place.lock)
+    try:
+        lock.acquire(timeout=STOP_SECONDS if is_asked else 0)
+    except Timeout:
+        _end(record)
+        lock.acquire(timeout=STOP_SECONDS)
+    place.clear()  # what a killed one left behind
+    lock.release()
+    typer.echo("stopped" if is_asked else "no daemon runs", err=True)
+    return 0 if is_asked else 1
+
+
+@app.command("status")
+def status(as_json: Json = False) -> int:
+    """Say whether the daemon runs, and which models it holds for whom."""
+    facts = _status()
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    elif not facts["running"]:
+        typer.echo("no daemon runs")
+    else:
+        for line in _lines(facts):
+            typer.echo(line)
+    return 0 if facts["running"] else 1
+
+
+def _status() -> dict[str, Any]:
+    """Raises: DaemonError: there is one that does not answer as it should."""
+    from dg_lsp.daemon.calling import Refused, ask
+    from dg_lsp.daemon.place import Place
+
+    record = Place.of_user().read()
+    if record is None:
+        return {"running": False}
+    try:
+        return {"running": True, **ask(record, "status")}
+    except TimeoutError as error:
+        raise DaemonError(f"the daemon {record.pid} does not answer: run dg-lsp daemon stop") from error
+    except OSError:
+        return {"running": False}
+    except Refused as refused:
+        raise DaemonError(str(refused)) from refused
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    memory = facts["memory_bytes"] / (1 << 20)
+    lines = [
+        f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
+        f"{facts['sessions']} editors, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
+    ]
+    return lines + [f"{one['model']}: {one['state']}, {one['sessions']} editors" for one in facts["models"]]
+
+
+def _end(record: "Record | None") -> None:
+    """A daemon that holds its lock and does not listen; only who holds the lock writes the record."""
+    if record is None:
+        raise DaemonError("the daemon does not say which process it is; end it by hand")
+    typer.echo(f"the daemon does not answer: ending process {record.pid}", err=True)
+    os.kill(record.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+
+
+def _foreground(tcp: int | None, idle_seconds: float, *, is_lingering: bool) -> list[str]:
+    port = [] if tcp is None else ["--tcp", str(tcp)]
+    rest = [*port, "--idle", str(idle_seconds), *(["--linger"] if is_lingering else [])]
+    return [sys.executable, "-m", "dg_lsp", "daemon", "start", "--foreground", *rest]
+
+
+def _answers(place: "Place") -> bool:
+    from dg_lsp.daemon.calling import Refused, ask
+
+    record = place.read()
+    try:
+        return record is not None and bool(ask(record, "status"))
+    except (OSError, Refused):
+        return False
+
+
+def _made(place: "Place") -> None:
+    try:
+        place.make()
+    except OSError as error:
+        raise DaemonError(f"{place.folder} cannot be used ({error.strerror}); set DG_LSP_DAEMON_DIR") from error
+
+
+def _say(place: "Place", what: str) -> None:
+    for _ in range(20):
+        if (record := place.read()) is not None:
+            typer.echo(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
+            break
+        time.sleep(0.1)  # it holds its lock and has yet to say where it listens

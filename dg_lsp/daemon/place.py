@@ -1,0 +1,108 @@
+"""Where this user's daemon is found: its folder, and the record that says how it is reached. Light: a relay imports it.
+
+The folder and everything in it can be read by the user alone. Whoever can read the record may talk to the daemon: it
+holds the token that every connection begins with.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dg_lsp.folder import VARIABLE as DATA_VARIABLE
+from dg_lsp.folder import data_folder
+
+VARIABLE = "DG_LSP_DAEMON_DIR"
+"""Names another folder."""
+_RECORD, _SOCKET, _LOCK, _LOG = "daemon.json", "daemon.sock", "daemon.lock", "daemon.log"
+_LONGEST_PATH = 100
+"""Bytes of a Unix socket's path; systems allow 104 or 108."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How one daemon is reached."""
+
+    version: str
+    pid: int
+    token: str
+    path: str = ""
+    """Of its Unix socket; empty for TCP."""
+    host: str = ""
+    port: int = 0
+
+    @property
+    def address(self) -> str:
+        """For people."""
+        return self.path or f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder of one daemon."""
+
+    folder: Path
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str] = os.environ) -> "Place":
+        """This user's, where the system keeps what lasts as long as a session; need not be there yet."""
+        if given := environment.get(VARIABLE):
+            return cls(Path(given).expanduser().absolute())
+        lasting = environment.get("XDG_RUNTIME_DIR")
+        if lasting and not environment.get(DATA_VARIABLE):
+            return cls(Path(lasting) / "dg-lsp")
+        return cls(data_folder().absolute() / "daemon")
+
+    @classmethod
+    def at(cls, folder: str) -> "Place":
+        """The one in this folder."""
+        return cls(Path(folder))
+
+    @property
+    def lock(self) -> Path:
+        """Held by the daemon as long as it lives."""
+        return self.folder / _LOCK
+
+    @property
+    def log(self) -> Path:
+        """What the daemon says; never a text."""
+        return self.folder / _LOG
+
+    @property
+    def socket(self) -> Path | None:
+        """None where the folder's path is too long for one."""
+        path = self.folder / _SOCKET
+        return path if len(os.fsencode(path)) <= _LONGEST_PATH else None
+
+    def make(self) -> None:
+        """Makes the folder, for the user alone.
+
+        Raises:
+            OSError: it cannot be made, or belongs to somebody else.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+
+    def read(self) -> Record | None:
+        """How the daemon is reached; None where there is none that says so. It may be gone all the same."""
+        try:
+            record = Record(**json.loads((self.folder / _RECORD).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+        return record if isinstance(record.pid, int) and isinstance(record.port, int) else None
+
+    def write(self, record: Record) -> None:
+        """Says how the daemon is reached, at once or not at all."""
+        path = self.folder / _RECORD
+        beside = path.with_suffix(".new")
+        beside.unlink(missing_ok=True)
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(record), file)
+        beside.replace(path)
+
+    def clear(self) -> None:
+        """Forgets the daemon; only for who holds the lock."""
+        (self.folder / _RECORD).unlink(missing_ok=True)
+        if self.socket is not None:
+            self.socket.unlink(missing_ok=True)

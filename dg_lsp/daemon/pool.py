@@ -1,0 +1,93 @@
+"""Models that several sessions share: opened when the first one asks, closed some time after the last one has left."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import attrs
+
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.share import Share
+from dg_lsp.engine.worker import Worker
+from dg_lsp.settings import Settings
+
+_OF_A_SESSION = ("fill", "exclude", "rewrite", "context", "audit", "http", "daemon")
+"""Settings that two sessions of one model may have each their own of."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """One model in memory."""
+
+    worker: Worker
+    num_shares: int = 0
+    idle_since: float = 0.0
+    """`time.monotonic` seconds at which the last session left."""
+
+
+class Pool:
+    """One worker for each model and way to run it. All methods may be called by any thread."""
+
+    def __init__(self, open_engine: Callable[[Settings], Engine], idle_seconds: float) -> None:
+        self._open_engine = open_engine
+        self._idle_seconds = idle_seconds
+        self._held: dict[Settings, _Held] = {}
+        self._lock = threading.Lock()
+
+    def share(self, settings: Settings) -> Share:
+        """A part in the model of these settings, which begins to be opened if it is not open."""
+        key = _key(settings)
+        with self._lock:
+            held = self._held.get(key)
+            if held is None or _has_failed(held.worker):  # what was missing may be there by now
+                held = self._held[key] = _Held(Worker(partial(self._open_engine, settings), settings.fill))
+            held.num_shares += 1
+        return Share(held.worker, settings.fill, partial(self._leave, held))
+
+    def sweep(self) -> None:
+        """Closes what nobody has needed for long enough."""
+        limit = time.monotonic() - self._idle_seconds
+        with self._lock:
+            idle = [key for key, held in self._held.items() if not held.num_shares and held.idle_since <= limit]
+            closing = [self._held.pop(key).worker for key in idle]
+        for worker in closing:
+            worker.close()
+
+    def facts(self) -> list[dict[str, Any]]:
+        """The models for `dg-lsp daemon status`; plain JSON values."""
+        with self._lock:
+            return [
+                {"model": key.model, "state": _state(held.worker), "sessions": held.num_shares}
+                for key, held in self._held.items()
+            ]
+
+    def close(self) -> None:
+        """Closes all of them."""
+        with self._lock:
+            closing, self._held = list(self._held.values()), {}
+        for held in closing:
+            held.worker.close()
+
+    def _leave(self, held: _Held) -> None:
+        with self._lock:
+            held.num_shares -= 1
+            held.idle_since = time.monotonic()
+
+
+def _key(settings: Settings) -> Settings:
+    """What a model is opened by: all settings but those that a session has of its own."""
+    plain, there = Settings(), {field.name for field in attrs.fields(Settings)}
+    return attrs.evolve(settings, **{name: getattr(plain, name) for name in _OF_A_SESSION if name in there})
+
+
+def _has_failed(worker: Worker) -> bool:
+    return worker.ready.done() and worker.ready.exception() is not None
+
+
+def _state(worker: Worker) -> str:
+    if not worker.ready.done():
+        return "loading"
+    return "failed" if _has_failed(worker) else "ready"
