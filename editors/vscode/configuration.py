@@ -19,6 +19,8 @@ from dg_lsp.settings import Settings
 
 PACKAGE = Path(__file__).with_name("package.json")
 NOT_IN_EDITORS = ("http", "daemon")
+NOT_IN_WORKSPACES = ("dg-lsp.backend", "dg-lsp.remote.", "dg-lsp.audit.")
+"""A folder that somebody opens must not say where their code goes or which files are written."""
 OWN: dict[str, dict[str, Any]] = {
     "dg-lsp.enable": {
         "type": "boolean",
@@ -72,7 +74,8 @@ def properties(kind: type = Settings, prefix: str = "dg-lsp.") -> Iterator[tuple
             if field.name not in NOT_IN_EDITORS:
                 yield from properties(field.type, f"{prefix}{field.name}.")
         else:
-            yield prefix + field.name, {**schema(field), "markdownDescription": sentences(kind)[field.name]}
+            scope = {"scope": "machine"} if (prefix + field.name).startswith(NOT_IN_WORKSPACES) else {}
+            yield prefix + field.name, {**schema(field), **scope, "markdownDescription": sentences(kind)[field.name]}
 
 
 def schema(field: "attrs.Attribute[Any]") -> dict[str, Any]:
