@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -208,7 +207,3 @@ def editor(shared):
     yield shared
     shared.hold.unlink(missing_ok=True)
     shared.nvim.command("stopinsert")
-
-
-def run(*argv, **more):
-    return subprocess.run([str(part) for part in argv], capture_output=True, text=True, check=True, **more).stdout

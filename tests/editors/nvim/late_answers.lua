@@ -19,6 +19,7 @@ local function server(dispatchers)
       table.insert(late.asked, {
         id = id,
         position = params.position,
+        kind = params.context.triggerKind,
         answer = function(result)
           if on_reply then
             on_reply(id)
@@ -54,9 +55,13 @@ function late.start()
   vim.lsp.start({ name = "dg_lsp", cmd = server, root_dir = vim.fn.getcwd() })
 end
 
--- Answers the `index`th request with one fill at the place it was asked for.
-function late.answer(index, text)
+-- Answers the `index`th request with fills at the place it was asked for.
+function late.answer(index, ...)
   local asked = late.asked[index]
   local range = { start = asked.position, ["end"] = asked.position }
-  asked.answer({ items = text ~= "" and { { insertText = text, range = range } } or {} })
+  asked.answer({
+    items = vim.tbl_map(function(text)
+      return { insertText = text, range = range }
+    end, { ... }),
+  })
 end

@@ -1,5 +1,6 @@
 """Answers that come when the user has gone on: never shown where they do not belong, never taken twice."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ def wait_asked(editor, number):
     editor.wait(lambda: editor.lua("return #late.asked") >= number, f"request {number}")
 
 
-def answer(editor, number, text):
-    editor.lua("late.answer(...)", number, text)
+def answer(editor, number, *texts):
+    editor.lua("late.answer(...)", number, *texts)
 
 
 def test_an_answer_that_does_not_fit_any_longer_is_dropped(typed):
@@ -124,7 +125,41 @@ def test_nothing_is_shown_where_nothing_came(typed):
     editor.wait_ghost("turn 1")
     editor.keys("t")
     wait_asked(editor, 2)
-    answer(editor, 2, "")
+    answer(editor, 2)
     editor.wait(lambda: editor.ghosts == [])
     editor.keys("<Tab>")
     editor.wait(lambda: editor.lines[0].rstrip() == "ret" and editor.lines[0] != "ret")
+
+
+def test_another_fill_is_asked_for_and_they_are_gone_through(typed):
+    editor = typed("", "ire")
+    answer(editor, 1, "turn 1")
+    editor.wait_ghost("turn 1")
+    editor.keys("<M-]>")
+    wait_asked(editor, 2)
+    assert editor.lua("return { late.asked[1].kind, late.asked[2].kind }") == [2, 1]
+    answer(editor, 2, "turn 1", "turn 2", "turn 3")
+    editor.wait_ghost("turn 2 (2/3)")
+    editor.keys("<M-]>")
+    editor.wait_ghost("turn 3 (3/3)")
+    editor.keys("<M-]>")
+    editor.wait_ghost("turn 1 (1/3)")
+    editor.keys("<M-[><Tab>")
+    editor.wait_lines("return 3")
+    assert editor.ghosts == []
+
+
+def test_a_key_of_ones_own_that_may_change_nothing_takes_it_all_the_same(typed):
+    editor = typed("", "ire")
+    mapping = """vim.keymap.set("i", "<Right>", function()
+      return require("dg_lsp").accept() and "" or "<Right>"
+    end, { expr = true, buffer = 0 })"""
+    assert mapping.replace("\n    ", "\n").replace(", buffer = 0", "") in re.sub(
+        r"\n {4}", "\n", (HERE.parents[2] / "editors/nvim/doc/dg_lsp.txt").read_text()
+    )
+    editor.lua(mapping)
+    answer(editor, 1, "turn 1")
+    editor.wait_ghost("turn 1")
+    editor.keys("<Right>")
+    editor.wait_lines("return 1")
+    assert editor.ghosts == []

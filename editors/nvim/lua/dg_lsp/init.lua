@@ -36,16 +36,12 @@ end
 ---@return boolean
 function M.next(step)
   local bufnr = vim.api.nvim_get_current_buf()
-  if #shown().all(bufnr) > 1 and shown().current(bufnr) then
-    vim.schedule(function()
-      shown().choose(bufnr, step or 1)
-    end)
+  local current = shown().current(bufnr)
+  if current and #shown().all(bufnr) > 1 then
+    shown().choose(bufnr, step or 1)
   else
-    vim.schedule(function()
-      local current = shown().current(bufnr)
-      local rest = current and require("dg_lsp.item").rest(current)
-      require("dg_lsp.requests").ask(bufnr, INVOKED, rest)
-    end)
+    local rest = current and require("dg_lsp.item").rest(current)
+    require("dg_lsp.requests").ask(bufnr, INVOKED, rest)
   end
   return true
 end

@@ -185,7 +185,9 @@ function M.take(bufnr, how)
   if not item then
     return false
   end
-  if shown[bufnr].is_native and drawn_by_native(bufnr) ~= item_of.rest(item) then
+  -- with keys waiting Neovim has not drawn the rest yet, but something that ends with it
+  local drawn = shown[bufnr].is_native and drawn_by_native(bufnr)
+  if drawn and not vim.endswith(drawn, item_of.rest(item)) then
     return native.get({ bufnr = bufnr })
   end
   unlocked(function()
