@@ -35,7 +35,10 @@ def code_action(ls: "Server", params: types.CodeActionParams) -> list[types.Code
     )
     start, end = min(start, end), max(start, end)
     has_text = bool(document.lines.text[start:end].strip())
-    actions = _of_selection(ls, document, params.range) if has_text else [_block(document, params.range.start)]
+    # an editor that asks at every move of the cursor would show its light bulb everywhere
+    is_unasked = params.context.trigger_kind is types.CodeActionTriggerKind.Automatic
+    at_cursor = [] if is_unasked else [_block(document, params.range.start)]
+    actions = _of_selection(ls, document, params.range) if has_text else at_cursor
     fixes = [
         _fix(document, diagnostic) for diagnostic in params.context.diagnostics if diagnostic.range.start.line >= 0
     ]

@@ -118,8 +118,8 @@ def test_a_block_is_put_in_at_the_cursor(editor):
     assert edits[0]["newText"].startswith("total = a")
 
 
-def actions(client, where, diagnostics=(), only=None):
-    context = {"diagnostics": list(diagnostics), **({"only": only} if only else {})}
+def actions(client, where, diagnostics=(), only=None, trigger=1):
+    context = {"diagnostics": list(diagnostics), "triggerKind": trigger, **({"only": only} if only else {})}
     params = {"textDocument": {"uri": client.URI}, "range": where, "context": context}
     return client.result(client.request("textDocument/codeAction", params))
 
@@ -135,6 +135,7 @@ def test_actions_for_a_selection_a_cursor_and_a_squiggle(editor):
     assert (fix["title"], fix["kind"]) == ("Fix with dg-lsp: undefined name", "quickfix")
     assert fix["command"]["arguments"] == [{"uri": client.URI, "range": LINE, "instruction": "fix: undefined name"}]
     assert [one["title"] for one in actions(client, cursor, [squiggle], ["quickfix"])] == [fix["title"]]
+    assert [one["title"] for one in actions(client, cursor, [squiggle], trigger=2)] == [fix["title"]]
     assert actions(client, LINE, only=["source"]) == []
     assert len(actions(client, LINE, only=["refactor"])) == 3
 
