@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from lsprotocol import types
 
+from dg_lsp.context.block import opening_of
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.server.lines import Encoding, LineIndex
 
@@ -35,14 +36,15 @@ class Cursor:
 
     document: Document
     snapshot: Snapshot
-    """The document as it would be with the completion popup's selected item, if there is one, taken over."""
+    """The document as it would be with the completion popup's selected item taken over, or with the cursor on the first
+    line of a block that its own line opens; else as it is."""
     offset: int
     """Of the fill, in the snapshot's text."""
     start: int
     end: int
     """Offsets in the document of what an accepted item replaces; both are the cursor when no popup is open."""
     selected: str = ""
-    """The popup's selected item: every item shown has to begin with it."""
+    """What every item shown has to begin with: the popup's selected item, or what leads into the block."""
 
 
 class Documents:
@@ -90,9 +92,16 @@ class Documents:
         selected = params.context.selected_completion_info
         if selected is None:
             offset = self._offset(document.lines, params.position)
-            return Cursor(document, document.snapshot(), offset, offset, offset)
+            opening = opening_of(document.lines.text, offset, document.language)
+            return self._ahead(document, offset, offset, opening)
         start, end = self._offsets(document.lines, selected.range)
-        text = _sound(selected.text)
+        return self._ahead(document, start, end, _sound(selected.text))
+
+    @staticmethod
+    def _ahead(document: Document, start: int, end: int, text: str) -> Cursor:
+        """The cursor after `text`, as if it stood in place of what is between two offsets already."""
+        if not text and start == end:
+            return Cursor(document, document.snapshot(), start, start, end)
         taken_over = replace(document, lines=document.lines.replaced(start, end, text))
         return Cursor(document, taken_over.snapshot(), start + len(text), start, end, text)
 

@@ -71,3 +71,16 @@ def test_what_is_typed_of_a_fill_is_given_again(start, steps):
         client.change(version, {"range": {"start": place, "end": place}, "text": typed})
         assert texts(client, 0, version) == ["ast"[before:]]
     assert steps()[asked:].count("f") == 0
+
+
+def test_behind_an_opened_block_its_body_is_offered(filling):
+    client = filling(env={"DG_TEST_FILL": "return a\n    # more"})
+    client.open("def f(a):\n")
+    [item] = client.items(client.complete(0, 9))
+    assert item["insertText"].startswith("\n    return a")
+    place = {"line": 0, "character": 9}
+    assert item["range"] == {"start": place, "end": place}
+    # who goes on by hand is on the way that was offered
+    client.change(2, {"range": {"start": place, "end": place}, "text": "\n    re"})
+    [rest] = client.items(client.complete(1, 6))
+    assert rest["insertText"] == item["insertText"].removeprefix("\n    re")

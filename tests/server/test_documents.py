@@ -115,6 +115,15 @@ def test_the_popups_item_stands_in_the_snapshot_but_not_in_the_document():
     assert snapshot(store).text == "x = pri\n"
 
 
+def test_behind_a_line_that_opens_a_block_the_fill_begins_on_the_next_one():
+    store = documents("class A:\n    def f(self):\n")
+    cursor = store.cursor(asked(1, 16))
+    assert cursor.snapshot.text == "class A:\n    def f(self):\n        \n"
+    assert (cursor.offset, cursor.start, cursor.end) == (34, 25, 25)
+    assert cursor.selected == "\n        "
+    assert snapshot(store).text == "class A:\n    def f(self):\n"
+
+
 @given(st.text(alphabet=st.characters(categories=["Cs", "Ll", "So"]), max_size=20))
 def test_any_text_a_client_can_send_survives_utf_8(text):
     assert len(snapshot(documents(text)).text.encode()) >= len(text)
