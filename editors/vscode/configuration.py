@@ -115,17 +115,9 @@ def configuration() -> list[dict[str, Any]]:
 
 
 def generated(package: dict[str, Any]) -> dict[str, Any]:
-    """The package with the version and the settings of today, and with what needs trust."""
-    groups = configuration()
-    keys = [key for group in groups for key in group["properties"]]
-    restricted = [key for key in keys if key.removeprefix("dg-lsp.").startswith(RESTRICTED)]
-    trust = {**package["capabilities"]["untrustedWorkspaces"], "restrictedConfigurations": restricted}
-    return {
-        **package,
-        "version": __version__,
-        "capabilities": {**package["capabilities"], "untrustedWorkspaces": trust},
-        "contributes": {**package["contributes"], "configuration": groups},
-    }
+    """The package with the version and the settings of today."""
+    contributes = {**package["contributes"], "configuration": configuration()}
+    return {**package, "version": __version__, "contributes": contributes}
 
 
 if __name__ == "__main__":
