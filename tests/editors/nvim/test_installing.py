@@ -90,7 +90,7 @@ def test_a_lua_file_says_what_it_is(path):
 def test_the_lua_is_as_stylua_would_have_it():
     modules = Path(sys.prefix) / "editors" / "stylua"
     node = next(
-        (one for one in (modules.parent / "node/bin/node", shutil.which("node")) if one and Path(one).exists()), None
+        (one for one in (modules.parent / "bin/node", shutil.which("node")) if one and Path(one).exists()), None
     )
     if node is None or not (modules / "node_modules").exists():
         pytest.skip("no stylua: run make editors")
