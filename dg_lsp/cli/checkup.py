@@ -21,8 +21,11 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.planner import PlaceKind
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import DgLspError
+from dg_lsp.postprocess.candidate import Reason
 from dg_lsp.settings import Settings
 
+REMOTE_SECONDS = 30.0
+"""What another machine's model may take for the test fill."""
 _PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
 _EXTRAS = ("torch", "transformers")
 """Told where they are installed: checkpoints need them."""
@@ -95,6 +98,9 @@ def _software() -> dict[str, str | None]:
 
 
 def _try_model(checkup: Checkup, settings: Settings) -> None:
+    if settings.backend == "remote":
+        _try_remote(checkup, settings)
+        return
     from dg_lsp.backends.llamacpp import devices
     from dg_lsp.cli.loading import load_model, open_denoiser
 
@@ -112,6 +118,21 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     checkup.plans = {kind.value: engine.planner.choose(kind).value for kind in PlaceKind}
     try:
         checkup.fill = _timed_fill(engine, load_ms)
+    finally:
+        engine.close()
+
+
+def _try_remote(checkup: Checkup, settings: Settings) -> None:
+    from dg_lsp.cli.loading import open_engine
+
+    engine = open_engine(settings)
+    checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
+    try:
+        checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
+        if checkup.fill["rejected"] == Reason.UNFINISHED:
+            checkup.problems.append(
+                f"{settings.remote.url} says nothing within {REMOTE_SECONDS:.0f} s: look at its log"
+            )
     finally:
         engine.close()
 
@@ -134,9 +155,9 @@ def _rounded(points: Points) -> dict[int, float]:
     return {num_tokens: round(ms, 3) for num_tokens, ms in points}
 
 
-def _timed_fill(engine: Engine, load_ms: float) -> dict[str, Any]:
+def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
     request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE))
-    result = engine.fill(request, deadline=math.inf)
+    result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,
         "rejected": rejected(result),

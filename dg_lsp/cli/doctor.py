@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
+from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
 from dg_lsp.runtime import COMMAND
 
 if TYPE_CHECKING:
@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 FAILED = 3
 
 
-def doctor(model: Model = None, as_json: Json = False, gpu_layers: GpuLayers = None, threads: Threads = None) -> int:
+def doctor(
+    model: Model = None,
+    remote: Remote = None,
+    as_json: Json = False,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
     """Check this installation: versions, devices, the model, and a timed test fill."""
     import dataclasses
 
     from dg_lsp.cli.checkup import examine
     from dg_lsp.cli.configuration import overrides
 
-    checkup = examine(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    checkup = examine(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(checkup)))
     else:

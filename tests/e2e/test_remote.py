@@ -79,6 +79,18 @@ def test_a_server_that_is_gone_is_one_line(home, capsys):
     assert f"127.0.0.1:{port}: nobody answers there" in line
 
 
+def test_the_doctor_asks_the_server(served, home, capsys):
+    code, said = printed(capsys, "doctor", "--remote", served, "--json")
+    assert (code, said["problems"], said["runtime"]) == (0, [], None)
+    assert (said["model"]["url"], said["model"]["api"]) == (served, "completions")
+    assert said["fill"]["text"]
+    server = LyingServer(reply("<html>", kind="text/html"))
+    code, said = printed(capsys, "doctor", "--remote", server.url, "--json")
+    server.close()
+    assert code == 3
+    assert "a page of text/html" in said["problems"][0]
+
+
 def test_a_folder_may_not_say_where_its_code_goes(served, home, capsys, tmp_path, monkeypatch):
     (tmp_path / "repository").mkdir()
     monkeypatch.chdir(tmp_path / "repository")
