@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, RequestError
+from dg_lsp.errors import DgLspError, ModelError, ModelUnsupportedError, RemoteError, RequestError
 
 CANCELLED = 499
 """As nginx calls a request that its client gave up; no client asks again because of it."""
@@ -49,6 +49,8 @@ def refusal_of(error: BaseException) -> Refusal:
         return Refusal(501, str(error))
     if isinstance(error, ModelError):
         return Refusal(503, str(error))
+    if isinstance(error, RemoteError):
+        return Refusal(503, str(error), retry_after=1)
     return Refusal(500, str(error) if isinstance(error, DgLspError) else f"internal error: {type(error).__name__}")
 
 

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from http_server import Starter
-from lying_server import LyingServer, endless, reply, silent
+from http_server import Client, Starter
+from lying_server import LyingServer, endless, events, reply, silent
 
 from dg_lsp.cli import loading, run
+from dg_lsp.metrics.audit import AuditRecord
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 
@@ -100,6 +101,52 @@ def test_a_folder_may_not_say_where_its_code_goes(served, home, capsys, tmp_path
         assert "must not say" in capsys.readouterr().err
 
 
+@pytest.fixture
+def start():
+    starter = Starter()
+    yield starter
+    starter.stop()
+
+
+def remote_to(url, **remote):
+    return {"backend": "remote", "remote": {"url": url, "retries": 0, **remote}}
+
+
+def test_a_server_may_stand_before_a_server(served, start):
+    client = start(open_engine=loading.open_engine, **remote_to(served, api="infill"))
+    text = (SAMPLES / "inventory.py").read_text()
+    cut = text.index("\n", 300)
+    body = {"input_prefix": text[:cut], "input_suffix": text[cut:], "n_predict": 32}
+    direct = Client(int(served.rpartition(":")[2]))
+    assert client.post("/infill", body).tree["content"] == direct.post("/infill", body).tree["content"]
+    assert client.get("/v1/models").tree["data"][0]["id"].startswith("127.0.0.1")
+    assert client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status == 501
+
+
+def test_a_chat_goes_through_word_by_word(start):
+    def said(text, reason=None):
+        return json.dumps({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
+
+    server = LyingServer(events(said("Good "), said("morning"), said("", "stop"), "[DONE]"))
+    client = start(open_engine=loading.open_engine, **remote_to(server.url, api="chat"))
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    assert client.post("/v1/chat/completions", body).tree["choices"][0]["message"]["content"] == "Good morning"
+    *chunks, done = client.post("/v1/chat/completions", {**body, "stream": True}).events
+    assert done == "[DONE]"
+    deltas = [choice["delta"].get("content", "") for chunk in chunks for choice in json.loads(chunk)["choices"]]
+    assert "".join(deltas) == "Good morning"
+    server.close()
+
+
+def test_a_server_behind_a_server_that_is_gone_is_503(start):
+    server = LyingServer(b"")
+    client = start(open_engine=loading.open_engine, **remote_to(server.url))
+    reply = client.post("/v1/completions", {"prompt": "x = "})
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    assert "the connection broke" in reply.error["message"]
+    server.close()
+
+
 def test_the_runtime_is_not_loaded_for_a_remote_model(served, tmp_path):
     code = (
         "import sys; from dg_lsp.cli import run;"
@@ -153,6 +200,22 @@ def test_trouble_is_shown_and_said_once_and_completions_resume(launcher, lie, sa
     assert "secret_text" not in client.stderr + json.dumps(client.told("window/logMessage"))
     assert client.leave() == 0
     client.check()
+    server.close()
+
+
+def test_what_an_editor_asks_is_written_down_without_a_word_of_it(launcher, tmp_path):
+    server = LyingServer(reply(choice("total")))
+    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
+    path = tmp_path / "audit.jsonl"
+    client.handshake(options={"fill": EAGER, "audit": {"path": str(path)}})
+    client.open("secret_text = ")
+    assert client.items(client.complete(0, 14))
+    client.wait_until(lambda: path.exists() and path.read_bytes().endswith(b"\n"))
+    [line] = path.read_text().splitlines()
+    record = AuditRecord.parse(line)
+    assert (record.endpoint, record.outcome) == ("textDocument/inlineCompletion", "shown")
+    assert "secret" not in line
+    assert client.leave() == 0
     server.close()
 
 
