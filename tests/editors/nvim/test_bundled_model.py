@@ -64,6 +64,10 @@ def test_what_is_shown_is_what_is_on_disk_once_it_is_taken(editor):
     editor.nvim.command("write")
     after = [*before[:row], *(before[row] + " " + shown).split("\n"), *before[row + 1 :]]
     assert path.read_text(encoding="utf-8").splitlines() == after
+    editor.nvim.command("checkhealth dg_lsp")
+    report = "\n".join(editor.lines)
+    assert "dg-mini" in report.split("server ")[0]
+    assert "ERROR" not in report
 
 
 def test_the_page_has_its_picture():

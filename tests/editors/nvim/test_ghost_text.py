@@ -160,10 +160,18 @@ def test_what_was_taken_is_undone_by_itself(editor):
 def test_toggled_off_nothing_is_asked(editor):
     editor.open()
     editor.nvim.command("DgToggle")
-    editor.keys("idef hello<Esc>A<Esc>A")
-    editor.wait(lambda: editor.lines == ["def hello"])
     assert "off" in editor.lua("return require('dg_lsp').status()")
-    editor.nvim.command("stopinsert | DgToggle")
-    assert editor.heard("textDocument/inlineCompletion") == []
-    editor.keys("A")
+    editor.keys("idef hello")
+    # what is asked for is asked for within 200 ms
+    editor.lua("rested = false; vim.defer_fn(function() rested = true end, 400)")
+    editor.wait(lambda: editor.lua("return rested"))
+    asked = editor.heard("textDocument/inlineCompletion")
+    editor.open()
+    editor.keys("idef hell")
+    editor.lua("rested = false; vim.defer_fn(function() rested = true end, 400)")
+    editor.wait(lambda: editor.lua("return rested"))
+    assert (asked + editor.heard("textDocument/inlineCompletion"), editor.ghosts) == ([], [])
+    editor.keys("<Esc>")
+    editor.nvim.command("DgToggle")
+    editor.keys("Ao")
     editor.wait_ghost(HELLO)

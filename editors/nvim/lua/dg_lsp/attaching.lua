@@ -26,9 +26,14 @@ function M.attach(client_id, bufnr)
   requests.wrap(client)
   keys.map(bufnr)
   if options.is_native() then
-    vim.lsp.inline_completion.enable(M.is_on, { client_id = client_id })
-  elseif M.is_on then
-    asking.start(bufnr)
+    vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
+  else
+    if vim.lsp.inline_completion then
+      vim.lsp.inline_completion.enable(false, { client_id = client_id })
+    end
+    if M.is_on then
+      asking.start(bufnr)
+    end
   end
   -- Neovim counts the buffer among the client's only after this
   vim.schedule(function()
@@ -46,14 +51,14 @@ end
 function M.toggle()
   M.is_on = not M.is_on
   for _, client in ipairs(vim.lsp.get_clients({ name = client_of.NAME })) do
-    if options.is_native() then
-      vim.lsp.inline_completion.enable(M.is_on, { client_id = client.id })
-    end
     for bufnr in pairs(client.attached_buffers) do
-      if not M.is_on then
-        asking.stop(bufnr)
-      elseif not options.is_native() then
+      if options.is_native() then
+        vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
+        shown.forget(bufnr)
+      elseif M.is_on then
         asking.start(bufnr)
+      else
+        asking.stop(bufnr)
       end
     end
   end

@@ -5,29 +5,40 @@ local options = require("dg_lsp.options")
 
 local M = {}
 
+--- What starts the server, and what is before `lsp` in it.
 local function command()
   local config = vim.lsp.config and vim.lsp.config[client_of.NAME]
   local cmd = config and config.cmd or vim.tbl_get(vim.g.dg_lsp or {}, "config", "cmd")
-  return type(cmd) == "table" and cmd[1] or "dg-lsp"
+  cmd = type(cmd) == "table" and cmd or { "dg-lsp", "lsp" }
+  for index, word in ipairs(cmd) do
+    if word == "lsp" then
+      return cmd, vim.list_slice(cmd, 1, index - 1)
+    end
+  end
+  return cmd, nil
 end
 
 local function check_program()
-  local program = command()
-  if vim.fn.executable(program) == 0 then
-    vim.health.error(program .. " is not on the PATH", {
+  local cmd, program = command()
+  if vim.fn.executable(cmd[1]) == 0 then
+    vim.health.error(cmd[1] .. " is not on the PATH", {
       "install it, for example with: pipx install dg-lsp",
       'or say where it is: vim.lsp.config("dg_lsp", { cmd = { "/path/to/dg-lsp", "lsp", "--stdio" } })',
     })
     return
   end
-  local done = vim.system({ program, "doctor" }, { text = true }):wait(60000)
+  vim.health.ok(vim.fn.exepath(cmd[1]))
+  if not program then
+    vim.health.info("its command is one of your own, so `dg-lsp doctor` is not asked")
+    return
+  end
+  local done = vim.system(vim.list_extend(program, { "doctor" }), { text = true }):wait(60000)
   if done.code == 0 then
-    vim.health.ok(vim.fn.exepath(program))
     for _, line in ipairs(vim.split(vim.trim(done.stdout), "\n")) do
       vim.health.info(line)
     end
   else
-    vim.health.error(program .. " doctor: " .. vim.trim(done.stderr or ""))
+    vim.health.error("dg-lsp doctor: " .. vim.trim(done.stderr or ""))
   end
 end
 
