@@ -140,9 +140,9 @@ class Daemon:
         except (OSError, ValueError):
             pass  # whoever does not speak as we do is hung up on
         finally:
-            connection.close()
             self._last_left = time.monotonic()
             self._connections.pop(connection, None)
+            connection.close()
 
     def _answer(self, connection: socket.socket, hello: dict[str, Any]) -> None:
         if hello.get("want") == "stop":

@@ -43,9 +43,10 @@ def framed(body: bytes) -> bytes:
 class Upstream:
     """Reads and writes in threads of its own: whoever sends never waits for a server that does not read."""
 
-    def __init__(self, heard: _Heard, *, is_daemon: bool) -> None:
+    def __init__(self, stream: BinaryIO | IO[bytes], heard: _Heard, *, is_daemon: bool) -> None:
         self.is_daemon = is_daemon
         self._heard = heard
+        self._stream = stream
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, daemon=True)
 
@@ -69,17 +70,15 @@ class Upstream:
         raise NotImplementedError
 
     def _read_all(self) -> None:
-        while (body := self._read()) is not None:
-            self._heard(self, body)
+        with self._stream:
+            while (body := read_body(self._stream)) is not None:
+                self._heard(self, body)
         self._heard(self, None)
 
     def _write_all(self) -> None:
         with suppress(OSError, ValueError):  # a server that is gone is noticed where it is read
             while (data := self._outgoing.get()) is not None:
                 self._write(data)
-
-    def _read(self) -> bytes | None:
-        raise NotImplementedError
 
     def _write(self, data: bytes) -> None:
         raise NotImplementedError
@@ -89,18 +88,14 @@ class DaemonUpstream(Upstream):
     """The daemon, over a connection that has begun."""
 
     def __init__(self, connection: socket.socket, heard: _Heard) -> None:
-        super().__init__(heard, is_daemon=True)
+        super().__init__(connection.makefile("rb"), heard, is_daemon=True)
         self._connection = connection
-        self._stream = connection.makefile("rb")
 
     def close(self) -> None:
         """See `Upstream.close`."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
-
-    def _read(self) -> bytes | None:
-        return read_body(self._stream)
 
     def _write(self, data: bytes) -> None:
         self._connection.sendall(data)
@@ -111,8 +106,9 @@ class ChildUpstream(Upstream):
 
     def __init__(self, command: Sequence[str], heard: _Heard) -> None:
         """Raises: OSError: it cannot be started."""
-        super().__init__(heard, is_daemon=False)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        super().__init__(self._process.stdout, heard, is_daemon=False)
 
     def close(self) -> None:
         """See `Upstream.close`."""
@@ -128,10 +124,6 @@ class ChildUpstream(Upstream):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def _read(self) -> bytes | None:
-        assert self._process.stdout is not None
-        return read_body(self._process.stdout)
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None

@@ -86,8 +86,9 @@ def test_errors_are_the_tree_that_their_docstring_draws():
 def test_exit_codes_are_those_that_the_tree_names():
     from dg_lsp import errors
 
-    codes = {name: kind.exit_code for name, kind in vars(errors).items() if isinstance(kind, type)}
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+    codes = {name: kind.exit_code for name, kind in kinds.items()}
     assert {name for name, code in codes.items() if code == 3} == {
-        name for name in codes if name.startswith("Model") or name == "BackendError"
+        name for name, kind in kinds.items() if issubclass(kind, errors.ModelError | errors.BackendError)
     }
     assert set(codes.values()) == {2, 3}
