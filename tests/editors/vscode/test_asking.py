@@ -44,3 +44,8 @@ def test_who_has_no_server_is_offered_one(open_window, code_server, install_prog
     assert window.until_ghost() == "return total"
     window.press("Tab", 9)
     window.until_saved("def f(a):\n    total = a\n    return total")
+
+
+def test_a_program_that_cannot_be_started_is_named(open_window):
+    window = open_window("", settings={"dg-lsp.server.path": "/nowhere/dg-lsp"}, has_server=False)
+    until(lambda: "/nowhere/dg-lsp could not be started" in window.status_label, lambda: window.status_label)

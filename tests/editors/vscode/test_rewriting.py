@@ -64,6 +64,18 @@ def test_a_code_action_asks_for_words_too(window):
     window.until_saved(SUM)
 
 
+def test_a_document_that_changes_meanwhile_is_left_alone(window):
+    window.command("dg-lsp: Fill the Hole Here")
+    until_preview(window, "Rewriting")
+    window.click_text(".tab", "main.py")
+    window.until_focused()
+    window.press("Delete", 46)
+    window.until_text(".notification-list-item-message", "changed meanwhile")
+    window.press("z", 90, ctrl=True)
+    until_back(window, SUM)
+    window.command("Notifications: Clear All Notifications")
+
+
 def test_what_cannot_be_done_is_said(window):
     window.press("Home", 36)
     window.command("dg-lsp: Fill the Hole Here")
