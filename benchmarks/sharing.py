@@ -1,0 +1,112 @@
+"""What several editors on one daemon cost, beside a server of an editor's own, with the bundled model.
+
+    python benchmarks/sharing.py [--editors 2] [--trips 1000]
+
+Prints resident memory of all processes, and how long a request takes that the model has nothing to do with.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+TEXT = "class Basket:\n    def __init__(self, owner, items):\n        self.owner = owner\n        self.items = \n"
+URI = "file:///basket.py"
+
+
+class Editor:
+    """One `dg-lsp lsp`, asked for a completion once."""
+
+    def __init__(self, use: str) -> None:
+        command = [sys.executable, "-m", "dg_lsp", "lsp", "--daemon", use]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._number = 0
+        self.ask("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+        self.say("initialized", {})
+        item = {"uri": URI, "languageId": "python", "version": 1, "text": TEXT}
+        self.say("textDocument/didOpen", {"textDocument": item})
+        place = {"textDocument": {"uri": URI}, "position": {"line": 3, "character": 21}}
+        while not self.ask("textDocument/inlineCompletion", {**place, "context": {"triggerKind": 1}})["items"]:
+            time.sleep(0.1)  # the model is not there yet
+
+    def say(self, method: str, params: Any, **more: Any) -> None:
+        """A message."""
+        assert self.process.stdin is not None
+        body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        self.process.stdin.flush()
+
+    def ask(self, method: str, params: Any) -> Any:
+        """A request's result."""
+        self._number += 1
+        self.say(method, params, id=self._number)
+        while (message := self._message()).get("id") != self._number:
+            pass
+        return message["result"]
+
+    def leave(self) -> None:
+        """Says goodbye."""
+        self.ask("shutdown", None)
+        self.say("exit", None)
+        self.process.wait()
+
+    def _message(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        length = 0
+        while header := self.process.stdout.readline().strip():
+            name, _, value = header.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        message: dict[str, Any] = json.loads(self.process.stdout.read(length))
+        return message
+
+
+def milliseconds(editor: Editor, trips: int) -> float:
+    """The median of a request that is answered without the model."""
+    times = []
+    for _ in range(trips):
+        began = time.perf_counter()
+        editor.ask("checkStatus", {})
+        times.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+def mebibytes(pid: int) -> float:
+    """Resident."""
+    return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--editors", type=int, default=2)
+    parser.add_argument("--trips", type=int, default=1000)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["DG_LSP_DAEMON_DIR"] = folder
+        own = Editor("never")
+        alone = mebibytes(own.process.pid)
+        editors = [Editor("start") for _ in range(asked.editors)]
+        daemon = mebibytes(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
+        relays = [mebibytes(editor.process.pid) for editor in editors]
+        together = daemon + sum(relays)
+        print(f"a server of its own       {alone:6.1f} MiB")
+        print(f"daemon                    {daemon:6.1f} MiB")
+        print(f"each editor's relay       {statistics.mean(relays):6.1f} MiB")
+        print(f"{asked.editors} editors and the daemon  {together:6.1f} MiB, {together / alone:.2f} times one server")
+        for name, editor in (("its own server", own), ("the daemon", editors[0])) * 2:
+            print(f"a request without the model, {name:15} {milliseconds(editor, asked.trips):.3f} ms")
+        for editor in (own, *editors):
+            editor.leave()
+        subprocess.run([sys.executable, "-m", "dg_lsp", "daemon", "stop"], check=True)
+
+
+if __name__ == "__main__":
+    main()
