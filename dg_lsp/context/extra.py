@@ -1,7 +1,7 @@
 """Code from elsewhere that a model may be shown before the file's own. Text only: knows no token and reads no file."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -51,6 +51,17 @@ NO_EXTRA = Extra()
 def by_importance(chunks: Iterable[Chunk]) -> list[Chunk]:
     """The order in which chunks get room."""
     return sorted(chunks, key=lambda chunk: _IMPORTANCE.index(chunk.source))
+
+
+def within(extra: Extra, chars: int) -> Extra:
+    """The chunks that so many characters hold whole, the important ones first; in the order of a prompt."""
+    taken = []
+    for number, chunk in enumerate(by_importance(extra.chunks)):
+        size = len(chunk.path) + len(chunk.text)
+        if size <= chars:
+            taken.append((in_place(chunk), -number, chunk))
+            chars -= size
+    return replace(extra, chunks=tuple(chunk for *_, chunk in sorted(taken, key=lambda one: one[:2])))
 
 
 def in_place(chunk: Chunk) -> int:

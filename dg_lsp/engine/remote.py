@@ -13,6 +13,7 @@ import numpy as np
 from dg_lsp.canvas.plan import token_ids
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.asking import Answers, Asking, Said, Task, TextModel
+from dg_lsp.context.extra import within
 from dg_lsp.context.prompt import Prompt, shown_path
 from dg_lsp.context.style import LINE_END, TextStyle
 from dg_lsp.context.window import prompt_at
@@ -108,7 +109,8 @@ class RemoteEngine(Engine):
         watch = Stopwatch()
         with watch.stage("prompt"):
             limits = limits_of(request, self._settings, self._spec, PlanName.CAUSAL, deadline)
-            prompt = replace(self._prompt(request), extra=request.extra)
+            room = int(request.extra.share * self._spec.max_prompt_tokens * CHARS_PER_TOKEN)
+            prompt = replace(self._prompt(request), extra=within(request.extra, room))
             session = request.snapshot.uri
             asking = Asking(Task.FILL, prompt, limits.max_tokens, request.num_candidates, request.seed, session=session)
         said = yield from watch.passing_on(self._listen(asking, limits))

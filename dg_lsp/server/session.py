@@ -90,6 +90,7 @@ class Server(LanguageServer):
         """Has the model opened by its own thread, and says how that went."""
         began = time.monotonic()
         self.close()
+        self._is_troubled = False
         self._auditor = self._new_auditor()
         self.status.change(state=State.LOADING, message="loading the model")
         self._worker = self._open_worker(self.settings)

@@ -8,6 +8,7 @@ import pytest
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.asking import Said, Task
+from dg_lsp.context.extra import Chunk, Extra, Source
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.drain import drain
@@ -49,6 +50,18 @@ class Spoken:
 def fill(model, before=BEFORE, after=AFTER, **asked):
     engine = RemoteEngine(model, FillSettings())
     return engine.fill(FillRequest(Snapshot("file:///a/shapes.py", 0, before + after), len(before), **asked))
+
+
+def test_code_from_elsewhere_has_its_share_and_no_more():
+    chunks = (
+        Chunk(Source.OPEN_FILES, "large.py", "x" * 1900),
+        Chunk(Source.OPEN_FILES, "small.py", "x" * 100),
+        Chunk(Source.DIAGNOSTICS, "d", "x" * 100),
+    )
+    model = Spoken(Said(("width * height",), is_ended=True))
+    fill(model, extra=Extra(chunks, share=0.25))
+    shown = model.asked[0][0].prompt.extra.chunks
+    assert [one.path for one in shown] == ["large.py", "d"]
 
 
 def test_what_is_said_is_judged_like_any_fill():

@@ -1,7 +1,7 @@
 """What a chat is asked in words. Its answer cannot be begun for it, so it is told how to begin."""
 
 from dg_lsp.canvas.instruct import fence_of
-from dg_lsp.canvas.templates import REWRITE
+from dg_lsp.canvas.templates import EXTRA_BEFORE, EXTRA_CHUNK, REWRITE
 from dg_lsp.context.prompt import Prompt
 
 _FILL = (
@@ -12,8 +12,8 @@ _FILL = (
 
 
 def fill_question(prompt: Prompt) -> str:
-    """The file with a gap marked."""
-    return _FILL.format(
+    """The file with a gap marked, after code from elsewhere where there is any."""
+    return _elsewhere(prompt) + _FILL.format(
         path=prompt.path or "a file",
         language=prompt.language or "text",
         fence=fence_of(prompt),
@@ -33,3 +33,12 @@ def rewrite_question(prompt: Prompt) -> str:
     selection = prompt.selection.removesuffix("\n") + "\n"
     code = prompt.prefix + REWRITE.opening + selection + REWRITE.closing + prompt.suffix
     return REWRITE.before.format(**words) + code + REWRITE.after.format(**words)
+
+
+def _elsewhere(prompt: Prompt) -> str:
+    fence, language = fence_of(prompt), prompt.language
+    chunks = [
+        EXTRA_CHUNK.format(path=chunk.path, fence=fence, language=language, text=chunk.text.strip("\n") + "\n")
+        for chunk in prompt.extra.chunks
+    ]
+    return EXTRA_BEFORE + "".join(chunks) if chunks else ""

@@ -1,5 +1,7 @@
 """Bodies and answers, dialect by dialect."""
 
+from dataclasses import replace
+
 import pytest
 
 from dg_lsp.backends.remote.dialects import SENTINELS, Chat, Completions, Infill, Piece, costs_of, dialect_of
@@ -58,6 +60,14 @@ def test_a_chat_is_shown_the_gap_and_its_code_is_taken_out():
     assert f"{PROMPT.prefix}<GAP>{PROMPT.suffix}" in message["content"]
     said = chat.shown(Said(("Sure:\n```python\nb = a + 1\n```\nDone",)), ASKING)
     assert (said.texts, said.is_ended) == (("a + 1",), True)
+
+
+def test_a_chat_is_shown_code_from_elsewhere_first():
+    chunks = (Chunk(Source.OPEN_FILES, "other.py", "x = {1}\n```\n"), Chunk(Source.EDITS, "third.py", "y = 2"))
+    [message] = Chat().body(replace(ASKING, prompt=replace(PROMPT, extra=Extra(chunks))), 0.0, 1.0)["messages"]
+    content = message["content"]
+    assert "other.py\n````python\nx = {1}\n```\n````" in content
+    assert content.index("other.py") < content.index("third.py") < content.index("<GAP>")
 
 
 def test_a_chat_rewrites_what_is_marked():
