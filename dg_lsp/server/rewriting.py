@@ -140,10 +140,15 @@ async def _with_progress(ls: "Server", request: RewriteRequest, title: str) -> R
     token = await _begin(ls, title)
     loop = asyncio.get_running_loop()
 
+    def tell(token: str, said: types.WorkDoneProgressReport) -> None:
+        # what the model's thread said last may come after the end, and would begin the bar anew
+        if token in ls.work_done_progress.tokens:
+            ls.work_done_progress.report(token, said)
+
     def report(progress: Progress) -> None:
         if token is not None:
             said = types.WorkDoneProgressReport(message=f"pass {progress.number}", cancellable=True)
-            loop.call_soon_threadsafe(ls.work_done_progress.report, token, said)
+            loop.call_soon_threadsafe(tell, token, said)
 
     job = asyncio.ensure_future(ls.rewrite(request, report))
     if token is not None:
