@@ -171,8 +171,15 @@ class Window:
         return "".join(self.texts(self.GHOST))
 
     def until_ghost(self):
-        """The grey text, once it is there."""
-        return until(lambda: self.ghost, lambda: f"no ghost text; the status bar says {self.status!r}")
+        """The grey text, once it is there and no newer answer takes its place."""
+        seen = [""]
+
+        def has_settled():
+            seen.append(self.ghost)
+            return seen[-1] and seen[-1] == seen[-2]
+
+        until(has_settled, lambda: f"no ghost text; the status bar says {self.status!r}", pause=0.3)
+        return seen[-1]
 
     def until_saved(self, text):
         """Saves, and waits until a file says what it should."""
@@ -246,14 +253,14 @@ class Window:
         """Through the palette."""
         self.press("F1", 112)
         self.until("document.querySelector('.quick-input-widget input') === document.activeElement", "no palette")
-        self.type(title)
+        self.browser.call("Input.insertText", text=title)
         self.until_text(".quick-input-list .monaco-list-row.focused", title.split(": ")[-1])
         self.press("Enter", 13, text="\r")
 
     def answer(self, text):
         """Into a box that asks for a line of text."""
         self.until_text(".quick-input-widget .quick-input-message", "become of")
-        self.type(text)
+        self.browser.call("Input.insertText", text=text)
         self.press("Enter", 13, text="\r")
 
 
