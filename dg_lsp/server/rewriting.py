@@ -4,7 +4,7 @@ Every command answers `{"applied": bool, "reason": str | null}`; what could not 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -137,37 +137,43 @@ def _asked(ls: "Server", place: Any) -> Asked:
 
 async def _with_progress(ls: "Server", request: RewriteRequest, title: str) -> RewriteResult:
     """The result, with a progress bar and its cancel button where the client has one."""
-    token = await _begin(ls, title)
-    loop = asyncio.get_running_loop()
-
-    def tell(token: str, said: types.WorkDoneProgressReport) -> None:
-        # what the model's thread said last may come after the end, and would begin the bar anew
-        if token in ls.work_done_progress.tokens:
-            ls.work_done_progress.report(token, said)
-
-    def report(progress: Progress) -> None:
-        if token is not None:
-            said = types.WorkDoneProgressReport(message=f"pass {progress.number}", cancellable=True)
-            loop.call_soon_threadsafe(tell, token, said)
-
-    job = asyncio.ensure_future(ls.rewrite(request, report))
+    uri, token = request.snapshot.uri, await _begin(ls, title)
+    job = asyncio.ensure_future(ls.rewrite(request, _reporter(ls, token)))
     if token is not None:
         ls.work_done_progress.tokens[token].add_done_callback(lambda _: job.cancel())
-    ls.rewrites[request.snapshot.uri] = job
+    ls.rewrites[uri] = job
     try:
         return await job
     except asyncio.CancelledError as error:
-        document = ls.documents.get(request.snapshot.uri)
+        document = ls.documents.get(uri)
         has_changed = document is None or document.version != request.snapshot.version
         raise Refusal(_CHANGED if has_changed else _CANCELLED) from error
     except DgLspError as error:
         raise Refusal(str(error)) from error
     finally:
-        if ls.rewrites.get(request.snapshot.uri) is job:
-            del ls.rewrites[request.snapshot.uri]
+        if ls.rewrites.get(uri) is job:
+            del ls.rewrites[uri]
         if token is not None:
             ls.work_done_progress.end(token, types.WorkDoneProgressEnd())
             ls.work_done_progress.tokens.pop(token, None)
+
+
+def _reporter(ls: "Server", token: str | None) -> Callable[[Progress], None] | None:
+    """What the model's thread calls after each pass."""
+    if token is None:
+        return None
+    loop = asyncio.get_running_loop()
+
+    def tell(said: types.WorkDoneProgressReport) -> None:
+        # what the model's thread said last may come after the end, and would begin the bar anew
+        if token in ls.work_done_progress.tokens:
+            ls.work_done_progress.report(token, said)
+
+    def report(progress: Progress) -> None:
+        said = types.WorkDoneProgressReport(message=f"pass {progress.number}", cancellable=True)
+        loop.call_soon_threadsafe(tell, said)
+
+    return report
 
 
 async def _begin(ls: "Server", title: str) -> str | None:
