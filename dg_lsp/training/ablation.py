@@ -61,6 +61,7 @@ def variants(base: TrainConfig = BASE) -> tuple[Variant, ...]:
         Variant("half of the rows plain text", _of(base, plain_share=0.5)),
         Variant("the file's path in the prompt", _of(base, header=Header.PATH)),
         Variant("the neighbouring file's beginning in the prompt", _of(base, header=Header.NEIGHBOUR)),
+        Variant("half of the middles' canvases with expand and delete", _of(base, resized_share=0.5)),
         Variant("canvases of 32 and 64 only", _of(base, canvas_shares=(0.0, 0.0, 0.6, 0.4))),
     )
 

@@ -35,6 +35,7 @@ class RowConfig:
     middles: MiddleShares = field(default_factory=MiddleShares)
     header: Header = Header.NONE
     plain_share: float = 0.0  # of the rows: text without a middle
+    resized_share: float = 0.0  # of the canvases on middles: as long as they may be, with expand and delete tokens
     max_copies: int = 4  # times every middle is denoised in one row, with other lengths and masks
 
     @property

@@ -15,7 +15,7 @@ from dg_lsp.training.feed import open_rows
 from dg_lsp.training.network import Network
 from dg_lsp.training.noise import draw_hidden
 from dg_lsp.training.rows import Batch
-from dg_lsp.training.vocabulary import MASK
+from dg_lsp.training.vocabulary import DELETE, EXPAND, MASK
 
 VALIDATION_SEED = 7
 CHUNK = 16_384  # targets of one product with the vocabulary on a GPU
@@ -81,6 +81,8 @@ class Objective:
         rows, num_clean = b["tokens"].shape
         truth, slots = b["truth"], b["truth"].shape[2]
         hidden, kind = draw_hidden(b["length"], slots, self.config.full_mask, self.config.left_mask, generator)
+        # nobody ever sees an expand or a delete token: they say what becomes of a mask
+        hidden = hidden | (truth == EXPAND) | (truth == DELETE)
         noisy = torch.where(hidden, MASK, truth).view(rows, -1)
         at = torch.arange(slots, device=truth.device)
         slot_position = ((b["start"] - b["low"])[:, :, None] + at).view(rows, -1)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dg_lsp.training.config import RowConfig
 from dg_lsp.training.documents import Document, Documents
+from dg_lsp.training.resizing import resized_truth
 from dg_lsp.training.vocabulary import END_OF_MIDDLE, END_OF_TEXT
 
 Int = npt.NDArray[np.int32]
@@ -97,7 +98,19 @@ class Rows:
             places.append(Placed(at, end, middle))
             at = end
         canvases = self._canvases(places, slots)
-        return _with_canvases(tokens, document, position, in_middle, canvases, slots)
+        row = _with_canvases(tokens, document, position, in_middle, canvases, slots)
+        if self.config.resized_share:
+            self._resize(row, canvases)
+        return row
+
+    def _resize(self, row: Batch, canvases: list[tuple[Placed, int, int]]) -> None:
+        """Some canvases on middles hold all that is left of theirs, whatever their length (`resizing.py`)."""
+        for i, (place, at, used) in enumerate(canvases):
+            rest = row.tokens[at : place.high - 1]  # without the end token
+            if row.is_middle[i] and self.rng.random() < self.config.resized_share:
+                resized = resized_truth(rest, used, self.rng)
+                if resized is not None:
+                    row.truth[i, :used], row.content[i] = resized.truth, resized.content
 
     def _pack(self) -> list[Document]:
         """Documents in order of arrival; one that does not fit waits for the next row, whole."""

@@ -6,7 +6,7 @@ pytest.importorskip("tokenizers")
 from dg_lsp.training.documents import Documents
 from dg_lsp.training.rows import Rows
 from dg_lsp.training.store import load_store
-from dg_lsp.training.vocabulary import END_OF_MIDDLE, MASK, MIDDLE, SUFFIX
+from dg_lsp.training.vocabulary import DELETE, END_OF_MIDDLE, EXPAND, MASK, MIDDLE, SUFFIX
 
 
 def make_rows(toy, seed=4):
@@ -113,3 +113,17 @@ def test_plain_rows_hold_no_middle(toy):
     assert (batch.document >= 0).mean() > 0.85
     assert batch.length.any()
     assert not batch.is_middle.any()
+
+
+def test_resized_canvases_hold_the_whole_rest_of_their_middle(toy):
+    rows = make_rows(toy)
+    rows.config = toy.replace(rows.config, resized_share=1.0)
+    seen = set()
+    for _ in range(20):
+        batch = rows.batch()
+        for i, j in zip(*np.nonzero(batch.is_middle), strict=True):
+            truth = batch.truth[i, j, : batch.length[i, j]]
+            seen |= set(truth[np.isin(truth, [EXPAND, DELETE])].tolist())
+            if np.isin(truth, [EXPAND, DELETE]).any():
+                assert END_OF_MIDDLE not in truth
+    assert seen == {EXPAND, DELETE}
