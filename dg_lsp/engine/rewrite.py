@@ -23,6 +23,8 @@ class RewriteRequest:
     deadline_ms: float = 60_000.0
     """Milliseconds from submission after which nothing is the answer."""
     seed: int = 0
+    must_mend: bool = False
+    """A buffer that does not parse must parse better afterwards."""
     extra: Extra = NO_EXTRA
     """Code from elsewhere."""
 

@@ -283,4 +283,5 @@ def _judged(answer: Answer, request: RewriteRequest, *, check_syntax: bool) -> C
         end=request.end,
         score=answer.score,
         check_syntax=check_syntax,
+        must_mend=request.must_mend,
     )

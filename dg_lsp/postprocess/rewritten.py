@@ -10,12 +10,20 @@ from dg_lsp.postprocess.trim import cut_loops, expand_indentation, goes_in_circl
 
 
 def judge_rewrite(
-    answer: bytes, *, snapshot: Snapshot, start: int, end: int, score: float, check_syntax: bool
+    answer: bytes,
+    *,
+    snapshot: Snapshot,
+    start: int,
+    end: int,
+    score: float,
+    check_syntax: bool,
+    must_mend: bool = False,
 ) -> Candidate | Rejection:
     """The text that may stand for `[start, end)` of the buffer, or the reason against it.
 
     Nothing outside of the stretch changes. A selection that ended with a line end still does, one that did not does
-    not. With `check_syntax` the buffer must not parse worse than before.
+    not. With `check_syntax` the buffer must not parse worse than before, and with `must_mend` better where it did not
+    parse.
     """
     text = to_text(answer)
     if text is None:
@@ -29,7 +37,7 @@ def judge_rewrite(
     shaped = _with_end_of(old, deepen(expand_indentation(text), old))
     if shaped == old:
         return Rejection(Reason.UNCHANGED, text)
-    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style):
+    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style, must_mend=must_mend):
         return Rejection(Reason.SYNTAX_ERROR, text)
     line_prefix = snapshot.text[max(snapshot.text.rfind(mark, 0, start) for mark in "\n\r") + 1 : start]
     return Candidate(style.from_model(shaped, line_prefix), score)
@@ -41,9 +49,14 @@ def _with_end_of(old: str, new: str) -> str:
     return "\n".join(lines) + old[len(old.rstrip("\n")) :]
 
 
-def _is_worse(new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> bool:
-    """Whether there are more syntax errors with the new text than with the old one."""
+def _is_worse(
+    new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle, *, must_mend: bool
+) -> bool:
+    """Whether there are more syntax errors with the new text than with the old one; or, to mend, not fewer."""
     before = style.to_model(snapshot.text[max(0, start - 2 * REACH) : start])
     after = style.to_model(snapshot.text[end : end + 2 * REACH])
     surroundings = Surroundings.of(before, after, language_of(snapshot.language))
-    return surroundings is not None and surroundings.num_errors(new) > surroundings.num_errors(old)
+    if surroundings is None:
+        return False
+    num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(new)
+    return num_new >= num_old > 0 if must_mend and num_old else num_new > num_old

@@ -68,7 +68,7 @@ def _fix(document: "Document", diagnostic: types.Diagnostic) -> types.CodeAction
     where = diagnostic.range
     if where.start == where.end:
         where = types.Range(types.Position(where.start.line, 0), types.Position(where.start.line + 1, 0))
-    place = {**_place(document, where), "instruction": f"fix: {first}"}
+    place = {**_place(document, where), "instruction": f"fix: {first}", "mend": True}
     action = _action(f"Fix with dg-lsp: {first[:60]}", REWRITE, place, types.CodeActionKind.QuickFix)
     action.diagnostics = [diagnostic]
     return action

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dg_lsp.server.session import Server
 
 REWRITE = "dg-lsp.rewrite"
-"""`{uri, range, instruction?, strength?}`: the range is written anew."""
+"""`{uri, range, instruction?, strength?, mend?}`: the range is written anew; to mend, only so that it parses better."""
 COMPLETE_BLOCK = "dg-lsp.completeBlock"
 """`{uri, position}`: as many lines as belong there are put in at the position."""
 
@@ -53,6 +53,7 @@ class Asked:
     end: int
     instruction: str
     strength: float
+    must_mend: bool
 
 
 class Refusal(Exception):  # noqa: N818  (it is an answer)
@@ -91,6 +92,7 @@ async def _rewrite(ls: "Server", place: Any) -> None:
         asked.instruction,
         asked.strength,
         ls.settings.rewrite.deadline_ms,
+        must_mend=asked.must_mend,
         extra=ls.extra(document.snapshot(), asked.start),
     )
     title = asked.instruction or "Rewriting"
@@ -132,7 +134,7 @@ def _asked(ls: "Server", place: Any) -> Asked:
     except (KeyError, TypeError, ValueError) as error:
         raise Refusal("this command needs an argument with uri and range") from error
     start, end = sorted(document.lines.offset_at(*bound, ls.documents.encoding) for bound in bounds)
-    return Asked(document, start, end, str(place.get("instruction") or ""), strength)
+    return Asked(document, start, end, str(place.get("instruction") or ""), strength, place.get("mend") is True)
 
 
 async def _with_progress(ls: "Server", request: RewriteRequest, title: str) -> RewriteResult:

@@ -133,7 +133,8 @@ def test_actions_for_a_selection_a_cursor_and_a_squiggle(editor):
     fix, block = actions(client, cursor, [squiggle])
     assert block["title"] == "Complete this block"
     assert (fix["title"], fix["kind"]) == ("Fix with dg-lsp: undefined name", "quickfix")
-    assert fix["command"]["arguments"] == [{"uri": client.URI, "range": LINE, "instruction": "fix: undefined name"}]
+    [argument] = fix["command"]["arguments"]
+    assert argument == {"uri": client.URI, "range": LINE, "instruction": "fix: undefined name", "mend": True}
     assert [one["title"] for one in actions(client, cursor, [squiggle], ["quickfix"])] == [fix["title"]]
     assert [one["title"] for one in actions(client, cursor, [squiggle], trigger=2)] == [fix["title"]]
     assert actions(client, LINE, only=["source"]) == []

@@ -5,13 +5,15 @@ from dg_lsp.postprocess.candidate import Candidate, Reason
 from dg_lsp.postprocess.rewritten import judge_rewrite
 
 
-def judged(marked, answer, *, check_syntax=True, language="python"):
+def judged(marked, answer, *, check_syntax=True, language="python", must_mend=False):
     """`«` and `»` mark the stretch."""
     start, end = marked.index("«"), marked.index("»") - 1
     text = marked.replace("«", "").replace("»", "")
     snapshot = Snapshot("file:///a.py", 1, text, language)
     raw = answer if isinstance(answer, bytes) else answer.encode()
-    return judge_rewrite(raw, snapshot=snapshot, start=start, end=end, score=-0.5, check_syntax=check_syntax)
+    return judge_rewrite(
+        raw, snapshot=snapshot, start=start, end=end, score=-0.5, check_syntax=check_syntax, must_mend=must_mend
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,9 @@ def test_a_buffer_that_was_broken_may_stay_as_broken_but_not_more():
 def test_syntax_is_not_asked_about_where_nobody_knows_it():
     assert judged("x = «1»\n", "(1", check_syntax=False) == Candidate("(1", -0.5)
     assert judged("x = «1»\n", "(1", language="plaintext") == Candidate("(1", -0.5)
+
+
+def test_what_is_to_be_mended_must_parse_better():
+    assert judged("x = «(1»\n", "(2", must_mend=True).reason is Reason.SYNTAX_ERROR
+    assert judged("x = «(1»\n", "(2)", must_mend=True) == Candidate("(2)", -0.5)
+    assert judged("x = «1»\n", "2", must_mend=True) == Candidate("2", -0.5)  # nothing to mend
