@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import signal
 import socket
 import sys
 import time
 from dataclasses import dataclass
+from types import FrameType
 
 import uvicorn
 
@@ -38,6 +40,13 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self.is_interrupted = False
+        """By Ctrl-C; whatever becomes of the signal that uvicorn raises again in the end."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Notes which signal it was."""
+        self.is_interrupted = self.is_interrupted or sig == signal.SIGINT
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops the model within a step; then all else can end."""
@@ -81,7 +90,10 @@ class Listening:
         """
         _quieten()
         with self._socket:
-            return asyncio.run(self._serve())
+            code = asyncio.run(self._serve())
+        if self._server is not None and self._server.is_interrupted:
+            raise KeyboardInterrupt
+        return code
 
     def stop(self) -> None:
         """Ends `run` soon; from any thread."""
