@@ -73,10 +73,10 @@ def settle(future: Future[Any], outcome: FillResult | Exception) -> None:
             future.set_result(outcome)
 
 
-def is_same(job: Job, asked: FillRequest) -> bool:
+def is_same(job: Job, asked: FillRequest | RewriteRequest | ChatRequest) -> bool:
     """But for the document's version, which nobody can guess."""
     guessed = job.request
-    if not isinstance(guessed, FillRequest):
+    if not (isinstance(guessed, FillRequest) and isinstance(asked, FillRequest)):
         return False
     return replace(guessed, snapshot=asked.snapshot) == asked and guessed.snapshot.text == asked.snapshot.text
 

@@ -66,21 +66,12 @@ class Worker:
         seconds = (request.deadline_ms or held.deadline_ms) / 1e3
         job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step, settings=settings)
         with self._changed:
-            if self._is_closed:
-                job.future.cancel()
-                return job.future
-            stale = self._waiting.pop(job.key, None)
-            running = self._running
-            if running is not None and running.is_guess and running.settings == settings and is_same(running, request):
-                self._running = replace(running, is_guess=False)  # guessed right: it is on its way
+            if self._is_guessed(job) and self._running is not None:
+                running = self._running
+                self._running = replace(running, is_guess=False)  # it is on its way
                 return running.future
-            kept = self._cache.find(request) if held.type_through else None
-            must_wait = not self.ready.done() or running is not None or bool(self._waiting)
-            self._guess = self._guess_after(job, request, kept) if kept is not None else None
-            if kept is None:
-                self._waiting[job.key] = job
-            self._changed.notify()
-        cancel_stale(job, stale, running)
+            kept = self._cache.find(request) if held.type_through and not self._is_closed else None
+        must_wait = self._take(job, request, kept)
         if kept is not None:
             settle(job.future, kept)
         elif must_wait:
@@ -99,7 +90,7 @@ class Worker:
         """
         deadline = time.monotonic() + request.deadline_ms / 1e3
         job = Job(request, deadline, Future(), on_step=on_step, settings=settings)
-        self._enqueue(job)
+        self._take(job)
         return job.future
 
     def submit_chat(
@@ -111,7 +102,7 @@ class Worker:
         """
         seconds = request.deadline_ms / 1e3
         job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
-        if self._enqueue(job):
+        if self._take(job):
             self._watch_deadline(job, seconds)
         return job.future
 
@@ -144,16 +135,27 @@ class Worker:
         if self.ready.done():
             self._thread.join(timeout=10)
 
-    def _enqueue(self, job: Job) -> bool:
-        """Whether it has to wait for the model."""
+    def _is_guessed(self, job: Job) -> bool:
+        """What runs is this very job, and nothing has stopped it; whoever calls holds the lock."""
+        running = self._running
+        if running is None or not running.is_guess or running.future.done() or self._waiting:
+            return False
+        return running.settings == job.settings and is_same(running, job.request)
+
+    def _take(self, job: Job, request: FillRequest | None = None, kept: FillResult | None = None) -> bool:
+        """The job takes the place of older ones and of any guess; whether it has to wait for the model.
+
+        One whose request an earlier fill answers, with `kept`, only does that, and the next fill is guessed instead.
+        """
         with self._changed:
             if self._is_closed:
                 job.future.cancel()
                 return False
             stale, running = self._waiting.pop(job.key, None), self._running
             must_wait = not self.ready.done() or running is not None or bool(self._waiting)
-            self._guess = None
-            self._waiting[job.key] = job
+            self._guess = self._guess_after(job, request, kept) if request and kept else None
+            if kept is None:
+                self._waiting[job.key] = job
             self._changed.notify()
         cancel_stale(job, stale, running)
         return must_wait

@@ -18,6 +18,7 @@ from dg_lsp.context.exclusion import Exclusion, Why
 from dg_lsp.context.extra import NO_EXTRA, Extra
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.auditing import Auditor
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.jobs import Spent
 from dg_lsp.engine.request import FillRequest
@@ -219,11 +220,15 @@ class Server(LanguageServer):
 
     def extra(self, snapshot: Snapshot, offset: int) -> Extra:
         """Code from elsewhere for a cursor, where the model is to be shown any."""
-        ready = self._worker.ready if self._worker is not None else None
-        if ready is None or not ready.done() or ready.exception() is not None:
+        engine = self._engine()
+        if engine is None or not takes_extra(engine.spec, self.settings.context.when):
             return NO_EXTRA
-        is_wanted = takes_extra(ready.result().spec, self.settings.context.when)
-        return self.elsewhere.extra(snapshot, offset, self.settings.context) if is_wanted else NO_EXTRA
+        return self.elsewhere.extra(snapshot, offset, self.settings.context)
+
+    def _engine(self) -> Engine | None:
+        """The engine, as soon as it is open; never waits."""
+        ready = self._worker.ready if self._worker is not None else None
+        return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
 
     def _tell_failure(self, error: BaseException) -> None:
         """A server that is in trouble is in trouble at every key: its state shows it, and the log says it once."""
@@ -246,9 +251,10 @@ class Server(LanguageServer):
 
     def _watcher(self, uri: str) -> Callable[[Progress], None] | None:
         """What the model's thread calls after each pass while somebody watches."""
-        if not self.is_watched or self._worker is None:
+        engine = self._engine() if self.is_watched else None
+        if engine is None:
             return None
-        framer, loop = self._worker.ready.result().framer(), asyncio.get_running_loop()
+        framer, loop = engine.framer(), asyncio.get_running_loop()
 
         def show(progress: Progress) -> None:
             said = denoising(uri, framer.frame(progress))

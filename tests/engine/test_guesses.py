@@ -82,3 +82,27 @@ def test_nothing_is_guessed_on_a_battery(worker_of, monkeypatch):
     first = worker.submit(ask(max_lines=1)).result(TIMEOUT)
     wait_until(lambda: worker.is_idle)
     assert denoiser.num_steps == first.steps
+
+
+class HeldGuess(Gate):
+    """Waits only in what comes after the first fill."""
+
+    def prefill(self, slot, prompt_ids):
+        self.is_held = self._parts(prompt_ids)[0] == "a = one("
+        return super().prefill(slot, prompt_ids)
+
+    def predict(self, *args, **kwargs):
+        return super().predict(*args, **kwargs) if self.is_held else ScriptedDenoiser.predict(self, *args, **kwargs)
+
+
+def test_a_guess_that_was_stopped_answers_nobody_and_who_waits_is_told(worker_of, mains):
+    denoiser = HeldGuess(fill_of, tokens_per_step=1)
+    worker = worker_of(denoiser, SPECULATING)
+    first = worker.submit(ask(max_lines=1)).result(TIMEOUT)
+    assert denoiser.is_inside.wait(TIMEOUT)
+    other = worker.submit(ask(text="a = x", max_lines=1))  # stops the guess, which is inside of a pass
+    right = worker.submit(ask(text="a = " + first.text, max_lines=1))
+    assert other.cancelled()
+    assert not right.cancelled()
+    denoiser.go_on.set()
+    assert right.result(TIMEOUT).text == "two"
