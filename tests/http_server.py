@@ -6,7 +6,6 @@ import threading
 import time
 from dataclasses import dataclass
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
 from dg_lsp.http.gate import Rules
 from dg_lsp.http.listening import Address, Listening
@@ -71,20 +70,6 @@ class Client:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         return self
-
-
-class Gate(ScriptedDenoiser):
-    """Waits inside each step until it is let go on."""
-
-    def __init__(self, fill, **script):
-        super().__init__(fill, **script)
-        self.is_inside = threading.Event()
-        self.go_on = threading.Event()
-
-    def predict(self, *args, **kwargs):
-        self.is_inside.set()
-        assert self.go_on.wait(TIMEOUT)
-        return super().predict(*args, **kwargs)
 
 
 def engine_of(denoiser):

@@ -23,8 +23,7 @@ from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt, prompt_parts
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.context.window import prompt_at
-from dg_lsp.engine.engine import CHARS_PER_TOKEN
+from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.errors import BackendError, UsageError
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 

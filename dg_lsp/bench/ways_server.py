@@ -16,8 +16,7 @@ from dg_lsp.bench.sites import Site
 from dg_lsp.bench.ways import ANSWER_SECONDS, Terms, before_last_key, first_lines
 from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
-from dg_lsp.context.window import prompt_at
-from dg_lsp.engine.engine import CHARS_PER_TOKEN
+from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.errors import BackendError, UsageError
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 

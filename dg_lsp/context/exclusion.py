@@ -4,6 +4,7 @@ Patterns are those of .gitignore files, matched by `pathspec`; the last one that
 """
 
 import functools
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,7 @@ SECRETS = (
 """Files that usually hold keys or passwords."""
 _LOOKED_AT = 8000
 """Characters of a buffer's beginning that tell text from what is none."""
+_ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 _MAX_ODD = 0.1
 """Share of control and replacement characters in a text."""
 _FEW_ODD = 8
@@ -74,8 +76,7 @@ def path_of(uri: str) -> str:
 def is_binary(text: str) -> bool:
     """A NUL near the beginning, or too much that no editor can show."""
     start = text[:_LOOKED_AT]
-    odd = sum(1 for char in start if (char < " " and char not in "\t\n\r\f\v\x1b") or char == "\ufffd")
-    return "\0" in start or odd > max(_FEW_ODD, _MAX_ODD * len(start))
+    return "\0" in start or len(_ODD.findall(start)) > max(_FEW_ODD, _MAX_ODD * len(start))
 
 
 @functools.lru_cache(maxsize=16)

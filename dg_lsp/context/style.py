@@ -63,6 +63,11 @@ class TextStyle:
         return self.line_end.join(lines)
 
 
+def line_start(text: str, offset: int) -> int:
+    """Where the line of an offset begins."""
+    return max(text.rfind(mark, 0, offset) for mark in "\n\r") + 1
+
+
 def _indented(line: str, column: int, own: str, uses_tabs: bool) -> str:
     """`own` and then `line`, whose leading spaces begin at `column` and become tabs where the buffer uses them."""
     body = line.lstrip(" ")

@@ -7,6 +7,8 @@ from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.context.style import TextStyle
 from dg_lsp.errors import PositionError
 
+CHARS_PER_TOKEN = 4
+"""What a token of source text holds, about; a prompt is cut to its tokens afterwards."""
 GRID = 5  # a window may start at every fifth of its budget
 ALIGN = 10  # and then looks as far as a tenth of its budget for the start of a line
 _JOINERS = "\u200d\ufe0e\ufe0f"

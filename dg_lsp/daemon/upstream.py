@@ -7,6 +7,7 @@ import queue
 import socket
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, BinaryIO
@@ -40,7 +41,7 @@ def framed(body: bytes) -> bytes:
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-class Upstream:
+class Upstream(ABC):
     """Reads and writes in threads of its own: whoever sends never waits for a server that does not read."""
 
     def __init__(self, stream: BinaryIO | IO[bytes], heard: _Heard, *, is_daemon: bool) -> None:
@@ -65,9 +66,9 @@ class Upstream:
         self._writer.join(PATIENCE)
         self.close()
 
+    @abstractmethod
     def close(self) -> None:
         """Hangs up at once."""
-        raise NotImplementedError
 
     def _read_all(self) -> None:
         with self._stream:
@@ -80,8 +81,8 @@ class Upstream:
             while (data := self._outgoing.get()) is not None:
                 self._write(data)
 
-    def _write(self, data: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, data: bytes) -> None: ...
 
 
 class DaemonUpstream(Upstream):

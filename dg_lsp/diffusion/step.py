@@ -56,7 +56,7 @@ class Step:
             confidence=plan.frozen.astype(np.float32),
         )
 
-    def take(self, positions: npt.NDArray[np.intp]) -> "Step":
+    def take(self, positions: npt.NDArray[np.intp] | slice) -> "Step":
         """Only these positions of the canvas, in this order; one that is named twice stands there twice."""
         return replace(
             self,

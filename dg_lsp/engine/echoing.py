@@ -8,11 +8,12 @@ import numpy as np
 from dg_lsp.canvas.echo import Echo
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import TokenIds
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.engine.wrapped import WrappedDenoiser
 
 
-class EchoingDenoiser:
+class EchoingDenoiser(WrappedDenoiser):
     """For one request on one slot. Every plan hears the same echo, so that plans which agree go on agreeing.
 
     Of a canvas only the leftmost masks change: what is between a mask and the buffer's end is not known yet. Uniform
@@ -20,25 +21,15 @@ class EchoingDenoiser:
     """
 
     def __init__(self, inner: Denoiser, echo: Echo, layout: Layout) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._echo = echo
         self._num_known = layout.num_known
         self._held = layout.prompt_ids[:0]
 
-    @property
-    def spec(self) -> ModelSpec:
-        """The inner denoiser's."""
-        return self._inner.spec
-
-    @property
-    def num_slots(self) -> int:
-        """The inner denoiser's."""
-        return self._inner.num_slots
-
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """As the inner denoiser's."""
         self._held = prompt_ids
-        return self._inner.prefill(slot, prompt_ids)
+        return super().prefill(slot, prompt_ids)
 
     def predict(
         self,
@@ -49,7 +40,7 @@ class EchoingDenoiser:
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """As the inner denoiser's, with echoes from the leftmost mask on."""
-        predictions = self._inner.predict(slot, canvases, temperature, rng, lanes)
+        predictions = super().predict(slot, canvases, temperature, rng, lanes)
         sampling = self.spec.sampling
         if not isinstance(sampling, MaskSampling):
             return predictions
@@ -60,16 +51,13 @@ class EchoingDenoiser:
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """As the inner denoiser's, with echoes after every token that the fill may end with."""
-        prediction = self._inner.extend(slot, ids)
+        prediction = super().extend(slot, ids)
         self._held = np.concatenate([self._held, ids])
         echoes = {}
         for i in range(len(ids)):
             if (end := len(self._held) - len(ids) + i + 1) >= self._num_known:
                 echoes[i] = self._held[self._num_known : end]
         return self._changed(prediction, echoes)
-
-    def close(self) -> None:
-        """Does nothing: the engine owns the inner denoiser."""
 
     def _with_canvas_echoes(self, prediction: Prediction, canvas: TokenIds, mask_id: int) -> Prediction:
         masks = np.flatnonzero(canvas == mask_id)

@@ -18,7 +18,7 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.context.prompt import shown_path
-from dg_lsp.context.window import prompt_at
+from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.chance import chance_of
 from dg_lsp.engine.chat import ChatRequest, Chatting
@@ -45,9 +45,6 @@ from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
 from dg_lsp.postprocess.judge import judge
 from dg_lsp.postprocess.rank import rank
 from dg_lsp.settings import FillSettings
-
-CHARS_PER_TOKEN = 4
-"""What a token of source text holds, about; the prompt is cut to its tokens afterwards."""
 
 
 class Engine:
@@ -144,18 +141,14 @@ class Engine:
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """`run` for who wants to look at the canvas."""
-        steps = self.run(request, deadline=deadline)
+        framer, steps = self.framer(), self.run(request, deadline=deadline)
         while True:
             try:
                 progress = next(steps)
             except StopIteration as end:
                 result: FillResult = end.value
                 return result
-            yield self.frame(progress)
-
-    def frame(self, progress: Progress) -> Frame:
-        """A forward pass as a person may look at it."""
-        return Framer(self._tokenizer, self.spec).frame(progress)
+            yield framer.frame(progress)
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """One value per forward pass, then the answer as the only candidate. Not asking for the next one cancels.

@@ -16,12 +16,11 @@ from dg_lsp.context.asking import Answers, Asking, Said, Task, TextModel
 from dg_lsp.context.extra import within
 from dg_lsp.context.prompt import Prompt, shown_path
 from dg_lsp.context.style import LINE_END, TextStyle
-from dg_lsp.context.window import prompt_at
+from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.draft import Draft
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import CHARS_PER_TOKEN, Engine
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.enough import says_enough
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.frames import Framer
@@ -82,23 +81,9 @@ class RemoteEngine(Engine):
         )
 
     @property
-    def spec(self) -> ModelSpec:
-        """What is known of the model: its name, and how much it is shown."""
-        return self._spec
-
-    @property
-    def settings(self) -> FillSettings:
-        """See `Engine.settings`."""
-        return self._settings
-
-    @property
     def follows_instructions(self) -> bool:
         """See `Engine.follows_instructions`."""
         return self._model.follows_instructions
-
-    def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
-        """See `Engine.fill`."""
-        return drain(self.run(request, deadline=deadline))
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         """One value whenever there is more, and every few milliseconds; then the result.
@@ -124,10 +109,6 @@ class RemoteEngine(Engine):
         """No canvas is seen from here: the result, without a frame."""
         yield from ()
         return self.fill(request, deadline=deadline)
-
-    def frame(self, progress: Progress) -> Frame:
-        """See `Engine.frame`."""
-        return TextFramer().frame(progress)
 
     def framer(self) -> Framer:
         """See `Engine.framer`."""

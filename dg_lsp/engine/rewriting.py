@@ -7,15 +7,14 @@ import numpy as np
 
 from dg_lsp.canvas.formats import layout_of
 from dg_lsp.canvas.instruct import rewrite_layout
-from dg_lsp.canvas.layout import Layout
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout
 from dg_lsp.canvas.renoise import Renoising, from_there_on
 from dg_lsp.canvas.spec import ModelSpec, Sampling
 from dg_lsp.canvas.templates import TEMPLATES
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.prompt import Prompt, shown_path
-from dg_lsp.context.style import LINE_END, TextStyle
-from dg_lsp.context.window import prompt_at
+from dg_lsp.context.style import LINE_END, TextStyle, line_start
+from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.engine.chance import chance_of
@@ -36,7 +35,6 @@ from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
 from dg_lsp.postprocess.language import language_of
 from dg_lsp.postprocess.rewritten import judge_rewrite
 
-CHARS_PER_TOKEN = 4
 GROWTH = 2
 """Times as long as the selection that an instructed rewrite may get, and `SPARE` tokens more."""
 SPARE = 96
@@ -178,7 +176,9 @@ class Rewriting:
         self._slots.hold(slot, layout.prompt_ids)
         if request.strength >= 1:
             return (yield from self._from_nothing(task, sampling, slot, layout, prompt))
-        return (yield from self._from_there(task, request, slot, layout, prompt))
+        return (
+            yield from self._from_there(task, from_there_on(sampling, request.strength), request, slot, layout, prompt)
+        )
 
     def _from_nothing(
         self, task: Task, sampling: Sampling, slot: int, layout: Layout, prompt: Prompt
@@ -193,12 +193,9 @@ class Rewriting:
         return Answer(text, draft.score, self._chance(draft), draft.steps, is_whole)
 
     def _from_there(
-        self, task: Task, request: RewriteRequest, slot: int, layout: Layout, prompt: Prompt
+        self, task: Task, sampling: Sampling, request: RewriteRequest, slot: int, layout: Layout, prompt: Prompt
     ) -> Generator[Progress, None, Answer]:
         """Canvases that begin as the selection, a share of it noise."""
-        if self._sampling is None:
-            raise RequestError(f"{self._spec.name} has no canvas; choose a diffusion model")
-        sampling = from_there_on(self._sampling, request.strength)
         selection = prompt.selection
         begun = len(selection) - len(selection.lstrip(" ")) if layout.stop else 0  # frozen as the answer's beginning
         ids = self._tokenizer.encode(selection[begun:])
@@ -206,17 +203,16 @@ class Rewriting:
         draft, steps = Draft.empty(), 0
         for block, plan in enumerate(renoising):
             task.denoiser.prefill(slot, plan.prompt_ids)
-            step = None
+            settled, hole_ids = draft, NOTHING
             for step in denoise(task.denoiser, slot, plan, sampling, task.rng):
                 steps += 1
                 hole = hole_of(step)
-                yield Progress(block, steps, hole, draft.grow(hole.draft_ids, hole.confidence, token_ids([])))
+                settled, hole_ids = draft.grow(hole.draft_ids, hole.confidence, NOTHING), hole.draft_ids
+                yield Progress(block, steps, hole, settled)
                 if task.limits.is_over() and step.stop is None:
                     return Answer(b"", 0.0, 0.0, steps, is_whole=False)
-            if step is not None:
-                hole = hole_of(step)
-                draft = draft.grow(hole.draft_ids, hole.confidence, token_ids([]))
-                renoising.settle(hole.draft_ids)
+            draft = settled
+            renoising.settle(hole_ids)
         text = selection[:begun].encode() + self._tokenizer.decode(renoising.result_ids)
         return Answer(text, draft.score, self._chance(draft), steps)
 
@@ -247,7 +243,7 @@ class Rewriting:
 
 def whole_lines(text: str, start: int, end: int) -> tuple[int, int]:
     """The stretch with the rest of its first and its last line, line end included."""
-    first = max(text.rfind(mark, 0, start) for mark in "\n\r") + 1
+    first = line_start(text, start)
     if end > start and text[end - 1] in "\n\r":
         return first, end
     ends = [at for at in (text.find(mark, end) for mark in "\n\r") if at >= 0]
@@ -268,8 +264,7 @@ def as_comment(request: RewriteRequest) -> str:
     instruction = " ".join(request.instruction.split())
     comment = language_of(request.snapshot.language).comment
     text = request.snapshot.text
-    start = max(text.rfind(mark, 0, request.start) for mark in "\n\r") + 1
-    blanks = text[start : request.start]
+    blanks = text[line_start(text, request.start) : request.start]
     return "" if not (instruction and comment) or blanks.strip() else f"{comment} {instruction}\n{blanks}"
 
 

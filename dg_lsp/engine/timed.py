@@ -8,14 +8,15 @@ from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.stopwatch import Stopwatch
+from dg_lsp.engine.wrapped import WrappedDenoiser
 
 
-class TimedDenoiser:
+class TimedDenoiser(WrappedDenoiser):
     """Counts to the stages `prefill` and `predict` of a request's stopwatch."""
 
     def __init__(self, inner: Denoiser, watch: Stopwatch, spec: ModelSpec | None = None) -> None:
         """`spec` is how this request asks the model, where that is not the model's own way."""
-        self._inner = inner
+        super().__init__(inner)
         self._watch = watch
         self._spec = spec or inner.spec
 
@@ -24,15 +25,10 @@ class TimedDenoiser:
         """The inner denoiser's, unless this request asks otherwise."""
         return self._spec
 
-    @property
-    def num_slots(self) -> int:
-        """The inner denoiser's."""
-        return self._inner.num_slots
-
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """As the inner denoiser's."""
         with self._watch.stage("prefill"):
-            return self._inner.prefill(slot, prompt_ids)
+            return super().prefill(slot, prompt_ids)
 
     def predict(
         self,
@@ -44,12 +40,9 @@ class TimedDenoiser:
     ) -> list[Prediction]:
         """As the inner denoiser's."""
         with self._watch.stage("predict"):
-            return self._inner.predict(slot, canvases, temperature, rng, lanes)
+            return super().predict(slot, canvases, temperature, rng, lanes)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """As the inner denoiser's; counts to `predict`."""
         with self._watch.stage("predict"):
-            return self._inner.extend(slot, ids)
-
-    def close(self) -> None:
-        """Does nothing: the engine owns the inner denoiser."""
+            return super().extend(slot, ids)

@@ -172,11 +172,11 @@ class Service:
 
     async def _frames(self, submit: Submit) -> Stream:
         self._admit()
-        loop, engine = asyncio.get_running_loop(), self.engine()
+        loop, framer = asyncio.get_running_loop(), self.engine().framer()
         news: asyncio.Queue[Frame | None] = asyncio.Queue()
 
         def look(progress: Progress) -> None:
-            loop.call_soon_threadsafe(news.put_nowait, engine.frame(progress))
+            loop.call_soon_threadsafe(news.put_nowait, framer.frame(progress))
 
         with self._inside(submit(look)) as job:
             job.add_done_callback(lambda _: news.put_nowait(None))

@@ -12,7 +12,7 @@ def skip_blank_lines(fill: str, place: Place) -> str:
         return fill
     lines = fill.split("\n")
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
-    return "\n".join(lines[first:]) if _depth(lines[first]) >= width else fill
+    return "\n".join(lines[first:]) if depth_of(lines[first]) >= width else fill
 
 
 def align(fill: str, place: Place, comment: str = "") -> str:
@@ -26,11 +26,11 @@ def align(fill: str, place: Place, comment: str = "") -> str:
     first, *others = fill.split("\n")
     if not width or place.line_prefix.strip() or not first.strip():
         return fill
-    depth, deepest = _depth(first), _deepest(place.line_above)
+    depth, deepest = depth_of(first), _deepest(place.line_above)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
     follower = next((line for line in others if line.strip()), "")
-    if _opens_block(first, comment) and follower and _depth(follower) <= width + extra:
+    if _opens_block(first, comment) and follower and depth_of(follower) <= width + extra:
         others = [" " * width + line if line else line for line in others]
     return "\n".join([first, *others])
 
@@ -41,17 +41,17 @@ def cut_at_margin(fill: str, place: Place) -> str:
     Who asks inside of a function does not ask for the next one.
     """
     lines = fill.split("\n")
-    if not _depth(place.line_prefix + lines[0]):
+    if not depth_of(place.line_prefix + lines[0]):
         return fill
     for i in range(2, len(lines)):
-        if lines[i].strip() and not _depth(lines[i]) and not lines[i - 1].strip():
+        if lines[i].strip() and not depth_of(lines[i]) and not lines[i - 1].strip():
             return "\n".join(lines[:i]).rstrip()
     return fill
 
 
 def deepen(text: str, old: str) -> str:
     """`text` as deep as what it stands for, where it was written as if that stood further left."""
-    missing = _depth(_first(old)) - _depth(_first(text))
+    missing = depth_of(_first(old)) - depth_of(_first(text))
     if missing <= 0:
         return text
     return "\n".join(" " * missing + line if line.strip() else line for line in text.split("\n"))
@@ -66,7 +66,8 @@ def _opens_block(line: str, comment: str) -> bool:
     return line.endswith(":") and not is_comment and balance(line, comment).num_unmatched == 0
 
 
-def _depth(line: str) -> int:
+def depth_of(line: str) -> int:
+    """Spaces that the line begins with."""
     return len(line) - len(line.lstrip(" "))
 
 
@@ -74,5 +75,5 @@ def _deepest(line_above: str) -> int:
     """Columns that a line may be indented by after this one."""
     line = line_above.rstrip()
     if line.endswith(":"):
-        return _depth(line) + TAB_WIDTH
-    return _depth(line) + 2 * TAB_WIDTH if line.endswith(("(", "[", "{")) else _depth(line)
+        return depth_of(line) + TAB_WIDTH
+    return depth_of(line) + 2 * TAB_WIDTH if line.endswith(("(", "[", "{")) else depth_of(line)

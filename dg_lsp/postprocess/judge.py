@@ -7,7 +7,7 @@ from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
 from dg_lsp.postprocess.indent import align, cut_at_margin, skip_blank_lines
 from dg_lsp.postprocess.join import drop_below, drop_rest, repeats_above
 from dg_lsp.postprocess.language import language_of
-from dg_lsp.postprocess.syntax import REACH, Surroundings
+from dg_lsp.postprocess.syntax import Surroundings
 from dg_lsp.postprocess.trim import cut_lines, cut_loops, expand_indentation, goes_in_circles, to_text, trim_blanks
 
 
@@ -36,7 +36,7 @@ def judge(
     if isinstance(joined, Rejection):
         return joined
     style = TextStyle.of(snapshot.text, offset)
-    surroundings = _surroundings(snapshot, offset, style) if check_syntax else None
+    surroundings = Surroundings.around(snapshot, offset, offset, style) if check_syntax else None
     valid = surroundings.keep_valid(joined) if surroundings else joined
     if valid is None:
         return Rejection(Reason.SYNTAX_ERROR, joined)
@@ -65,10 +65,3 @@ def _joined(shown: str, place: Place, comment: str) -> str | Rejection:
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
     return Rejection(Reason.REPEATS_PREFIX, shown) if repeats_above(joined, place) else joined
-
-
-def _surroundings(snapshot: Snapshot, offset: int, style: TextStyle) -> Surroundings | None:
-    # twice the reach: a landmark is looked for within it, and tabs and line ends change lengths
-    before = style.to_model(snapshot.text[max(0, offset - 2 * REACH) : offset])
-    after = style.to_model(snapshot.text[offset : offset + 2 * REACH])
-    return Surroundings.of(before, after, language_of(snapshot.language))

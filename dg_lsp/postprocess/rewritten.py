@@ -1,11 +1,10 @@
 """What a model made of a selection, made fit for the place; or why it is not worth showing."""
 
 from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.context.style import TextStyle
+from dg_lsp.context.style import TextStyle, line_start
 from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
 from dg_lsp.postprocess.indent import deepen
-from dg_lsp.postprocess.language import language_of
-from dg_lsp.postprocess.syntax import REACH, Surroundings
+from dg_lsp.postprocess.syntax import Surroundings
 from dg_lsp.postprocess.trim import cut_loops, expand_indentation, goes_in_circles, to_text
 
 
@@ -39,7 +38,7 @@ def judge_rewrite(
         return Rejection(Reason.UNCHANGED, text)
     if check_syntax and _is_worse(shaped, old, snapshot, start, end, style, must_mend=must_mend):
         return Rejection(Reason.SYNTAX_ERROR, text)
-    line_prefix = snapshot.text[max(snapshot.text.rfind(mark, 0, start) for mark in "\n\r") + 1 : start]
+    line_prefix = snapshot.text[line_start(snapshot.text, start) : start]
     return Candidate(style.from_model(shaped, line_prefix), score)
 
 
@@ -53,9 +52,7 @@ def _is_worse(
     new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle, *, must_mend: bool
 ) -> bool:
     """Whether there are more syntax errors with the new text than with the old one; or, to mend, not fewer."""
-    before = style.to_model(snapshot.text[max(0, start - 2 * REACH) : start])
-    after = style.to_model(snapshot.text[end : end + 2 * REACH])
-    surroundings = Surroundings.of(before, after, language_of(snapshot.language))
+    surroundings = Surroundings.around(snapshot, start, end, style)
     if surroundings is None:
         return False
     num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(new)

@@ -10,8 +10,11 @@ from typing import Self
 
 from tree_sitter import Node, Parser
 
+from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.style import TextStyle
 from dg_lsp.postprocess.balance import balance
-from dg_lsp.postprocess.language import Language, grammar_of
+from dg_lsp.postprocess.indent import depth_of
+from dg_lsp.postprocess.language import Language, grammar_of, language_of
 
 REACH = 6000
 """Characters parsed on each side of the cursor at most; a landmark (`def`, `class`) nearer by cuts earlier."""
@@ -50,6 +53,14 @@ class Surroundings:
         below = _to_landmark(below, language.landmark, is_cut=len(after) > REACH)
         return cls(above[_first_needed(landmarks, is_cut=is_cut) :], line_prefix, line_rest, line_end + below, language)
 
+    @classmethod
+    def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
+        """`of` what is outside of `[start, end)` in a buffer."""
+        # twice the reach: a landmark is looked for within it, and tabs and line ends change lengths
+        before = style.to_model(snapshot.text[max(0, start - 2 * REACH) : start])
+        after = style.to_model(snapshot.text[end : end + 2 * REACH])
+        return cls.of(before, after, language_of(snapshot.language))
+
     def keep_valid(self, fill: str) -> str | None:
         """`fill` where it adds no syntax error, or the nearest thing to it that adds none, or None.
 
@@ -80,7 +91,7 @@ class Surroundings:
             return False
         lines = [line for line in (self.line_prefix + fill).split("\n") if line.strip()]
         last = _without_comment(lines[-1], self.language.comment) if lines else ""
-        return bool(last) and _depth(following) > _depth(last) and not last.endswith((opener, "\\"))
+        return bool(last) and depth_of(following) > depth_of(last) and not last.endswith((opener, "\\"))
 
     def _versions(self, fill: str) -> Iterator[str]:
         yield fill
@@ -130,10 +141,6 @@ class Surroundings:
             num += node.is_error or node.is_missing
             waiting.extend(child for child in node.children if child.has_error or child.is_missing)
         return num
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
 
 
 def _without_comment(line: str, comment: str) -> str:

@@ -6,7 +6,7 @@ No text of a buffer and no fill reaches a log.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from dg_lsp.server.documents import Cursor, Documents
 from dg_lsp.server.edits import inline_item
 from dg_lsp.server.lines import Encoding
 from dg_lsp.server.options import names_editor, parse_options
+from dg_lsp.server.protocol import field_of
 from dg_lsp.server.session import OpenWorker, Server
 from dg_lsp.server.transport import StdoutWriter, accept_one, bodies, stdin_reader
 from dg_lsp.settings import Settings
@@ -93,8 +94,7 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
 
 def held_document(ls: Server, params: Any) -> dict[str, Any] | None:
     """A buffer as it is here; for a relay, which has to open it elsewhere when this process ends."""
-    uri = params.get("uri") if isinstance(params, Mapping) else getattr(params, "uri", None)
-    document = ls.documents.get(str(uri))
+    document = ls.documents.get(str(field_of(params, "uri")))
     if document is None:
         return None
     return {"uri": document.uri, "version": document.version, "text": document.lines.text}

@@ -1,6 +1,5 @@
 """Messages that Copilot's language server knows and the specification does not; so its clients can talk to ours."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
@@ -8,6 +7,7 @@ from lsprotocol import types
 from dg_lsp.engine.rewrite import RewriteRequest
 from dg_lsp.errors import DgLspError
 from dg_lsp.server.edits import lsp_range, minimal_changes
+from dg_lsp.server.protocol import field_of
 
 if TYPE_CHECKING:
     from dg_lsp.server.session import Server
@@ -39,25 +39,25 @@ def _register_acceptance(server: "Server") -> None:
 
     @server.feature("textDocument/didShowCompletion")
     def did_show(params: Any) -> None:
-        server.acceptance.show(_name(_get(params, "item")))
+        server.acceptance.show(_name(field_of(params, "item")))
         server.status.change()
 
     @server.feature("textDocument/didPartiallyAcceptCompletion")
     def did_accept_part(params: Any) -> None:
-        length = _get(params, "acceptedLength")
+        length = field_of(params, "acceptedLength")
         if isinstance(length, int):
-            server.acceptance.accept(_name(_get(params, "item")), length)
+            server.acceptance.accept(_name(field_of(params, "item")), length)
             server.status.change()
 
     @server.feature("textDocument/didShowInlineEdit")
     def did_show_edit(params: Any) -> None:
-        server.acceptance.show(_name(_get(params, "item")))
+        server.acceptance.show(_name(field_of(params, "item")))
 
 
 def _register_places(server: "Server") -> None:
     @server.feature("textDocument/didFocus")
     def did_focus(params: Any) -> None:
-        document = server.documents.get(str(_get(_get(params, "textDocument"), "uri")))
+        document = server.documents.get(str(field_of(field_of(params, "textDocument"), "uri")))
         if document is not None:
             server.tell_place(document.snapshot())
 
@@ -71,7 +71,7 @@ def _register_places(server: "Server") -> None:
 
     @server.feature(WATCH)
     def watch(params: Any) -> None:
-        server.is_watched = bool(_get(params, "on"))
+        server.is_watched = bool(field_of(params, "on"))
 
 
 def _signed_in(_params: Any) -> dict[str, str]:
@@ -80,10 +80,10 @@ def _signed_in(_params: Any) -> dict[str, str]:
 
 async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
     """What the model would change in the cursor's line, keeping half of it; nothing where it is not sure."""
-    identifier = _get(params, "textDocument")
-    document = server.documents.get(str(_get(identifier, "uri")))
-    at = _get(params, "position")
-    line, character = _get(at, "line"), _get(at, "character")
+    identifier = field_of(params, "textDocument")
+    document = server.documents.get(str(field_of(identifier, "uri")))
+    at = field_of(params, "position")
+    line, character = field_of(at, "line"), field_of(at, "character")
     if document is None or not (isinstance(line, int) and isinstance(character, int)):
         return []
     snapshot = document.snapshot()
@@ -116,10 +116,5 @@ async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
 
 def _name(item: Any) -> str:
     """The name of an item that comes back: the first argument of its command."""
-    arguments = _get(_get(item, "command"), "arguments")
+    arguments = field_of(field_of(item, "command"), "arguments")
     return str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else ""
-
-
-def _get(value: Any, name: str) -> Any:
-    """A field of what a client sent, whatever pygls has made of it; None where there is none."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -5,7 +5,7 @@ one of its own generators handles. Here nothing goes unanswered, and the text st
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cattrs import Converter
@@ -23,6 +23,11 @@ _REPLACED = (
 )
 """Our own handlers stand alone for these: documents are `documents`' matter, leaving is the transport's, and pygls
 cannot run an asynchronous `initialized` of ours inside its own without a traceback when that is cancelled."""
+
+
+def field_of(value: Any, name: str) -> Any:
+    """A field of what a client sent outside of the specification, whatever pygls has made of it; None without it."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 class Protocol(LanguageServerProtocol):

@@ -15,10 +15,9 @@ from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.context.window import prompt_at
+from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import CHARS_PER_TOKEN
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Task
 from dg_lsp.engine.limits import Limits

@@ -7,13 +7,13 @@ import numpy as np
 
 from dg_lsp.bench.sites import Site
 from dg_lsp.canvas.plan import TokenIds
-from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.planner import PlaceKind
 from dg_lsp.engine.plans import PlanName
 from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.wrapped import WrappedDenoiser
 from dg_lsp.metrics.attempt import has_same_first_line
 from dg_lsp.settings import FillSettings
 
@@ -21,26 +21,12 @@ LEAST_HITS = 0.001
 """Of a plan that was never right: no share of 0 can be weighed."""
 
 
-class CountingDenoiser:
+class CountingDenoiser(WrappedDenoiser):
     """Counts forward passes by their sort over another denoiser."""
 
     def __init__(self, inner: Denoiser) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.passes: Counter[str] = Counter()
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The inner denoiser's."""
-        return self._inner.spec
-
-    @property
-    def num_slots(self) -> int:
-        """The inner denoiser's."""
-        return self._inner.num_slots
-
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """As the inner denoiser's."""
-        return self._inner.prefill(slot, prompt_ids)
 
     def predict(
         self,
@@ -52,12 +38,12 @@ class CountingDenoiser:
     ) -> list[Prediction]:
         """As the inner denoiser's."""
         self.passes["canvases"] += 1
-        return self._inner.predict(slot, canvases, temperature, rng, lanes)
+        return super().predict(slot, canvases, temperature, rng, lanes)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """As the inner denoiser's; several ids are a guess: the plan before, a canvas, left the whole prompt cached."""
         self.passes["checks" if len(ids) > 1 else "singles"] += 1
-        return self._inner.extend(slot, ids)
+        return super().extend(slot, ids)
 
     def close(self) -> None:
         """Closes the inner denoiser."""

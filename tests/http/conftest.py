@@ -1,7 +1,8 @@
 """Servers of the tests, and models that do what a test says."""
 
 import pytest
-from http_server import Gate, Starter
+from http_server import Starter
+from workers import Gate
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 

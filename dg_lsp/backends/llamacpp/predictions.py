@@ -43,12 +43,12 @@ def merged(canvas: TokenIds, flags: Flags, reduced: Reduced, rows: slice) -> Pre
 
 def whole(reduced: Reduced, rows: slice) -> Prediction:
     """A canvas of which every position was asked for."""
-    ids, confidence = reduced.unexpanded_ids, reduced.unexpanded_confidence
+    said = reduced.take(rows)
     return Prediction(
-        reduced.argmax_ids[rows],
-        reduced.sampled_ids[rows],
-        reduced.confidence[rows],
-        reduced.entropy[rows],
-        None if ids is None else ids[rows],
-        None if confidence is None else confidence[rows],
+        said.argmax_ids,
+        said.sampled_ids,
+        said.confidence,
+        said.entropy,
+        said.unexpanded_ids,
+        said.unexpanded_confidence,
     )

@@ -28,7 +28,7 @@ class Reduced:
     unexpanded_confidence: Floats | None = None
     """See `Prediction`."""
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "Reduced":
+    def take(self, rows: npt.NDArray[np.intp] | slice) -> "Reduced":
         """Only these positions; one that is named twice stands there twice."""
         ids, confidence = self.unexpanded_ids, self.unexpanded_confidence
         return Reduced(

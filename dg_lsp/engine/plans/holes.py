@@ -1,7 +1,5 @@
 """The part of a canvas that is filled, between what stands frozen before and after it."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from dg_lsp.diffusion.step import Step
@@ -15,14 +13,7 @@ def hole_of(step: Step) -> Step:
     where = hole_slice(step)
     if where == slice(0, len(step.frozen)):
         return step
-    return replace(
-        step,
-        canvas_ids=step.canvas_ids[where],
-        draft_ids=step.draft_ids[where],
-        frozen=step.frozen[where],
-        committed=step.committed[where],
-        confidence=step.confidence[where],
-    )
+    return step.take(where)
 
 
 def hole_slice(step: Step) -> slice:
