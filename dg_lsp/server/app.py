@@ -78,6 +78,7 @@ def leave(ls: Server, _params: None) -> None:
 def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
     """Takes the buffer over."""
     ls.documents.open(params.text_document)
+    ls.tell_place()
 
 
 def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:

@@ -44,3 +44,4 @@ async def _take(server: "Server", tree: Mapping[str, object]) -> None:
             server.show(types.MessageType.Error, f"dg-lsp settings: {complaint}")
     if server.configure(settings):
         await server.load_model()
+    server.tell_place()

@@ -57,9 +57,8 @@ def _register_acceptance(server: "Server") -> None:
 def _register_places(server: "Server") -> None:
     @server.feature("textDocument/didFocus")
     def did_focus(params: Any) -> None:
-        document = server.documents.get(str(field_of(field_of(params, "textDocument"), "uri")))
-        if document is not None:
-            server.tell_place(document.snapshot())
+        server.looked_at = str(field_of(field_of(params, "textDocument"), "uri"))
+        server.tell_place()
 
     @server.feature("textDocument/copilotInlineEdit")
     async def inline_edit(params: Any) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class Server(LanguageServer):
         self.elsewhere = Elsewhere((), lambda: self.documents, self.why_left_out)
         self.acceptance = Acceptance()
         self.status = Status(self.protocol.notify, counts=self._counts)
+        self.looked_at = ""
+        """URI of the document that the user looks at, where the client says so; it may not be open yet."""
         self.is_watched = False
         """The client wants to see canvases settle."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
@@ -104,6 +106,7 @@ class Server(LanguageServer):
             self.status.change(state=State.ERROR, message=_said(engine))
         else:
             self.status.change(state=State.READY, message="", model=engine.spec.name)
+            self.tell_place()
             seconds = time.monotonic() - began
             self.log(types.MessageType.Info, f"dg-lsp {__version__}: {engine.spec.name} ready after {seconds:.2f} s")
 
@@ -118,13 +121,11 @@ class Server(LanguageServer):
         if self._worker is None:
             self.log(types.MessageType.Warning, "inline completion asked for before initialized")
             return ()
-        began = time.monotonic()
-        self.status.change(busy=True)
-        submitted = self._worker.submit(request, self._watcher(request.snapshot.uri))
-        job = asyncio.wrap_future(submitted)
-        self._auditor.watch(submitted, endpoint, request.max_tokens)
-        [result] = await asyncio.gather(job, return_exceptions=True)
-        self.status.change(last_ms=round(1e3 * (time.monotonic() - began), 1))
+        with self.status.thinking():
+            submitted = self._worker.submit(request, self._watcher(request.snapshot.uri))
+            job = asyncio.wrap_future(submitted)
+            self._auditor.watch(submitted, endpoint, request.max_tokens)
+            [result] = await asyncio.gather(job, return_exceptions=True)
         if isinstance(result, asyncio.CancelledError):
             raise result
         if isinstance(result, BaseException):
@@ -164,10 +165,11 @@ class Server(LanguageServer):
             self._worker.configure(settings.fill)
         return False
 
-    def tell_place(self, snapshot: Snapshot) -> None:
-        """The status of the document that the user looks at now."""
-        if self.status.state in (State.READY, State.EXCLUDED):
-            is_out = self.is_left_out(snapshot)
+    def tell_place(self) -> None:
+        """Says whether anything is offered in the document that the user looks at."""
+        document = self.documents.get(self.looked_at)
+        if document is not None and self.status.state in (State.READY, State.EXCLUDED):
+            is_out = self.is_left_out(document.snapshot())
             self.status.change(
                 state=State.EXCLUDED if is_out else State.READY, message="excluded file" if is_out else ""
             )
@@ -244,6 +246,7 @@ class Server(LanguageServer):
         if self._is_troubled and is_answer and not result.is_cached:
             self._is_troubled = False
             self.status.change(state=State.READY, message="")
+            self.tell_place()
             self.log(types.MessageType.Info, "the server answers again")
 
     def _counts(self) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """What a status bar shows, as Copilot's clients know it: `didChangeStatus`, with more of ours beside it."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -33,14 +35,28 @@ class Status:
     last_ms: float | None = None
     """From the last request to its answer."""
     counts: Callable[[], dict[str, int]] = dict
+    _num_running: int = 0
     _said: dict[str, Any] = field(default_factory=dict)
 
-    def change(self, *, busy: bool = False, **changes: Any) -> None:
+    @contextmanager
+    def thinking(self) -> Iterator[None]:
+        """Busy for as long, whoever else is; what comes to its end says how long it took."""
+        began = time.monotonic()
+        self._num_running += 1
+        self.change()
+        try:
+            yield
+            self.last_ms = round(1e3 * (time.monotonic() - began), 1)
+        finally:
+            self._num_running -= 1
+            self.change()
+
+    def change(self, **changes: Any) -> None:
         """Sets what is given; says all of it, unless that was the last thing said."""
         for name, value in changes.items():
             setattr(self, name, value)
         said = {
-            "busy": busy or self.state is State.LOADING,
+            "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
             "kind": _KINDS[self.state],
             "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.counts()},

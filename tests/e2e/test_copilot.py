@@ -1,5 +1,7 @@
 """Messages of Copilot's clients, settings that change, and canvases that somebody watches."""
 
+import os
+
 import pytest
 
 EDITOR = {"editorInfo": {"name": "test", "version": "1"}, "editorPluginInfo": {"name": "ours", "version": "2"}}
@@ -68,6 +70,42 @@ def test_a_file_that_is_left_out_is_inactive(editor):
     client.notify("textDocument/didFocus", {"textDocument": {"uri": client.URI}})
     client.notify("textDocument/didFocus", {})
     client.wait_until(lambda: last_status(client)["kind"] == "Normal")
+
+
+@pytest.mark.parametrize("is_open_first", [True, False])
+def test_a_file_looked_at_while_the_model_loads_is_inactive_too(start, tmp_path, is_open_first):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    client = start("fill", DG_TEST_GATE=str(gate))
+    client.handshake(None, {**PATIENT, **EDITOR})
+    secret = "file:///project/.env"
+    if is_open_first:
+        client.open("A=\n", uri=secret, language="properties")
+    client.notify("textDocument/didFocus", {"textDocument": {"uri": secret}})
+    gate.write_bytes(b"")
+    client.wait_log("ready")
+    if not is_open_first:
+        client.open("A=\n", uri=secret, language="properties")
+    assert until_status(client, lambda one: one["kind"] == "Inactive")["dgLsp"]["state"] == "excluded"
+
+
+def test_a_file_that_settings_leave_out_is_inactive_from_then_on(editor):
+    client = editor()
+    client.open("")
+    client.notify("textDocument/didFocus", {"textDocument": {"uri": client.URI}})
+    for languages, kind in ((["python"], "Inactive"), ([], "Normal")):
+        client.notify("workspace/didChangeConfiguration", {"settings": {"exclude": {"languages": languages}}})
+        client.wait_until(lambda kind=kind: last_status(client)["kind"] == kind)
+
+
+def test_a_request_that_is_cancelled_leaves_nobody_busy(editor):
+    client = editor("slow")
+    client.open("s\n")
+    asked = client.complete(0, 1)
+    until_status(client, lambda one: one["busy"] and one["dgLsp"]["state"] == "ready")
+    client.cancel(asked)
+    assert client.answer(asked)["error"]["code"] == client.CANCELLED
+    client.wait_until(lambda: not last_status(client)["busy"])
 
 
 def test_nobody_has_to_sign_in(editor):

@@ -72,7 +72,7 @@ def test_at_the_deadline_what_is_settled_is_the_answer():
 
 def test_looked_at_step_by_step():
     engine, _ = engine_of("abcdefgh", tokens_per_step=4)
-    settled = [engine.frame(progress).settled_text for progress in engine.chat(ASKED, deadline=math.inf)]
+    settled = [engine.framer().frame(progress).settled_text for progress in engine.chat(ASKED, deadline=math.inf)]
     assert settled == ["abcd", "abcdefgh", "abcdefgh"]
 
 

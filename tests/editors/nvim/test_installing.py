@@ -45,9 +45,12 @@ def test_inline_completion_that_is_on_already_asks_no_more_often(launch, kind):
     editor.close()
 
 
+@pytest.mark.parametrize("is_project", [True, False])
 @pytest.mark.parametrize("kind", ["0.12", "0.11", "0.10"])
-def test_a_server_that_dies_is_started_again(launch, kind):
+def test_a_server_that_dies_is_started_again(launch, kind, is_project):
     editor = launch(kind)
+    if is_project:
+        (editor.directory / "pyproject.toml").touch()
     editor.open()
     editor.keys("idef hello")
     editor.wait_ghost("(name):")
@@ -90,6 +93,14 @@ def test_the_package_manager_of_neovim_installs_it(launch, tmp_path):
     editor.open()
     editor.keys("idef hello")
     editor.wait_ghost("(name):")
+
+
+def test_files_in_no_project_share_a_server(editor):
+    editor.open()
+    editor.open()
+    editor.lua("vim.cmd.split('another.py')")
+    editor.wait(lambda: editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 }) > 0"))
+    assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp' })") == 1
 
 
 @pytest.mark.parametrize("path", LUA, ids=lambda path: str(path.relative_to(PLUGIN)))

@@ -76,12 +76,16 @@ function M.enable()
   config.name = client_of.NAME
   config.on_exit = M.on_exit
   config.capabilities = vim.tbl_deep_extend("force", vim.lsp.protocol.make_client_capabilities(), config.capabilities)
+  -- Neovim 0.10 by itself has a server for each file that is in no project, and takes one that has just died
+  local function is_same(client, wanted)
+    return client.name == wanted.name and client.config.root_dir == wanted.root_dir and not client.is_stopped()
+  end
   vim.api.nvim_create_autocmd("FileType", {
     group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
     pattern = config.filetypes,
     callback = function(event)
       config.root_dir = vim.fs.root(event.buf, config.root_markers)
-      vim.lsp.start(config, { bufnr = event.buf })
+      vim.lsp.start(config, { bufnr = event.buf, reuse_client = is_same })
     end,
   })
   if vim.v.vim_did_enter == 1 then
