@@ -1,17 +1,26 @@
-import time
+from types import SimpleNamespace
 
 import attrs
 import pytest
 from workers import TIMEOUT, ask
 
+from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.settings import FillSettings, Settings, parse_settings
 
 
 @pytest.fixture
-def pool(scripts):
-    pool = Pool(scripts, 0.2)
+def clock(monkeypatch):
+    """What time the pool thinks it is."""
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(pool_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def pool(scripts, clock):
+    pool = Pool(scripts, 60)
     yield pool
     pool.close()
 
@@ -32,18 +41,18 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     assert len(scripts.denoisers) == 3
 
 
-def test_a_model_is_closed_some_time_after_the_last_session(pool, scripts):
+def test_a_model_is_closed_some_time_after_the_last_session(pool, scripts, clock):
     one, other = pool.share(Settings()), pool.share(Settings())
     one.ready.result(TIMEOUT)
     one.close()
     one.close()
-    time.sleep(0.3)
+    clock.now += 61
     pool.sweep()
     assert not scripts.denoisers[0].is_closed
     other.close()
     pool.sweep()
     assert not scripts.denoisers[0].is_closed
-    time.sleep(0.3)
+    clock.now += 61
     pool.sweep()
     assert scripts.denoisers[0].is_closed
     assert pool.facts() == []
