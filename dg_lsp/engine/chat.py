@@ -12,6 +12,7 @@ from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Progress, Task
+from dg_lsp.engine.holding import HoldingDenoiser
 from dg_lsp.engine.limits import Limits
 from dg_lsp.engine.plans.choice import filling_of
 from dg_lsp.engine.plans.name import PlanName
@@ -63,7 +64,7 @@ class Chatting:
             layout = chat_layout(request.turns, self.tokenizer, self.spec)
             plan = PlanName.CANVAS if self.sampling else PlanName.CAUSAL
             limits = Limits(self._canvas_length(request), request.max_tokens, None, deadline=deadline)
-            denoiser = TimedDenoiser(self.denoiser, watch, self.spec)
+            denoiser = TimedDenoiser(HoldingDenoiser(self.denoiser, self.slots), watch, self.spec)
             rng = np.random.default_rng(request.seed)
             filling = filling_of(plan, Task(denoiser, limits, Enough(self.tokenizer, limits), rng), self.sampling)
         prompt_ids = layout.prompt_ids

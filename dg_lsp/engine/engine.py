@@ -29,6 +29,7 @@ from dg_lsp.engine.echoing import EchoingDenoiser
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Progress, Task
 from dg_lsp.engine.frames import Framer
+from dg_lsp.engine.holding import HoldingDenoiser
 from dg_lsp.engine.limits import Limits, limits_of
 from dg_lsp.engine.planner import PlaceKind, Planner
 from dg_lsp.engine.plans.choice import filling_of
@@ -112,7 +113,7 @@ class Engine:
             limits = limits_of(request, self._settings, self.spec, plan, deadline, layout)
             enough = Enough(self._tokenizer, limits, layout.stop)
             prompt_ids = layout.prompt_ids
-            denoiser: Denoiser = TimedDenoiser(self._denoiser, watch, self.spec)
+            denoiser: Denoiser = TimedDenoiser(HoldingDenoiser(self._denoiser, self._slots), watch, self.spec)
             if echo := self._echo(request):
                 denoiser = EchoingDenoiser(denoiser, echo, layout)
             task = Task(denoiser, limits, enough, np.random.default_rng(request.seed), echo)

@@ -1,6 +1,6 @@
 """One piece of work for the model's thread, and how it ends."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.engine.urgency import Urgency
 from dg_lsp.postprocess.candidate import Reason, Rejection
 from dg_lsp.settings import FillSettings
 
@@ -36,6 +37,15 @@ class Job:
         request = self.request
         return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
 
+    @property
+    def urgency(self) -> Urgency:
+        """Who goes first."""
+        if self.is_guess:
+            return Urgency.GUESS
+        if isinstance(self.request, FillRequest):
+            return self.request.urgency
+        return Urgency.CHAT if isinstance(self.request, ChatRequest) else Urgency.REWRITE
+
     def steps(self, engine: Engine) -> Generator[Progress, None, Any]:
         """The work, a forward pass at a time."""
         if isinstance(self.request, RewriteRequest):
@@ -56,10 +66,10 @@ class Spent:
     """For fills that nobody had asked for yet."""
 
 
-def cancel_stale(job: Job, waiting: Job | None, running: Job | None) -> None:
+def cancel_stale(job: Job, stale: Sequence[Job], running: Job | None) -> None:
     """What this job takes the place of: older ones of the same key, and any guess."""
-    if waiting is not None:
-        waiting.future.cancel()
+    for one in stale:
+        one.future.cancel()
     if running is not None and (running.is_guess or running.key == job.key):
         running.future.cancel()
 

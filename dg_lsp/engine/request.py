@@ -1,10 +1,11 @@
 """What is asked of the engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dg_lsp.context.extra import NO_EXTRA, Extra
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.urgency import Urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,4 @@ class FillRequest:
     seed: int = 0
     extra: Extra = NO_EXTRA
     """Code from elsewhere; whether the model is shown any is for who asks to decide."""
+    urgency: Urgency = field(default=Urgency.TYPED, compare=False)

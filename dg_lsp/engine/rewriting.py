@@ -21,6 +21,7 @@ from dg_lsp.engine.chance import chance_of
 from dg_lsp.engine.draft import Draft
 from dg_lsp.engine.enough import Enough
 from dg_lsp.engine.filling import Progress, Task
+from dg_lsp.engine.holding import HoldingDenoiser
 from dg_lsp.engine.limits import Limits
 from dg_lsp.engine.plans.canvas import CanvasFilling
 from dg_lsp.engine.plans.holes import hole_of
@@ -170,7 +171,7 @@ class Rewriting:
             longest = GROWTH * len(ids) + SPARE
             limits = Limits(self._canvas(longest), longest, None, deadline=deadline)
             enough = Enough(self._tokenizer, limits, layout.stop)
-            denoiser = TimedDenoiser(self._denoiser, watch, self._spec)
+            denoiser = TimedDenoiser(HoldingDenoiser(self._denoiser, self._slots), watch, self._spec)
             task = Task(denoiser, limits, enough, np.random.default_rng(request.seed))
         slot = self._slots.choose(layout.prompt_ids)
         self._slots.hold(slot, layout.prompt_ids)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.jobs import Spent
@@ -50,6 +51,18 @@ class Share:
     ) -> Future[RewriteResult]:
         """See `Worker.submit_rewrite`."""
         return self._noted(self._worker.submit_rewrite(self._named(request), on_step, self._settings))
+
+    def submit_chat(
+        self, request: ChatRequest, on_step: Callable[[Progress], None] | None = None
+    ) -> Future[FillResult]:
+        """See `Worker.submit_chat`."""
+        named = replace(request, name=f"{request.name}?client={self._number}")
+        return self._noted(self._worker.submit_chat(named, on_step))
+
+    @property
+    def is_asleep(self) -> bool:
+        """See `Worker.is_asleep`."""
+        return self._worker.is_asleep
 
     def configure(self, settings: FillSettings) -> None:
         """See `Worker.configure`."""

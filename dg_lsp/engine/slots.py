@@ -10,6 +10,8 @@ class Slots:
 
     def __init__(self, num_slots: int) -> None:
         self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, token_ids([])) for slot in range(num_slots))
+        self.user: object = None
+        """The request that used the model last."""
 
     def choose(self, prompt_ids: TokenIds) -> int:
         """The slot that shares at least half of the prompt; without one, the least recently used."""

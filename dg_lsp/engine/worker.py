@@ -1,7 +1,8 @@
 """One model thread. The newest request of a document wins; a stale one stops within one denoising step.
 
 A job's future stays pending while it runs, so that whoever waits can cancel it at any moment; the thread looks
-between steps. Nothing else in dg-lsp starts a thread for the model.
+between steps. There it also turns to what is more urgent, and comes back afterwards: nobody who types waits for a
+chat. Nothing else in dg-lsp starts a thread for the model.
 
 What a fill leaves idle goes into the next one: while the user looks at ghost text, the fill that would follow it is
 made as if it had been accepted. Any request stops that.
@@ -9,45 +10,45 @@ made as if it had been accepted. Any request stops that.
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
+from dg_lsp.engine.agenda import Agenda, Run
 from dg_lsp.engine.cache import FillCache
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.held import HeldEngine
 from dg_lsp.engine.jobs import Job, Spent, cancel_stale, is_same, settle, unfinished
 from dg_lsp.engine.power import Power
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
-from dg_lsp.errors import DgLspError
 from dg_lsp.settings import FillSettings
 
 
 class Worker:
     """Owns the engine: opens it first, then serves requests until closed. All methods may be called by any thread."""
 
-    def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings) -> None:
+    def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings, idle_seconds: float = 0.0) -> None:
+        """After `idle_seconds` without work the model is given up until there is some again; 0 keeps it."""
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or why it could not be opened. Read it, don't run it."""
         self.ready.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it for the others
-        self._settings = settings
+        self._held = HeldEngine(open_engine, settings)
+        self._idle_seconds = idle_seconds or None
         self.spent = Spent()
         """What the thread has worked on. Read it, don't change it."""
-        self._wanted: FillSettings | None = None
-        """What the engine has yet to be told."""
         self._cache = FillCache()
         self._power = Power()
         self._guess: Job | None = None
         """What would be asked next if the last fill were accepted; waits until nothing else does."""
-        self._waiting: OrderedDict[tuple[str, type], Job] = OrderedDict()
+        self._agenda = Agenda()
         self._running: Job | None = None
         self._is_closed = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._serve, args=(open_engine,), name="dg-lsp-model", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="dg-lsp-model", daemon=True)
         self._thread.start()
 
     def submit(
@@ -62,7 +63,7 @@ class Worker:
         earlier fill still says of this place is the result at once. `on_step` is as of `submit_rewrite`. With settings,
         they are taken instead of the worker's; the document's name then has to say whose they are.
         """
-        held = settings or self._settings
+        held = settings or self._held.settings
         seconds = (request.deadline_ms or held.deadline_ms) / 1e3
         job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step, settings=settings)
         with self._changed:
@@ -109,8 +110,7 @@ class Worker:
     def configure(self, settings: FillSettings) -> None:
         """Other settings from the next request on; what was remembered under the old ones is forgotten."""
         with self._changed:
-            self._settings = settings
-            self._wanted = settings
+            self._held.settings = settings
             self._cache = FillCache()
             self._guess = None
 
@@ -118,7 +118,12 @@ class Worker:
     def is_idle(self) -> bool:
         """Nothing runs or waits, no guess either."""
         with self._changed:
-            return self.ready.done() and not (self._running or self._waiting or self._guess)
+            return self.ready.done() and not (self._running or self._agenda or self._guess)
+
+    @property
+    def is_asleep(self) -> bool:
+        """The model was given up for want of work; the next request has it opened again."""
+        return not self._held.is_open and self.ready.done() and self.ready.exception() is None
 
     def close(self) -> None:
         """Cancels what waits, stops what runs within one denoising step, and gives the model's memory back.
@@ -127,8 +132,7 @@ class Worker:
         """
         with self._changed:
             self._is_closed = True
-            jobs = [*self._waiting.values(), *([self._running] if self._running else [])]
-            self._waiting.clear()
+            jobs = [*self._agenda.clear(), *([self._running] if self._running else [])]
             self._changed.notify()
         for job in jobs:
             job.future.cancel()
@@ -138,7 +142,7 @@ class Worker:
     def _is_guessed(self, job: Job) -> bool:
         """What runs is this very job, and nothing has stopped it; whoever calls holds the lock."""
         running = self._running
-        if running is None or not running.is_guess or running.future.done() or self._waiting:
+        if running is None or not running.is_guess or running.future.done() or self._agenda:
             return False
         return running.settings == job.settings and is_same(running, job.request)
 
@@ -151,11 +155,11 @@ class Worker:
             if self._is_closed:
                 job.future.cancel()
                 return False
-            stale, running = self._waiting.pop(job.key, None), self._running
-            must_wait = not self.ready.done() or running is not None or bool(self._waiting)
+            stale, running = self._agenda.stale(job.key), self._running
+            must_wait = not self._held.is_open or running is not None or bool(self._agenda)
             self._guess = self._guess_after(job, request, kept) if request and kept else None
             if kept is None:
-                self._waiting[job.key] = job
+                self._agenda.add(job)
             self._changed.notify()
         cancel_stale(job, stale, running)
         return must_wait
@@ -166,46 +170,60 @@ class Worker:
         job.future.add_done_callback(lambda _: timer.cancel())
         timer.start()
 
-    def _serve(self, open_engine: Callable[[], Engine]) -> None:
+    def _serve(self) -> None:
         try:
-            engine = open_engine()
+            engine = self._held.open()
         except Exception as error:  # noqa: BLE001 - whoever waits for the engine hears it, of whatever kind
             self.ready.set_exception(error)
             self._refuse_all(error)
             return
         self.ready.set_result(engine)
-        while (job := self._next()) is not None:
-            engine = self._configured(engine, job)
-            self._do(engine, job)
-        engine.close()
+        while (run := self._next()) is not None:
+            self._do(run)
+        self._held.close()
 
-    def _configured(self, engine: Engine, job: Job) -> Engine:
-        wanted, self._wanted = self._wanted, None
-        wanted = job.settings or wanted
-        if wanted is None or wanted == engine.settings:
-            return engine
+    def _begun(self, job: Job) -> Run | None:
+        """None when there is no engine for it, and whoever waits hears why."""
         try:
-            return engine.configured(wanted)
-        except DgLspError:  # a prompt format that the model does not know: it goes on as it was
-            return engine
+            return Run(job, job.steps(self._held.configured(job.settings)))
+        except Exception as error:  # noqa: BLE001 - as in `_serve`; the next one may have more luck
+            settle(job.future, error)
+            return None
 
-    def _next(self) -> Job | None:
-        with self._changed:
-            self._running = None
-            self._changed.wait_for(lambda: self._waiting or self._guess or self._is_closed)
-            if self._is_closed:
-                return None
-            if self._waiting:
-                _, self._running = self._waiting.popitem(last=False)
-            else:
-                self._running, self._guess = self._guess, None
-            return self._running
+    def _next(self) -> Run | None:
+        """What is to be done now; None when the worker was closed. Gives the model up while there is nothing."""
+        while True:
+            with self._changed:
+                self._running = None
+                for ended in self._agenda.pop_ended():
+                    ended.steps.close()
+                has_work = self._changed.wait_for(self._has_work, self._idle_seconds if self._held.is_open else None)
+                if self._is_closed:
+                    return None
+                found = self._popped() if has_work else None
+            if found is None:
+                self._held.close()
+            elif isinstance(found, Run):
+                return found
+            elif (run := self._begun(found)) is not None:
+                return run
 
-    def _do(self, engine: Engine, job: Job) -> None:
-        steps, began = job.steps(engine), time.monotonic()
+    def _has_work(self) -> bool:
+        return bool(self._agenda or self._guess or self._is_closed)
+
+    def _popped(self) -> Job | Run | None:
+        if self._agenda:
+            found = self._agenda.pop()
+            self._running = found.job if isinstance(found, Run) else found
+            return found
+        self._running, self._guess = self._guess, None
+        return self._running
+
+    def _do(self, run: Run) -> None:
+        job, began, is_paused = run.job, time.monotonic(), False
         try:
-            while not job.future.done():
-                progress = next(steps)
+            while not (job.future.done() or (is_paused := self._has_to_wait(run))):
+                progress = next(run.steps)
                 if job.on_step is not None:
                     job.on_step(progress)
         except StopIteration as end:
@@ -215,8 +233,18 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the model thread outlives whatever one request ran into
             settle(job.future, error)
         finally:
-            steps.close()
+            if not is_paused:
+                run.steps.close()
             self._count(job, time.monotonic() - began)
+
+    def _has_to_wait(self, run: Run) -> bool:
+        """Something more urgent came; the run goes on after it."""
+        with self._changed:
+            job = self._running or run.job  # a guess may have become what somebody waits for
+            if not self._agenda.outranks(job):
+                return False
+            self._agenda.pause(replace(run, job=job))
+            return True
 
     def _count(self, job: Job, seconds: float) -> None:
         spent = self.spent
@@ -227,12 +255,12 @@ class Worker:
     def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
             self._cache.keep(request, result)
-            if not (job.is_guess or self._waiting or job.future.done()):
+            if not (job.is_guess or self._agenda or job.future.done()):
                 self._guess = self._guess_after(job, request, result)
 
     def _guess_after(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The request that follows when the best candidate is accepted, unless it was made already."""
-        held = job.settings or self._settings
+        held = job.settings or self._held.settings
         is_shown = bool(result.candidates) and result.candidates[0].chance >= held.min_chance
         if not (held.speculate and held.type_through and is_shown) or self._power.on_battery():
             return None
@@ -245,5 +273,8 @@ class Worker:
         return Job(accepted, time.monotonic() + seconds, Future(), is_guess=True, settings=job.settings)
 
     def _refuse_all(self, error: Exception) -> None:
-        while (job := self._next()) is not None:
-            settle(job.future, error)
+        with self._changed:
+            while self._changed.wait_for(self._has_work) and not self._is_closed:
+                found = self._popped()
+                if isinstance(found, Job):
+                    settle(found.future, error)

@@ -11,12 +11,12 @@ from dg_lsp.engine.worker import Worker
 def worker_of():
     workers = []
 
-    def make(denoiser, settings=LONG, before=lambda: None):
+    def make(denoiser, settings=LONG, before=lambda: None, **more):
         def open_engine():
             before()
             return Engine(denoiser, denoiser.tokenizer, settings)
 
-        workers.append(Worker(open_engine, settings))
+        workers.append(Worker(open_engine, settings, **more))
         return workers[-1]
 
     yield make
