@@ -1,17 +1,25 @@
 """Servers that do what they should not, over a real socket."""
 
 import socket
+import ssl
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 TIMEOUT = 30
+CERTIFICATES = Path(__file__).parent / "certificates"
+"""Each with its key, for `localhost` alone; self-signed, so that it is also the authority to trust."""
 
 
 class LyingServer:
-    """Answers each connection with `answers[n]`, the last one again and again; a callable gets the socket."""
+    """Answers each connection with `answers[n]`, the last one again and again; a callable gets the socket.
 
-    def __init__(self, *answers):
+    With `tls`, a certificate of `tests/certificates`, it speaks TLS.
+    """
+
+    def __init__(self, *answers, tls=None):
         self.answers = answers
+        self._tls = None if tls is None else _trust(tls)
         self.requests = []
         self.left = threading.Event()
         """A client hung up before the answer was over."""
@@ -24,7 +32,7 @@ class LyingServer:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}" if self._tls is None else f"https://localhost:{self.port}"
 
     def close(self):
         self._is_closed = True
@@ -48,6 +56,8 @@ class LyingServer:
 
     def _answer(self, connection):
         with suppress(OSError):
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
             request = _request(connection)
             if not request:
                 return
@@ -60,6 +70,12 @@ class LyingServer:
                 connection.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
             connection.close()
+
+
+def _trust(name):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / name)
+    return context
 
 
 def _request(connection):
@@ -91,6 +107,12 @@ def events(*data):
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+def chunked(*parts, end=b"0\r\n\r\n"):
+    """An event stream in chunks, with or without their end."""
+    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+    return HEAD[:-2] + b"Transfer-Encoding: chunked\r\n\r\n" + body + end
 
 
 def endless(chunk, pause=0.0):

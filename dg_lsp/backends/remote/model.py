@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from dg_lsp.backends.remote.call import Call
 from dg_lsp.backends.remote.dialects import SPREAD, dialect_of
 from dg_lsp.backends.remote.key import Key, key_of
-from dg_lsp.backends.remote.reading import most_bytes, read
+from dg_lsp.backends.remote.reading import beginning, most_bytes, read
 from dg_lsp.backends.remote.refusal import Refused, of_connection, of_status
 from dg_lsp.backends.remote.trouble import Breaker, RetryBudget
 from dg_lsp.context.asking import Answers, Asking
@@ -33,6 +33,8 @@ HEARTBEAT = 0.02
 """Seconds after which whoever waits may look around."""
 BACKOFF = 0.05
 """Seconds before the first repeat; twice as long before each further one."""
+REFUSAL_SECONDS = 0.5
+"""For what a server says beside its refusal."""
 LEAVING_SECONDS = 2.0
 SESSION = "X-Session-Id"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -128,7 +130,7 @@ class RemoteModel:
                 self._breaker.fail("it says nothing within the deadline")
             return
         except RemoteError as error:
-            self._breaker.fail(str(error))
+            self._breaker.fail(str(error), error.retry_after if isinstance(error, Refused) else 0.0)
             raise RemoteError(f"{self._where}: {error}") from None
         self._breaker.succeed()
 
@@ -156,7 +158,7 @@ class RemoteModel:
             body = self._body(asking, deadline)
             async with client.stream("POST", self._url(), content=body, headers=self._headers(asking)) as response:
                 if response.status_code != 200:
-                    raise of_status(response.status_code, response.headers, self._dialect.path)
+                    raise await self._refused(response)
                 if response.headers.get("content-encoding", "identity") != "identity":
                     raise RemoteError("it compresses an answer that must not be compressed")
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -166,6 +168,16 @@ class RemoteModel:
                 raise Refused("it ends without an answer", is_passing=True)
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError, OSError) as error:
             raise of_connection(error) from error
+
+    async def _refused(self, response: "httpx2.Response") -> Refused:
+        import httpx2
+
+        said = b""
+        if response.status_code == httpx2.codes.BAD_REQUEST:
+            with suppress(TimeoutError, httpx2.HTTPError):
+                async with asyncio.timeout(REFUSAL_SECONDS):
+                    said = await beginning(response.aiter_raw())
+        return of_status(response.status_code, response.headers, self._dialect.path, said)
 
     def _connected(self) -> "httpx2.AsyncClient":
         if self._client is None:

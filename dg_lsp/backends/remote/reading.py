@@ -14,6 +14,7 @@ from dg_lsp.errors import RemoteError
 _PER_TOKEN = 2048
 _SPARE = 1 << 16
 """Bytes that an answer may have: events repeat names and ids around each token."""
+_REFUSAL_BYTES = 4096
 DONE = b"[DONE]"
 
 
@@ -36,6 +37,16 @@ async def read(chunks: AsyncIterator[bytes], kind: str, dialect: Dialect, call: 
     else:
         what = f"a page of {kind}" if kind else "something that says nothing of its kind"
         raise RemoteError(f"it answers with {what}; is remote.url the address of an API?")
+
+
+async def beginning(chunks: AsyncIterator[bytes]) -> bytes:
+    """Of what a server says when it refuses: enough to see which kind of refusal it is."""
+    said = b""
+    async for chunk in chunks:
+        said += chunk
+        if len(said) >= _REFUSAL_BYTES:
+            break
+    return said[:_REFUSAL_BYTES]
 
 
 async def _read_events(chunks: AsyncIterator[bytes], dialect: Dialect, call: Call, limit: int) -> None:

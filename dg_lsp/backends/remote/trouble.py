@@ -56,9 +56,10 @@ class Breaker:
         self._num_failures = 0
         self._until = 0.0
 
-    def fail(self, why: str) -> None:
-        """It did not."""
+    def fail(self, why: str, seconds: float = 0.0) -> None:
+        """It did not, and wants to be left alone for so many seconds."""
         self._why = why
         self._num_failures += 1
         if self._num_failures >= FAILURES:
-            self._until = self._clock() + self._pause
+            seconds = max(seconds, self._pause)
+        self._until = max(self._until, self._clock() + seconds)

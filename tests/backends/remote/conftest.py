@@ -9,11 +9,11 @@ from dg_lsp.settings import RemoteSettings
 
 @pytest.fixture
 def lie():
-    """`lie(answer, ...)` -> a server of such answers."""
+    """`lie(answer, ..., tls=None)` -> a server of such answers."""
     servers = []
 
-    def call(*answers):
-        servers.append(LyingServer(*answers))
+    def call(*answers, tls=None):
+        servers.append(LyingServer(*answers, tls=tls))
         return servers[-1]
 
     yield call
