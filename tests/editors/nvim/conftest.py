@@ -56,6 +56,12 @@ def program(version):
     return path if path.exists() else None
 
 
+def uri_of(message):
+    """Of the document that it is about, if it is about one."""
+    params = message.get("params")
+    return params.get("textDocument", {}).get("uri") if isinstance(params, dict) else None
+
+
 class Editor:
     """One Neovim with the plugin, and what its server has heard."""
 
@@ -64,7 +70,7 @@ class Editor:
         self.log = directory / "log.jsonl"
         self.hold = directory / "hold"
         self.number = 0
-        self.heard_before = 0
+        self.path = None
         command = json.dumps([str(part) for part in cmd]).replace("[", "{").replace("]", "}")
         init = directory / "init.lua"
         init.write_text(
@@ -100,14 +106,13 @@ class Editor:
         """A new file in a window of its own, the cursor at its beginning; what was heard before is forgotten."""
         self.nvim.command("stopinsert | silent! %bwipeout!")
         self.number += 1
-        path = self.directory / (name or f"file{self.number}.py")
-        path.write_bytes(text.encode())
-        self.nvim.command(f"edit {path}")
+        self.path = self.directory / (name or f"file{self.number}.py")
+        self.path.write_bytes(text.encode())
+        self.nvim.command(f"edit {self.path}")
         self.lua("told = {}; done = {}")
-        self.heard_before = len(self._messages())
         if wait:
             self.wait(lambda: self.lua(IS_READY), "the server is ready")
-        return path
+        return self.path
 
     def keys(self, keys):
         self.nvim.input(keys)
@@ -142,12 +147,19 @@ class Editor:
         assert (row + 1, column) == self.cursor
         return text
 
-    def _messages(self):
-        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+    def messages(self):
+        """All that the server has heard since the file was opened; of files before it some may come later than that."""
+        if not self.log.exists():
+            return []
+        whole, _, _being_written = self.log.read_text().rpartition("\n")
+        heard = [json.loads(line) for line in whole.splitlines()]
+        opening = ("textDocument/didOpen", self.path.as_uri())
+        starts = [number for number, one in enumerate(heard) if (one.get("method"), uri_of(one)) == opening]
+        return heard[starts[0] + 1 :] if starts else []
 
     def heard(self, method):
         """Parameters of what the server was sent since the file was opened."""
-        return [one.get("params") for one in self._messages()[self.heard_before :] if one.get("method") == method]
+        return [one.get("params") for one in self.messages() if one.get("method") == method]
 
     def wait(self, happened, what=""):
         """The first true value of `happened()`."""
