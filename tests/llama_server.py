@@ -1,0 +1,79 @@
+"""A real llama-server with the bundled model, on a port that it keeps when it is started again."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from dg_lsp.models.registry import locate
+
+VARIABLE = "DG_LSP_LLAMA_SERVER"
+PROGRAM = os.environ.get(VARIABLE) or shutil.which("llama-server")
+WHY_NOT = f"no llama-server on PATH or in {VARIABLE}"
+TIMEOUT = 60
+
+
+class LlamaServer:
+    def __init__(self, *arguments):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        # the bundled model's suffix stands first; builds by GCC crash with weights packed for AMX
+        plain = ["--threads", "1", "--ctx-size", "4096", "--parallel", "2", "--spm-infill", "--no-repack"]
+        where = ["--host", "127.0.0.1", "--port", str(self.port), "--model", str(locate("dg-mini"))]
+        self._command = [PROGRAM, *where, *plain, *arguments]
+        self._process = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        """Returns at once; it loads meanwhile."""
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def wait(self):
+        deadline = time.monotonic() + TIMEOUT
+        while self._get("/health") is None:
+            assert self._process.poll() is None, "llama-server has ended"
+            assert time.monotonic() < deadline, "llama-server does not get ready"
+            time.sleep(0.02)
+        return self
+
+    def wait_idle(self, seconds=TIMEOUT):
+        """Until nothing is computed; fails when that takes longer."""
+        deadline = time.monotonic() + seconds
+        while any(slot["is_processing"] for slot in self._get("/slots")):
+            assert time.monotonic() < deadline, "it still computes"
+            time.sleep(0.005)
+
+    @property
+    def is_busy(self):
+        return any(slot["is_processing"] for slot in self._get("/slots"))
+
+    def stop(self):
+        """It keeps its connections and says nothing more."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def kill(self):
+        """As `kill -9`; harmless when it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(TIMEOUT)
+
+    def _get(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            body = reply.read()
+            return json.loads(body) if reply.status == 200 else None
+        except OSError:
+            return None
+        finally:
+            connection.close()
