@@ -71,6 +71,7 @@ class Puppet:
         place.make()
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(place.socket))
+        place.socket.chmod(0o600)
         self.listener.listen()
         self.hello = {"version": __version__} if hello is None else hello
         self.heard = []
@@ -83,8 +84,9 @@ class Puppet:
     def _serve(self):
         self.connection, _ = self.listener.accept()
         with self.connection.makefile("rb") as stream:
-            stream.readline()
-            self.connection.sendall(json.dumps(self.hello).encode() + b"\n")
+            for answer in ({"version": __version__}, self.hello):
+                stream.readline()
+                self.connection.sendall(json.dumps(answer).encode() + b"\n")
             self.is_there.set()
             while (body := read_body(stream)) is not None:
                 self.heard.append(json.loads(body))

@@ -1,16 +1,18 @@
-"""How a connection to the daemon begins: a line of JSON each way. Light: a relay imports it.
+"""How a connection to the daemon begins: two lines of JSON each way. Light: a relay imports it.
 
-The caller says which version it is, its token and what it wants; the daemon says yes and answers, or why not. After a
-`session` the connection carries the language server's own messages, both ways.
+The caller says its token and which version it is, and the daemon shows that it is the one which the record names; then
+the caller says what it wants, and the daemon answers, or says why not. After a `session` the connection carries the
+language server's own messages, both ways.
 """
 
 import json
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.daemon.place import Record
+from dg_lsp.daemon.place import Record, is_private
 
 SECONDS = 5.0
 """A daemon that lives answers at once."""
@@ -34,18 +36,15 @@ def call(record: Record, wanted: str, *, seconds: float = SECONDS, **more: Any) 
     """Connects and says what is wanted.
 
     Raises:
-        OSError: there is no daemon, or none that answers.
+        OSError: there is no daemon, none that answers, or it is somebody else who does.
         Refused: it is another version, or knows another token.
     """
     connection = _connected(record, seconds)
     try:
-        hello = {"version": __version__, "token": record.token, "want": wanted, **more}
-        connection.sendall(json.dumps(hello).encode() + b"\n")
-        answer = json.loads(_line(connection))
-        if not isinstance(answer, dict):
+        first = _exchange(connection, {"version": __version__, "token": record.token})
+        if first.get("proof", "") != record.proof:
             raise ConnectionError("that is no daemon of ours")
-        if "refused" in answer:
-            raise Refused(str(answer["refused"]))
+        answer = _exchange(connection, {"want": wanted, **more})
         connection.settimeout(None)
     except ValueError as error:
         connection.close()
@@ -70,6 +69,8 @@ def ask(record: Record, wanted: str, *, seconds: float = SECONDS) -> dict[str, A
 def _connected(record: Record, seconds: float) -> socket.socket:
     if not record.path:
         return socket.create_connection((record.host, record.port), seconds)
+    if not is_private(Path(record.path).lstat()):
+        raise ConnectionError("the socket belongs to another user")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(seconds)
@@ -78,6 +79,16 @@ def _connected(record: Record, seconds: float) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def _exchange(connection: socket.socket, said: dict[str, Any]) -> dict[str, Any]:
+    connection.sendall(json.dumps(said).encode() + b"\n")
+    answer = json.loads(_line(connection))
+    if not isinstance(answer, dict):
+        raise ConnectionError("that is no daemon of ours")
+    if "refused" in answer:
+        raise Refused(str(answer["refused"]))
+    return answer
 
 
 def _line(connection: socket.socket) -> bytes:

@@ -65,10 +65,13 @@ class Daemon:
         except OSError as error:
             self._lock.release()
             raise DaemonError(f"the daemon cannot listen ({error.strerror or error})") from error
+        self._ear, self._bell = socket.socketpair()
+        for end in (self._ear, self._bell):
+            end.setblocking(False)
         name = self._listener.getsockname()
         self._socket_path = Path(name) if isinstance(name, str) else None
         where = {"path": name} if isinstance(name, str) else {"host": name[0], "port": name[1]}
-        self._record = Record(__version__, os.getpid(), secrets.token_urlsafe(32), **where)
+        self._record = Record(__version__, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32), **where)
 
     @property
     def address(self) -> str:
@@ -82,8 +85,9 @@ class Daemon:
         self._place.write(self._record)
         try:
             with self._listener, selectors.DefaultSelector() as selector:
-                self._wake_on_signals(selector)
-                selector.register(self._listener, selectors.EVENT_READ)
+                self._wake_on_signals()
+                for source in (self._listener, self._ear):
+                    selector.register(source, selectors.EVENT_READ)
                 on_ready()
                 while not self._is_stopping.is_set():
                     if any(key.fileobj is self._listener for key, _ in selector.select(_TICK)):
@@ -96,17 +100,15 @@ class Daemon:
         return 0
 
     def stop(self) -> None:
-        """Ends `run` soon; from any thread."""
+        """Ends `run` at once; from any thread."""
         self._is_stopping.set()
+        with suppress(OSError):  # it has ended
+            self._bell.send(b"!")
 
-    def _wake_on_signals(self, selector: selectors.BaseSelector) -> None:
+    def _wake_on_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # a test's; signals are not its own
-        ours, theirs = socket.socketpair()
-        for one in (ours, theirs):
-            one.setblocking(False)
-        selector.register(ours, selectors.EVENT_READ)
-        signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
 
         def leave(_number: int, _frame: FrameType | None) -> None:
             self._is_stopping.set()
@@ -130,7 +132,7 @@ class Daemon:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            hello = hello_of(connection, self._record.token)
+            hello = hello_of(connection, self._record)
             if hello.get("want") == "session":
                 run_session(connection, hello, self._pool)
             else:
@@ -175,6 +177,10 @@ class Daemon:
         for thread in threads.values():
             thread.join(_LEAVING_SECONDS)
         self._pool.close()
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+        self._ear.close()
+        self._bell.close()
         self._lock.release()
 
 

@@ -1,11 +1,14 @@
 """Where this user's daemon is found: its folder, and the record that says how it is reached. Light: a relay imports it.
 
 The folder and everything in it can be read by the user alone. Whoever can read the record may talk to the daemon: it
-holds the token that every connection begins with.
+holds the token that every connection begins with. What belongs to another user, or may be written by one, is not there.
 """
 
+import errno
 import json
 import os
+import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +30,9 @@ class Record:
     version: str
     pid: int
     token: str
+    """What a caller has to say."""
+    proof: str = ""
+    """What the daemon says then: whoever took its port after its end does not know it."""
     path: str = ""
     """Of its Unix socket; empty for TCP."""
     host: str = ""
@@ -82,12 +88,19 @@ class Place:
             OSError: it cannot be made, or belongs to somebody else.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_owned(self.folder.stat()):  # root may do anything with it, and had better not
+            raise PermissionError(errno.EPERM, "it belongs to another user")
         self.folder.chmod(0o700)
 
     def read(self) -> Record | None:
         """How the daemon is reached; None where there is none that says so. It may be gone all the same."""
         try:
-            record = Record(**json.loads((self.folder / _RECORD).read_text(encoding="utf-8")))
+            if not is_private(self.folder.stat(), stat.S_IWGRP | stat.S_IWOTH):
+                return None
+            with (self.folder / _RECORD).open(encoding="utf-8") as file:
+                if not is_private(os.fstat(file.fileno())):
+                    return None
+                record = Record(**json.load(file))
         except (OSError, ValueError, TypeError):
             return None
         return record if isinstance(record.pid, int) and isinstance(record.port, int) else None
@@ -106,3 +119,12 @@ class Place:
         (self.folder / _RECORD).unlink(missing_ok=True)
         if self.socket is not None:
             self.socket.unlink(missing_ok=True)
+
+
+def is_private(found: os.stat_result, forbidden: int = stat.S_IRWXG | stat.S_IRWXO) -> bool:
+    """This user's, and nobody else may do with it what is forbidden; Windows keeps a user's folders by itself."""
+    return sys.platform == "win32" or (_is_owned(found) and not stat.S_IMODE(found.st_mode) & forbidden)
+
+
+def _is_owned(found: os.stat_result) -> bool:
+    return sys.platform == "win32" or found.st_uid == os.getuid()

@@ -11,6 +11,7 @@ from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.daemon.calling import LONGEST_LINE, SECONDS
+from dg_lsp.daemon.place import Record
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.errors import SettingsError
 from dg_lsp.server.app import create_server, serve
@@ -23,19 +24,18 @@ class Refusal(Exception):  # noqa: N818  (it is an answer)
     """Why somebody is not served, in words for the caller."""
 
 
-def hello_of(connection: socket.socket, token: str) -> dict[str, Any]:
-    """What the caller says of itself and wants.
+def hello_of(connection: socket.socket, record: Record) -> dict[str, Any]:
+    """What the caller says of itself and wants, after both have shown that they know the record.
 
     Raises:
         Refusal: the caller does not know the token.
         OSError, ValueError: it says nothing that can be understood, or not in time.
     """
-    hello = json.loads(_line(connection))
-    if not isinstance(hello, dict):
-        raise ConnectionError("no hello")
-    if not hmac.compare_digest(str(hello.get("token", "")).encode(), token.encode()):
+    hello = _tree(connection)
+    if not hmac.compare_digest(str(hello.get("token", "")).encode(), record.token.encode()):
         raise Refusal("the daemon does not know this token")
-    return hello
+    answer(connection, {"version": __version__, "proof": record.proof})
+    return {"version": hello.get("version"), **_tree(connection)}
 
 
 def answer(connection: socket.socket, said: Mapping[str, Any]) -> None:
@@ -74,6 +74,13 @@ def run_session(connection: socket.socket, hello: Mapping[str, Any], pool: Pool)
     answer(connection, {"version": __version__})
     connection.settimeout(None)
     asyncio.run(session())
+
+
+def _tree(connection: socket.socket) -> dict[str, Any]:
+    tree = json.loads(_line(connection))
+    if not isinstance(tree, dict):
+        raise ConnectionError("no hello")
+    return tree
 
 
 def _line(connection: socket.socket) -> bytes:

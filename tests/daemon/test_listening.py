@@ -1,6 +1,8 @@
 import json
+import os
 import socket
 import stat
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -149,9 +151,57 @@ def test_who_listens_there_and_is_no_daemon(place):
     place.make()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place.socket))
+        place.socket.chmod(0o600)
         listener.listen()
         with pytest.raises(TimeoutError):
             ask(Record("x", 1, "t", path=str(place.socket)), "status", seconds=0.1)
+
+
+def test_who_took_its_port_learns_nothing_of_the_user():
+    """A daemon that is dead leaves a record behind, and a port that anybody may take."""
+    heard = []
+
+    def pretend(listener):
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as stream:
+            heard.append(stream.readline())
+            connection.sendall(b'{"version": "1", "proof": "guessed"}\n')
+            heard.append(stream.readline())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        impostor = threading.Thread(target=pretend, args=(listener,))
+        impostor.start()
+        record = Record("1", 1, "token", "proof", host="127.0.0.1", port=listener.getsockname()[1])
+        with pytest.raises(ConnectionError, match="no daemon of ours"):
+            call(record, "session", settings={"model": "secret"})
+        impostor.join(30)
+    assert [json.loads(heard[0]).keys(), heard[1]] == [{"version", "token"}, b""]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders of users are apart there")
+def test_what_belongs_to_another_user_is_not_there(start, place, monkeypatch):
+    start()
+    record = place.read()
+    assert record is not None
+    for path, mode in ((place.folder, 0o777), (place.folder / "daemon.json", 0o644)):
+        before = stat.S_IMODE(path.stat().st_mode)
+        path.chmod(mode)
+        assert place.read() is None
+        path.chmod(before)
+    assert place.read() == record
+    place.socket.chmod(0o666)
+    with pytest.raises(ConnectionError, match="another user"):
+        ask(record, "status")
+    place.socket.chmod(0o600)
+    uid = os.getuid()
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: uid + 1)
+        assert place.read() is None
+        with pytest.raises(ConnectionError, match="another user"):
+            ask(record, "status")
+        with pytest.raises(PermissionError, match="another user"):
+            place.make()
+    assert ask(record, "status")["sessions"] == 0
 
 
 def test_a_record_is_read_or_there_is_none(place):
