@@ -85,7 +85,7 @@ def gone(_request: Request, _error: Exception) -> Response:
 def failed(_request: Request, error: Exception) -> Response:
     """A mistake of ours."""
     refusal = refusal_of(error)
-    return answer(error_object(refusal.status_code, refusal.detail), refusal.status_code)
+    return answer(error_object(refusal.status_code, refusal.detail), refusal.status_code, refusal.headers)
 
 
 class Counted:

@@ -63,8 +63,8 @@ async def _answer(fields: Fields, request: Request, before: tuple[Turn, ...]) ->
 
 def _asked(fields: Fields, before: tuple[Turn, ...]) -> ChatRequest:
     turns = (*before, *turns_of(fields))
-    name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
-    num_tokens = fields.integer(name, LONGEST_ANSWER, least=1, most=2**31)
+    num_tokens = fields.integer("max_tokens", LONGEST_ANSWER, least=1, most=2**31)
+    num_tokens = fields.integer("max_completion_tokens", num_tokens, least=1, most=2**31)
     fields.integer("n", 1, least=1, most=1)
     return ChatRequest(
         turns,

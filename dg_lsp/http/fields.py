@@ -134,9 +134,11 @@ async def fields_of(request: Request, max_bytes: int) -> Fields:
     """The body's object.
 
     Raises:
-        Refusal: too long, too slow, no JSON, or no object.
+        Refusal: compressed, too long, too slow, no JSON, or no object.
         ClientDisconnect: the client left before it had said everything.
     """
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise Refusal(415, "the request's body is compressed; send it as it is")
     try:
         async with asyncio.timeout(BODY_SECONDS):
             body = await _body(request, max_bytes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dg_lsp.http.refusal import error_object
+from dg_lsp.http.refusal import error_object, headers_of
 from dg_lsp.http.wire import answer
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -50,10 +50,7 @@ class Gate:
         refused = self._refused(scope)
         if refused is not None:
             status, message = refused
-            headers = (
-                {"WWW-Authenticate": "Bearer"} if status == 401 else {"Retry-After": "1"} if status == 503 else None
-            )
-            await answer(error_object(status, message), status, headers)(scope, receive, send)
+            await answer(error_object(status, message), status, headers_of(status))(scope, receive, send)
             return
         self._num_inside += 1
         try:

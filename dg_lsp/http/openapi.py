@@ -1,125 +1,82 @@
 """`GET /openapi.json`: what may be asked and what is answered, as OpenAPI 3.1. Unknown fields are always allowed."""
 
-from typing import Any
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dg_lsp import __version__
-from dg_lsp.http.asked import MAX_CANDIDATES
+from dg_lsp.http import bodies
 from dg_lsp.http.refusal import CANCELLED
-from dg_lsp.http.tabby import KNOWN_ACTIONS, NEXT_EDIT, STANDARD
+from dg_lsp.http.replies import SCHEMAS
+from dg_lsp.http.shapes import WORDS, Schema, array, named
 from dg_lsp.http.wire import answer
 
-Schema = dict[str, Any]
 
-_MOST = 2**31
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A path that is asked with a body."""
 
-
-def _text(sentence: str = "") -> Schema:
-    return {"type": ["string", "null"], **({"description": sentence} if sentence else {})}
-
-
-def _flag(sentence: str) -> Schema:
-    return {"type": ["boolean", "null"], "description": sentence}
-
-
-def _integer(least: int, most: int, sentence: str = "") -> Schema:
-    return {"type": ["integer", "null"], "minimum": least, "maximum": most, "description": sentence}
+    sentence: str
+    body: Schema
+    reply: Schema
+    event: str = ""
+    """Of what its stream is made, where it has one."""
+    example: Schema | None = None
 
 
-def _object(properties: Schema, *required: str) -> Schema:
-    return {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A path that is only looked at."""
+
+    sentence: str
+    reply: Schema
+    media_type: str = "application/json"
 
 
-_NUMBER: Schema = {"type": ["number", "null"]}
-_STOP: Schema = {"type": ["string", "array", "null"], "items": {"type": "string"}}
-_SEED = _integer(-(2**63), 2**63, "The same seed on the same text gives the same answer; negative is any.")
-_USAGE_TOO: Schema = {"type": ["object", "null"], "properties": {"include_usage": {"type": ["boolean", "null"]}}}
-_SHARED: Schema = {
-    "seed": _SEED,
-    "stop": _STOP,
-    "stream": _flag("Server-sent events."),
-    "t_max_predict_ms": {**_NUMBER, "description": "Milliseconds from arrival after which what is settled is shown."},
+_STATUS = named("Status")
+_REGION = "<|code_to_edit|>\nx = <|cursor|>\n<|/code_to_edit|>\n"
+_MERCURYS: Schema = {
+    "messages": [{"role": "user", "content": f"<|current_file_content|>\n{_REGION}<|/current_file_content|>\n"}]
 }
-_CHUNK = _object({"text": {"type": "string"}, "filename": _text()}, "text")
-_INFILL = _object(
-    {
-        **_SHARED,
-        "input_prefix": _text("Lines above the cursor's."),
-        "prompt": _text("The cursor's line up to the cursor."),
-        "input_suffix": _text("All after the cursor."),
-        "input_extra": {"type": ["array", "null"], "items": _CHUNK},
-        "n_predict": _integer(-2, _MOST, "Tokens; 0 only readies the cache."),
-        "n_cmpl": _integer(1, MAX_CANDIDATES, "Above 1 the answer is an array."),
-        "n_indent": _integer(0, _MOST, "Blanks that later lines must begin with."),
-        "response_fields": _STOP,
-    }
-)
-_GAP: Schema = {
-    **_SHARED,
-    "prompt": _text("What stands before the gap."),
-    "suffix": _text("What stands after it."),
-    "language": _text("LSP language id."),
-    "max_tokens": _integer(-1, _MOST),
-    "n": _integer(1, MAX_CANDIDATES),
-    "stream_options": _USAGE_TOO,
-    "diffusing": _flag("With stream: every chunk is a whole draft that takes the place of the one before it."),
+_FILL = named("Fill")
+POSTS = {
+    "/infill": Posted(
+        "Fills a gap, as llama.cpp's clients ask it.", bodies.INFILL, {"anyOf": [_FILL, array(_FILL)]}, "Fill"
+    ),
+    "/v1/completions": Posted(
+        "Fills a gap, as OpenAI's and Tabby's clients ask it.",
+        bodies.COMPLETION,
+        {"anyOf": [named("Completion"), named("Tabby")]},
+        "CompletionChunk",
+    ),
+    "/v1/fim/completions": Posted(
+        "Fills a gap, as Mistral's and Inception's clients read it.", bodies.FIM, named("Fim"), "FimChunk"
+    ),
+    "/v1/chat/completions": Posted(
+        "Answers a conversation; for models that follow instructions.", bodies.CHAT, named("Chat"), "ChatChunk"
+    ),
+    "/v1/edit/completions": Posted(
+        "Fills at the cursor of Mercury's template and gives its region back.",
+        bodies.EDIT,
+        named("Chat"),
+        "ChatChunk",
+        _MERCURYS,
+    ),
+    "/v1/apply/completions": Posted(
+        "Applies an update; for models that follow instructions.", bodies.CHAT, named("Chat"), "ChatChunk"
+    ),
+    "/v1/events": Posted("Counts what a user did, as Tabby's clients tell it.", bodies.EVENT, _STATUS),
+    "/feedback": Posted("Counts what a user did, as Cursortab tells it.", bodies.FEEDBACK, _STATUS),
 }
-_SEGMENTS = {"prefix": _text(), "suffix": _text(), "filepath": _text()}
-_COMPLETION = _object(
-    {
-        **_GAP,
-        "segments": {"type": ["object", "null"], "properties": _SEGMENTS},
-        "user": _text("With segments.filepath: a newer request takes the older one's place."),
-        "mode": {"type": ["string", "null"], "enum": [STANDARD, NEXT_EDIT, None]},
-    }
-)
-_PART = _object({"type": {"const": "text"}, "text": _text()})
-_MESSAGE = _object(
-    {
-        "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
-        "content": {
-            "type": ["string", "array", "null"],
-            "items": _object({"type": {"const": "text"}, "text": _text()}),
-        },
-    },
-    "role",
-)
-_MESSAGES: Schema = {"type": "array", "items": _MESSAGE, "minItems": 1}
-_CHAT = _object(
-    {
-        **_SHARED,
-        "messages": _MESSAGES,
-        "max_tokens": _integer(1, _MOST),
-        "max_completion_tokens": _integer(1, _MOST),
-        "n": _integer(1, 1),
-        "stream_options": _USAGE_TOO,
-        "diffusing": _flag("With stream: every chunk is a whole draft that takes the place of the one before it."),
-    },
-    "messages",
-)
-_EDIT = _object({"messages": _MESSAGES, "max_tokens": _integer(0, 4096), "stream": _flag("")}, "messages")
-_ACTION: Schema = {"type": "string", "enum": list(KNOWN_ACTIONS)}
-
-POSTS: dict[str, tuple[str, Schema]] = {
-    "/infill": ("Fills a gap, as llama.cpp's clients ask it.", _INFILL),
-    "/v1/completions": ("Fills a gap, as OpenAI's and Tabby's clients ask it.", _COMPLETION),
-    "/v1/fim/completions": ("Fills a gap, as Mistral's and Inception's clients read it.", _object(_GAP)),
-    "/v1/chat/completions": ("Answers a conversation; for models that follow instructions.", _CHAT),
-    "/v1/edit/completions": ("Fills at the cursor of Mercury's template and gives its region back.", _EDIT),
-    "/v1/apply/completions": ("Applies an update; for models that follow instructions.", _CHAT),
-    "/v1/events": ("Counts what a user did, as Tabby's clients tell it.", _object({"type": _ACTION}, "type")),
-    "/feedback": ("Counts what a user did, as Cursortab tells it.", _object({"user_action": _ACTION}, "user_action")),
-}
-GETS: dict[str, tuple[str, str]] = {
-    "/health": ("Whether the model is there.", "application/json"),
-    "/v1/models": ("The model.", "application/json"),
-    "/props": ("How long a prompt may be.", "application/json"),
-    "/slots": ("How many prompts are kept.", "application/json"),
-    "/memory": ("Bytes that the process holds.", "application/json"),
-    "/metrics": ("Prometheus' text format.", "text/plain"),
-    "/openapi.json": ("This document.", "application/json"),
+GETS = {
+    "/health": Read("Whether the model is there.", _STATUS),
+    "/v1/models": Read("The model.", named("Models")),
+    "/props": Read("How long a prompt may be.", named("Props")),
+    "/slots": Read("How many prompts are kept.", named("Slots")),
+    "/memory": Read("Bytes that the process holds.", named("Memory")),
+    "/metrics": Read("Prometheus' text format.", WORDS, "text/plain"),
+    "/openapi.json": Read("This document.", named("Document")),
 }
 _REFUSED = {
     400: "A field or the body is wrong, or the model cannot take it.",
@@ -128,12 +85,23 @@ _REFUSED = {
     405: "The method is not for this path.",
     408: "The body did not arrive in time.",
     413: "The body is too long.",
+    415: "The body is compressed.",
+    429: "This client asks for too much at a time; Retry-After says when to ask again.",
     CANCELLED: "A newer request of this document took its place.",
     500: "The engine failed.",
     501: "This model cannot do that.",
     503: "The model is loading, or too many wait; Retry-After says when to ask again.",
     504: "Nothing was settled at the deadline.",
 }
+_SAID_WITH = {
+    401: {"WWW-Authenticate": "How to send the key."},
+    405: {"Allow": "The methods that are."},
+    415: {"Accept-Encoding": "How to send it."},
+    429: {"Retry-After": "Seconds."},
+    501: {"X-Should-Retry": "false: OpenAI's client would ask again."},
+    503: {"Retry-After": "Seconds."},
+}
+_OF_ALL = (401, 403, 405, 503)
 
 
 async def openapi(_request: Request) -> Response:
@@ -143,35 +111,45 @@ async def openapi(_request: Request) -> Response:
 
 def document() -> Schema:
     """All paths, built from the tables above."""
-    paths: Schema = {path: {"get": _read(*about)} for path, about in GETS.items()}
-    paths.update({path: {"post": _posted(*about)} for path, about in POSTS.items()})
-    error = _object({"code": {"type": "integer"}, "message": {"type": "string"}, "type": {"type": "string"}})
+    paths: Schema = {path: {"get": _read(about)} for path, about in GETS.items()}
+    paths.update({path: {"post": _posted(about)} for path, about in POSTS.items()})
     return {
         "openapi": "3.1.0",
         "info": {"title": "dg-lsp", "version": __version__, "license": {"name": "Apache-2.0"}},
         "security": [{}, {"key": []}],
         "paths": paths,
         "components": {
-            "schemas": {"Error": _object({"error": error}, "error")},
+            "schemas": SCHEMAS,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _read(sentence: str, media_type: str) -> Schema:
-    return {"summary": sentence, "responses": {"200": _content("It.", media_type), **_refusals(401, 403, 405, 503)}}
+def _read(about: Read) -> Schema:
+    done = {"description": "The answer.", "content": {about.media_type: {"schema": about.reply}}}
+    return {"summary": about.sentence, "responses": {"200": done, **_refusals(*_OF_ALL)}}
 
 
-def _posted(sentence: str, schema: Schema) -> Schema:
-    done = {"description": "The answer.", "content": {"application/json": {"schema": {}}, "text/event-stream": {}}}
-    body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return {"summary": sentence, "requestBody": body, "responses": {"200": done, **_refusals(*_REFUSED)}}
+def _posted(about: Posted) -> Schema:
+    content: Schema = {"application/json": {"schema": about.reply}}
+    if about.event:
+        # OpenAPI 3.2 calls it itemSchema
+        item = {"anyOf": [named(about.event), named("Error")]}
+        content["text/event-stream"] = {"x-item-schema": item}
+    example = {"example": about.example} if about.example else {}
+    body = {"required": True, "content": {"application/json": {"schema": about.body, **example}}}
+    done = {"description": "The answer.", "content": content}
+    return {"summary": about.sentence, "requestBody": body, "responses": {"200": done, **_refusals(*_REFUSED)}}
 
 
 def _refusals(*statuses: int) -> Schema:
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {str(status): {"description": _REFUSED[status], "content": error} for status in statuses}
+    return {str(status): _refusal(status) for status in statuses}
 
 
-def _content(sentence: str, media_type: str) -> Schema:
-    return {"description": sentence, "content": {media_type: {"schema": {}}}}
+def _refusal(status: int) -> Schema:
+    error = {"application/json": {"schema": named("Error")}}
+    headers = {
+        name: {"description": sentence, "required": True, "schema": WORDS}
+        for name, sentence in _SAID_WITH.get(status, {}).items()
+    }
+    return {"description": _REFUSED[status], "content": error, **({"headers": headers} if headers else {})}
