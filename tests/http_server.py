@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from dg_lsp.engine.engine import Engine
 from dg_lsp.http.gate import Rules
 from dg_lsp.http.listening import Address, Listening
-from dg_lsp.settings import parse_settings
+from dg_lsp.reading import parse_settings
 
 TIMEOUT = 30
+GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
 UNHURRIED = {"fill": {"patience_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
 
 
@@ -99,3 +101,23 @@ class Starter:
 
 def settings_of(tree):
     return parse_settings(tree, parse_settings(UNHURRIED))
+
+
+def wait_until(happened):
+    deadline = time.monotonic() + TIMEOUT
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def metric(client, row):
+    lines = client.get("/metrics").body.decode().splitlines()
+    return next((line.rpartition(" ")[2] for line in lines if line.startswith(f"{row} ")), None)
+
+
+def raw(client, body):
+    """A request of bytes, whose connection the test keeps."""
+    connection = socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT)
+    head = b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    connection.sendall(head + body)
+    return connection

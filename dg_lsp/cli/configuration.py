@@ -8,7 +8,8 @@ import attrs
 
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
-from dg_lsp.settings import AuditSettings, RemoteSettings, Settings, parse_settings, read_settings
+from dg_lsp.reading import parse_settings, read_settings
+from dg_lsp.settings import AuditSettings, RemoteSettings, Settings
 
 FILE_NAME = "dg-lsp.toml"
 

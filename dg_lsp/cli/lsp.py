@@ -26,7 +26,7 @@ def lsp(
 ) -> int:
     """Run the language server."""
     from dg_lsp.cli.configuration import overrides
-    from dg_lsp.settings import parse_settings
+    from dg_lsp.reading import parse_settings
 
     if stdio and tcp is not None:
         raise UsageError("--stdio and --tcp exclude each other: give one of them")
@@ -69,7 +69,7 @@ def _settings(over: dict[str, Any]) -> "Settings":
         SettingsError: the command line itself is bad.
     """
     from dg_lsp.cli.configuration import configure
-    from dg_lsp.settings import parse_settings
+    from dg_lsp.reading import parse_settings
 
     from_command_line = parse_settings(over)
     try:

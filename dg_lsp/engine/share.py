@@ -10,6 +10,7 @@ from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.frames import Framer
 from dg_lsp.engine.jobs import Spent
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
@@ -63,6 +64,10 @@ class Share:
     def is_asleep(self) -> bool:
         """See `Worker.is_asleep`."""
         return self._worker.is_asleep
+
+    def framer(self) -> Framer:
+        """See `Worker.framer`."""
+        return self._worker.framer()
 
     def configure(self, settings: FillSettings) -> None:
         """See `Worker.configure`."""

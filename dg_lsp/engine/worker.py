@@ -19,13 +19,14 @@ from dg_lsp.engine.cache import FillCache
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.frames import Framer
 from dg_lsp.engine.held import HeldEngine
 from dg_lsp.engine.jobs import Job, Spent, cancel_stale, is_same, settle, unfinished
 from dg_lsp.engine.power import Power
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import FillSettings, Settings
 
 
 class Worker:
@@ -50,6 +51,11 @@ class Worker:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="dg-lsp-model", daemon=True)
         self._thread.start()
+
+    @classmethod
+    def of(cls, open_engine: Callable[[Settings], Engine], settings: Settings) -> "Worker":
+        """One that begins to open the model of these settings."""
+        return cls(lambda: open_engine(settings), settings.fill, settings.runtime.idle_seconds)
 
     def submit(
         self,
@@ -124,6 +130,10 @@ class Worker:
     def is_asleep(self) -> bool:
         """The model was given up for want of work; the next request has it opened again."""
         return not self._held.is_open and self.ready.done() and self.ready.exception() is None
+
+    def framer(self) -> Framer:
+        """What makes frames of progress; only for whom the model's thread calls after a pass."""
+        return self._held.open().framer()
 
     def close(self) -> None:
         """Cancels what waits, stops what runs within one denoising step, and gives the model's memory back.

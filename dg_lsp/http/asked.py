@@ -1,6 +1,5 @@
 """What a client asks for, whatever dialect it speaks, and what of the engine's answer it gets."""
 
-import itertools
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -8,6 +7,7 @@ from dg_lsp.context.extra import Chunk
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.urgency import Urgency
 from dg_lsp.http.fields import Fields
 
 MAX_CANDIDATES = 8
@@ -16,8 +16,6 @@ MAX_TOKENS = 4096
 MAX_SECONDS = 600
 DEFAULT_LANGUAGE = "python"
 """Of requests that do not say: the one language that is checked. What is no Python is not held to its grammar."""
-
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,8 @@ class Asked:
     deadline_ms: float | None = None
     """From its arrival on; None takes the setting."""
     seed: int = 0
+    urgency: Urgency | None = None
+    """None takes one candidate for what was typed, several for what was asked for."""
     stops: tuple[str, ...] = ()
     """Texts that end the answer; they are not part of it."""
     min_indent: int = 0
@@ -46,20 +46,21 @@ class Asked:
     """Code from elsewhere under the paths that the client says, the most important first."""
 
     @property
-    def uri(self) -> str:
-        """Of the document; one of its own for a client that is anybody."""
-        who = f"client={quote(self.client, errors='replace')}" if self.client else next(_numbers)
-        return f"http:{quote(self.path, errors='replace')}?{who}"
+    def who(self) -> tuple[str, str]:
+        """Of two requests by the same client for the same file the newer one wins; a client may be anybody: ''."""
+        return self.client, self.path
 
     def request(self) -> FillRequest:
         """As the engine takes it."""
+        usual = Urgency.INVOKED if self.num_candidates > 1 else Urgency.TYPED
         return FillRequest(
-            Snapshot(self.uri, 0, self.prefix + self.suffix, self.language),
+            Snapshot(f"http:{quote(self.path, errors='replace')}", 0, self.prefix + self.suffix, self.language),
             len(self.prefix),
             num_candidates=self.num_candidates,
             max_tokens=self.max_tokens,
             deadline_ms=self.deadline_ms,
             seed=self.seed,
+            urgency=self.urgency if self.urgency is not None else usual,
         )
 
 

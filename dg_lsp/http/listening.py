@@ -6,16 +6,22 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import uvicorn
 
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.worker import Worker
 from dg_lsp.errors import UsageError
 from dg_lsp.http.app import create_app
 from dg_lsp.http.gate import LOOPBACK, Rules
-from dg_lsp.http.service import OpenEngine, Service
+from dg_lsp.http.service import Service
 from dg_lsp.settings import Settings
+
+OpenEngine = Callable[[Settings], Engine]
 
 BACKLOG = 128
 IDLE_SECONDS = 75
@@ -103,7 +109,7 @@ class Listening:
 
     async def _serve(self) -> int:
         began = time.monotonic()
-        service = Service(self._open_engine, self._settings, _say)
+        service = Service(partial(Worker.of, self._open_engine), self._settings, _say)
         self._server = server = _Server(_config(service, self._rules), service)
         server.should_exit = self._is_stopped
         serving = asyncio.create_task(server.serve([self._socket]))

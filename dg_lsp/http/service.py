@@ -4,11 +4,16 @@ Knows the worker and HTTP's errors; knows no dialect. Everything here runs on th
 """
 
 import asyncio
+import ipaddress
+import itertools
+import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from typing import NoReturn
 
 import attrs
 from starlette.requests import ClientDisconnect, Request
@@ -17,8 +22,9 @@ from dg_lsp.engine.auditing import Auditor
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
-from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.share import Share
+from dg_lsp.engine.urgency import Urgency
 from dg_lsp.engine.worker import Worker
 from dg_lsp.http.asked import Asked
 from dg_lsp.http.counts import Counts
@@ -26,26 +32,28 @@ from dg_lsp.http.elsewhere import with_extra
 from dg_lsp.http.fields import Fields, fields_of
 from dg_lsp.http.leaving import unless_gone
 from dg_lsp.http.refusal import CANCELLED, Refusal, loading, refusal_of
+from dg_lsp.http.runs import Begin, Runs, Show, Stake
 from dg_lsp.postprocess.candidate import Reason
 from dg_lsp.settings import Settings
 
-RETRY_SECONDS = 1
-"""A fill takes less."""
+LONGEST_WAIT = 60
+"""Seconds after which anybody may ask again."""
 _AT_ONCE_MS = 1e-6
 """A deadline that is over before the first step: the prompt is decoded and nothing is asked of it."""
 
-OpenEngine = Callable[[Settings], Engine]
-Submit = Callable[..., Future[FillResult]]
-"""With what is to be called after each step, or without."""
+OpenWorker = Callable[[Settings], Worker | Share]
+Join = Callable[[Show | None], Stake]
+"""Takes a stake in a run, and maybe wants to see its frames."""
 Stream = AsyncGenerator[Frame | FillResult | Refusal, None]
 """Frames, then the result or what went wrong; closing it stops the engine."""
+_numbers = itertools.count(1)
 
 
 class Service:
     """Owns the worker, which opens the model at once."""
 
     def __init__(
-        self, open_engine: OpenEngine, settings: Settings, complain: Callable[[str], None] | None = None
+        self, open_worker: OpenWorker, settings: Settings, complain: Callable[[str], None] | None = None
     ) -> None:
         """`complain` gets a sentence when the audit log cannot be written, once."""
         self.settings = settings
@@ -54,15 +62,28 @@ class Service:
         """Seconds since 1970."""
         # plugins keep the fills they got, and ask ahead themselves
         fill = attrs.evolve(settings.fill, type_through=False, speculate=False)
-        self._worker = Worker(lambda: open_engine(attrs.evolve(settings, fill=fill)), fill)
+        self._worker = open_worker(attrs.evolve(settings, fill=fill))
         self._auditor = Auditor(settings.audit, complain)
-        self._num_inside = 0
+        self._runs = Runs(self._count)
+        self._newest: dict[tuple[str, str], Stake] = {}
+        self._inside: Counter[str] = Counter()
+        """Requests by who sent them; '' is this machine."""
         self._is_closed = False
 
     @property
     def num_inside(self) -> int:
         """Requests that the model works on or that wait for it."""
-        return self._num_inside
+        return self._inside.total()
+
+    @property
+    def num_shared(self) -> int:
+        """Requests so far that the run of the very same one has answered."""
+        return self._runs.num_shared
+
+    @property
+    def is_asleep(self) -> bool:
+        """The model was given up for want of work; the next request has it opened again."""
+        return self._worker.is_asleep
 
     async def opened(self) -> Engine:
         """The engine, waited for.
@@ -101,7 +122,7 @@ class Service:
             Refusal: too many wait, a newer request took its place, the deadline came first, the engine failed.
             ClientDisconnect: the client left.
         """
-        return self._counted(await self._run(self._submit(self._worker.submit, self._request(asked), request), request))
+        return _finished(await self._result(self._fill(asked, request), request))
 
     async def stream_fill(self, asked: Asked, request: Request) -> Stream:
         """`fill` for who wants to look at the drafts; returns with the first of them.
@@ -109,7 +130,7 @@ class Service:
         Raises:
             Refusal, ClientDisconnect: as `fill` does, as long as there was no draft.
         """
-        return await self._begun(self._submit(self._worker.submit, self._request(asked), request), request)
+        return await self._begun(self._fill(asked, request), request)
 
     async def chat(self, asked: ChatRequest, request: Request) -> FillResult:
         """The answer to a conversation, as `fill`.
@@ -117,7 +138,7 @@ class Service:
         Raises:
             Refusal, ClientDisconnect: as `fill` does.
         """
-        return self._counted(await self._run(self._submit(self._worker.submit_chat, asked, request), request))
+        return _finished(await self._result(self._chat(asked, request), request))
 
     async def stream_chat(self, asked: ChatRequest, request: Request) -> Stream:
         """The answer to a conversation while it is made, as `stream_fill`.
@@ -125,7 +146,7 @@ class Service:
         Raises:
             Refusal, ClientDisconnect: as `stream_fill` does.
         """
-        return await self._begun(self._submit(self._worker.submit_chat, asked, request), request)
+        return await self._begun(self._chat(asked, request), request)
 
     async def warm(self, asked: Asked, request: Request) -> FillResult:
         """Has the prompt decoded and nothing generated; while others are served, not even that.
@@ -134,92 +155,136 @@ class Service:
             Refusal: as `fill` does, but for the deadline.
             ClientDisconnect: the client left.
         """
-        prompt = replace(self._request(asked), deadline_ms=_AT_ONCE_MS)
-        return await self._run(self._submit(self._worker.submit, prompt, request), request)
+        prompt = replace(asked, deadline_ms=_AT_ONCE_MS, urgency=Urgency.WARM_UP)
+        return await self._result(self._fill(prompt, request), request)
 
     def close(self) -> None:
         """Refuses who waits, stops the model, and waits for its end."""
         self._is_closed = True
         self._worker.close()
 
-    def _request(self, asked: Asked) -> FillRequest:
-        return with_extra(asked, self.engine().spec, self.settings)
+    def _fill(self, asked: Asked, request: Request) -> Join:
+        wanted = with_extra(asked, self.engine().spec, self.settings)
+        alone = replace(wanted, snapshot=replace(wanted.snapshot, uri=f"{wanted.snapshot.uri}?run={next(_numbers)}"))
 
-    def _submit(
-        self, submit: Callable[..., Future[FillResult]], asked: FillRequest | ChatRequest, request: Request
-    ) -> Submit:
-        """What submits it when its turn comes, and has it written down."""
+        def join(show: Show | None) -> Stake:
+            stake = self._stake(wanted, lambda look: self._worker.submit(alone, look), show, request, asked.max_tokens)
+            if asked.client:
+                self._supersede(asked.who, stake)
+            return stake
 
-        def submitted(*look: Callable[[Progress], None]) -> Future[FillResult]:
-            future = submit(asked, *look)
-            self._auditor.watch(future, request.url.path, asked.max_tokens)
+        return join
+
+    def _chat(self, asked: ChatRequest, request: Request) -> Join:
+        anybodys = replace(asked, name="")
+        return lambda show: self._stake(
+            anybodys, lambda look: self._worker.submit_chat(asked, look), show, request, asked.max_tokens
+        )
+
+    def _stake(
+        self, asked: Hashable, submit: Begin, show: Show | None, request: Request, max_tokens: int | None
+    ) -> Stake:
+        """A part in the run of what is asked. What begins one has it written down."""
+
+        def begin(look: Callable[[Progress], None]) -> Future[FillResult]:
+            future = submit(look)
+            self._auditor.watch(future, request.url.path, max_tokens)
             return future
 
-        return submitted
+        return self._runs.join(asked, begin, self._worker.framer, show)
 
-    async def _run(self, submit: Submit, request: Request) -> FillResult:
-        self._admit()
-        with self._inside(submit()) as job:
-            await unless_gone(job, request)
-        return self._outcome(job)
+    def _supersede(self, who: tuple[str, str], stake: Stake) -> None:
+        """The newest request of a client and file wins."""
+        stale, self._newest[who] = self._newest.get(who), stake
+        stake.outcome.add_done_callback(lambda _: self._newest.pop(who) if self._newest.get(who) is stake else None)
+        if stale is not None:
+            stale.leave()
 
-    async def _begun(self, submit: Submit, request: Request) -> Stream:
-        stream = self._frames(submit)
+    async def _result(self, join: Join, request: Request) -> FillResult:
+        with self._admitted(request), self._held(join(None)) as stake:
+            await unless_gone(stake.outcome, request)
+        return self._outcome(stake)
+
+    async def _begun(self, join: Join, request: Request) -> Stream:
+        stream = self._frames(join, request)
         first = (await unless_gone(asyncio.ensure_future(anext(stream)), request)).result()
         if isinstance(first, Refusal):
             raise first
         return _after(first, stream)
 
-    async def _frames(self, submit: Submit) -> Stream:
-        self._admit()
-        loop, framer = asyncio.get_running_loop(), self.engine().framer()
+    async def _frames(self, join: Join, request: Request) -> Stream:
         news: asyncio.Queue[Frame | None] = asyncio.Queue()
-
-        def look(progress: Progress) -> None:
-            loop.call_soon_threadsafe(news.put_nowait, framer.frame(progress))
-
-        with self._inside(submit(look)) as job:
-            job.add_done_callback(lambda _: news.put_nowait(None))
+        with self._admitted(request), self._held(join(news.put_nowait)) as stake:
+            stake.outcome.add_done_callback(lambda _: news.put_nowait(None))
             while (frame := await news.get()) is not None:
                 yield frame
         try:
-            result = self._counted(self._outcome(job))
+            result = _finished(self._outcome(stake))
         except Refusal as refusal:
             yield refusal
         else:
             yield result
 
-    def _admit(self) -> None:
-        if self._num_inside >= self.settings.http.max_waiting:
-            raise Refusal(503, "too many requests wait for the model; ask again later", retry_after=RETRY_SECONDS)
+    @contextmanager
+    def _admitted(self, request: Request) -> Iterator[None]:
+        limits, peer = self.settings.http, _peer(request)
+        if self.num_inside >= limits.max_waiting:
+            self._refuse(503, "too many requests wait for the model; ask again later")
+        if peer and self._inside[peer] >= limits.max_per_client:
+            self._refuse(429, f"{limits.max_per_client} requests of yours are being answered; ask again later")
+        self._inside[peer] += 1
+        try:
+            yield
+        finally:
+            self._inside -= Counter((peer,))
+
+    def _refuse(self, status: int, message: str) -> NoReturn:
+        wait = min(LONGEST_WAIT, math.ceil(self.counts.mean_seconds * self.num_inside))
+        raise Refusal(status, message, retry_after=max(1, wait))
 
     @contextmanager
-    def _inside(self, future: Future[FillResult]) -> Iterator["asyncio.Future[FillResult]"]:
-        """The job as the event loop waits for it; whoever leaves the block by an exception cancels it."""
-        self._num_inside += 1
+    def _held(self, stake: Stake) -> Iterator[Stake]:
+        """Whoever leaves the block by an exception gives it up."""
         try:
-            yield asyncio.wrap_future(future)
+            yield stake
         except (ClientDisconnect, asyncio.CancelledError, GeneratorExit):
-            future.cancel()  # at once: asyncio's own future would tell it in its next turn
+            stake.leave()
             self.counts.num_left += 1
             raise
-        finally:
-            self._num_inside -= 1
 
-    def _outcome(self, job: "asyncio.Future[FillResult]") -> FillResult:
-        if job.cancelled():
+    def _count(self, run: Future[FillResult]) -> None:
+        if run.cancelled() or run.exception() or _is_unfinished(run.result()):
+            return
+        self.counts.add_fill(run.result())
+
+    def _outcome(self, stake: Stake) -> FillResult:
+        outcome = stake.outcome
+        if outcome.cancelled():
             if self._is_closed:
-                raise Refusal(503, "the server is leaving")
+                raise Refusal(503, "the server is leaving", retry_after=1)
             raise Refusal(CANCELLED, "a newer request of this document took its place")
-        if error := job.exception():
+        if error := outcome.exception():
             raise refusal_of(error)
-        return job.result()
+        return outcome.result()
 
-    def _counted(self, result: FillResult) -> FillResult:
-        if not result.candidates and any(one.reason is Reason.UNFINISHED for one in result.rejections):
-            raise Refusal(504, "nothing was settled at the deadline; ask again, or allow more time")
-        self.counts.add_fill(result)
-        return result
+
+def _peer(request: Request) -> str:
+    """The machine that asks, '' for this one: whoever is here cannot be told apart."""
+    host = request.client.host if request.client else ""
+    try:
+        return "" if ipaddress.ip_address(host).is_loopback else host
+    except ValueError:
+        return ""
+
+
+def _is_unfinished(result: FillResult) -> bool:
+    return not result.candidates and any(one.reason is Reason.UNFINISHED for one in result.rejections)
+
+
+def _finished(result: FillResult) -> FillResult:
+    if _is_unfinished(result):
+        raise Refusal(504, "nothing was settled at the deadline; ask again, or allow more time")
+    return result
 
 
 async def _after(first: Frame | FillResult, stream: Stream) -> Stream:

@@ -51,6 +51,7 @@ async def props(request: Request) -> Response:
             },
             "total_slots": settings.runtime.num_slots,
             "model_alias": spec.name,
+            "is_sleeping": service.is_asleep,
             "build_info": f"dg-lsp {__version__}",
         }
     )
@@ -78,7 +79,7 @@ async def memory(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus' text format; also before the model is there."""
     service: Service = request.app.state.service
-    return Response(service.counts.exposition(service.num_inside), media_type=CONTENT_TYPE)
+    return Response(service.counts.exposition(service.num_inside, service.num_shared), media_type=CONTENT_TYPE)
 
 
 def _resident() -> int | None:

@@ -16,6 +16,7 @@ from lsprotocol import types
 from dg_lsp.context.place import Place
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.urgency import Urgency
 from dg_lsp.engine.worker import Worker
 from dg_lsp.postprocess.candidate import Candidate
 from dg_lsp.server import actions, configuring, copilot, rewriting
@@ -121,6 +122,7 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         cursor.snapshot,
         cursor.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
+        urgency=Urgency.INVOKED if is_invoked else Urgency.TYPED,
         extra=ls.extra(cursor.snapshot, cursor.offset),
     )
     candidates = await ls.fill(request)
@@ -135,14 +137,10 @@ def _item(ls: Server, candidate: Candidate, cursor: Cursor) -> types.InlineCompl
     return inline_item(candidate, cursor, ls.documents.encoding, taken)
 
 
-def _own_worker(open_engine: OpenEngine, settings: Settings) -> Worker:
-    return Worker(partial(open_engine, settings), settings.fill)
-
-
 def serve_stdio(open_engine: OpenEngine, settings: Settings) -> int:
     """Serves the client on standard input and output until it leaves; returns the process's exit code."""
     quieten()
-    open_worker = partial(_own_worker, open_engine)
+    open_worker = partial(Worker.of, open_engine)
     with closing(StdoutWriter()) as writer:
 
         async def session() -> int:
@@ -158,7 +156,7 @@ def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings)
         UsageError: the address cannot be listened on.
     """
     quieten()
-    open_worker = partial(_own_worker, open_engine)
+    open_worker = partial(Worker.of, open_engine)
 
     async def session() -> int:
         reader, writer = await accept_one(host, port)

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.reading import parse_settings
+from dg_lsp.settings import Settings
 
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo")
 """What clients of Copilot's server say of themselves; no settings."""

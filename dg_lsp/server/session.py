@@ -254,13 +254,13 @@ class Server(LanguageServer):
 
     def _watcher(self, uri: str) -> Callable[[Progress], None] | None:
         """What the model's thread calls after each pass while somebody watches."""
-        engine = self._engine() if self.is_watched else None
-        if engine is None:
+        worker = self._worker
+        if worker is None or not self.is_watched:
             return None
-        framer, loop = engine.framer(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
 
         def show(progress: Progress) -> None:
-            said = denoising(uri, framer.frame(progress))
+            said = denoising(uri, worker.framer().frame(progress))
             loop.call_soon_threadsafe(self.protocol.notify, DENOISING, said)
 
         return show

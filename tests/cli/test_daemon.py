@@ -12,8 +12,8 @@ from dg_lsp.cli import handing
 from dg_lsp.cli.handing import relay_command
 from dg_lsp.daemon.listening import Daemon
 from dg_lsp.daemon.place import Place, Record
+from dg_lsp.reading import parse_settings
 from dg_lsp.server import app as server
-from dg_lsp.settings import parse_settings
 
 TIMEOUT = 30
 

@@ -2,7 +2,8 @@ import pytest
 
 from dg_lsp.context.exclusion import Exclusion, Why, is_binary, path_of
 from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.settings import ExcludeSettings, parse_settings
+from dg_lsp.reading import parse_settings
+from dg_lsp.settings import ExcludeSettings
 
 RULES = Exclusion(ExcludeSettings())
 

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from dg_lsp import settings
+from dg_lsp.reading import parse_settings
 from dg_lsp.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ def test_the_page_lists_no_setting_that_is_gone():
 
 def test_the_pages_example_is_a_good_settings_file():
     [example] = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/settings.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert settings.parse_settings(tomllib.loads(example)) != Settings()
+    assert parse_settings(tomllib.loads(example)) != Settings()
 
 
 def test_the_readmes_make_commands_exist():

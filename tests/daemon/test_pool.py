@@ -7,7 +7,8 @@ from workers import TIMEOUT, ask
 from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.errors import ModelNotFoundError
-from dg_lsp.settings import FillSettings, Settings, parse_settings
+from dg_lsp.reading import parse_settings
+from dg_lsp.settings import FillSettings, Settings
 
 
 @pytest.fixture

@@ -1,40 +1,17 @@
 """Who waits, who leaves, who is refused; what goes wrong is told as an error object, never as an empty completion."""
 
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from http_server import Client
+from http_server import GAP, TIMEOUT, Client, metric, raw, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import BackendError, ModelBrokenError
 
-TIMEOUT = 30
-GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
 SECRET = "never-in-an-answer"
-
-
-def wait_until(happened):
-    deadline = time.monotonic() + TIMEOUT
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def metric(client, row):
-    lines = client.get("/metrics").body.decode().splitlines()
-    return next((line.rpartition(" ")[2] for line in lines if line.startswith(f"{row} ")), None)
-
-
-def raw(client, body):
-    """A request of bytes, whose connection the test keeps."""
-    connection = socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT)
-    head = b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-    connection.sendall(head + body)
-    return connection
 
 
 def test_a_client_that_leaves_stops_the_model_within_a_step(start, gated):

@@ -1,7 +1,8 @@
 import pytest
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.settings import Settings, parse_settings, read_settings
+from dg_lsp.reading import parse_settings, read_settings
+from dg_lsp.settings import Settings
 
 
 def test_nothing_said_is_the_defaults():

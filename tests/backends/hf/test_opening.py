@@ -25,7 +25,8 @@ from dg_lsp.errors import (
     SettingsError,
 )
 from dg_lsp.models.checkpoint import read_folder
-from dg_lsp.settings import RuntimeSettings, Settings, parse_settings
+from dg_lsp.reading import parse_settings
+from dg_lsp.settings import RuntimeSettings, Settings
 
 CPU = RuntimeSettings(threads=1, device="cpu")
 
