@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -68,7 +69,7 @@ def test_each_editor_has_settings_of_its_own(shared):
 
 def test_a_daemon_killed_in_the_middle_of_a_request_is_started_again(shared, steps):
     """The request is answered with nothing, the next one is filled, and nothing is left behind in the end."""
-    shared.env["DG_TEST_IDLE"] = "0.5"
+    shared.env["DG_TEST_IDLE"] = "5"  # a relay has to get there before
     client = begin(shared.edit("slow", starts=True), "s")
     pending = client.complete(0, 1)
     wait_until(steps)
@@ -132,8 +133,9 @@ def test_a_rewrite_that_is_cut_off_says_so(shared, steps):
     result = client.result(asked)
     assert result["applied"] is False
     assert "started again" in result["reason"]
-    assert any("started again" in one["message"] for one in client.told("window/showMessage"))
-    assert any(one["kind"] == "Warning" for one in client.told("didChangeStatus"))
+    # said behind the answer
+    client.wait_until(lambda: any("started again" in one["message"] for one in client.told("window/showMessage")))
+    client.wait_until(lambda: any(one["kind"] == "Warning" for one in client.told("didChangeStatus")))
     client.wait_until(lambda: client.told("didChangeStatus")[-1]["dgLsp"]["state"] == "ready")
 
 
@@ -146,7 +148,7 @@ def test_an_editor_that_dies_stops_its_request(shared, steps):
     wait_until(lambda: shared.status()["sessions"] == 0)
     num_steps = len(steps())
     time.sleep(0.2)
-    assert len(steps()) == num_steps
+    assert len(steps()) <= num_steps + 1  # one that had begun
     assert num_steps < 30
 
 
@@ -164,13 +166,18 @@ def test_of_two_daemons_started_at_once_one_stays(shared):
     started = [subprocess.Popen(one, env=shared.inherited) for one in commands]
     assert [one.wait(TIMEOUT) for one in started] == [0, 0, 0]
     assert shared.status()["pid"] == shared.pid
-    running = [
-        one
-        for one in psutil.process_iter(["cmdline"])
-        if str(HERE / "scripted_daemon.py") in (one.info["cmdline"] or ())
-        and one.environ().get("DG_LSP_DAEMON_DIR") == str(shared.place.folder)
-    ]
-    assert [one.pid for one in running] == [shared.pid]
+    wait_until(lambda: daemons_of(shared) == [shared.pid])  # the others said what they had to, and are about to end
+
+
+def daemons_of(shared):
+    """Processes."""
+    pids = []
+    for one in psutil.process_iter(["cmdline"]):
+        with suppress(psutil.NoSuchProcess):
+            is_one = str(HERE / "scripted_daemon.py") in (one.info["cmdline"] or ())
+            if is_one and one.environ().get("DG_LSP_DAEMON_DIR") == str(shared.place.folder):
+                pids.append(one.pid)
+    return pids
 
 
 def test_a_daemon_that_cannot_be_started_leaves_the_editor_with_a_server_of_its_own(shared):
@@ -216,7 +223,7 @@ def test_the_command_line_with_the_bundled_model(shared, launcher, use):
     command = [sys.executable, "-m", "dg_lsp", "daemon"]
     if use == "auto":
         subprocess.run([*command, "start"], env=shared.inherited, check=True, capture_output=True, timeout=TIMEOUT)
-    Path(launcher.directory / "dg-lsp.toml").write_text("[daemon]\nidle_seconds = 0.5\n[fill]\ndeadline_ms = 60000\n")
+    Path(launcher.directory / "dg-lsp.toml").write_text("[daemon]\nidle_seconds = 5\n[fill]\ndeadline_ms = 60000\n")
     client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--daemon", use], **shared.env)
     client.handshake()
     client.open("class A:\n    def __init__(self, owner):\n        self.owner = \n")

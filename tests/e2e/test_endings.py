@@ -105,7 +105,7 @@ def test_tcp(start):
     port = listening_port(client)
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
         client.connect(stream, stream)
-        client.handshake()
+        client.handshake(options=PATIENT)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port)).close()
         client.open("\n")

@@ -7,6 +7,7 @@ import time
 import pytest
 
 SECRET = "never-in-a-log"
+PATIENT = {"fill": {"deadline_ms": 60_000}}
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ SECRET = "never-in-a-log"
 )
 def test_without_a_model_the_session_goes_on(start, scenario, said):
     client = start(scenario)
-    assert "inlineCompletionProvider" in client.handshake(options={"fill": {"deadline_ms": 60_000}})["capabilities"]
+    assert "inlineCompletionProvider" in client.handshake(options=PATIENT)["capabilities"]
     client.open("\n")
     early = client.complete(0, 0)
     client.wait_log(said)
@@ -43,7 +44,7 @@ def test_without_a_model_the_session_goes_on(start, scenario, said):
 )
 def test_a_failing_request_is_logged_and_answered_with_nothing(start, scenario, said):
     client = start(scenario)
-    client.handshake()
+    client.handshake(options=PATIENT)
     client.open("secret_text = \n")
     assert client.items(client.complete(0, 14)) == []
     assert client.wait_log(said)["type"] == 1
@@ -60,7 +61,7 @@ def test_a_request_before_the_model_is_ready_waits_for_it(start, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     client = start("fill", DG_TEST_GATE=str(gate))
-    client.handshake(options={"fill": {"deadline_ms": 60_000}})
+    client.handshake(options=PATIENT)
     client.open("\n")
     early = client.complete(0, 0)
     client.answer(client.request("textDocument/unheardOf", {}))  # asked later, so the early one arrived
@@ -90,7 +91,7 @@ def test_cancelling_before_the_model_is_ready(start, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     client = start("fill", DG_TEST_GATE=str(gate))
-    client.handshake(options={"fill": {"deadline_ms": 60_000}})
+    client.handshake(options=PATIENT)
     client.open("\n")
     first, second, third = (client.complete(0, 0) for _ in range(3))
     assert client.answer(first)["error"]["code"] == client.answer(second)["error"]["code"] == client.CANCELLED
@@ -106,7 +107,8 @@ def test_cancelling_before_the_model_is_ready(start, tmp_path):
 def test_at_the_deadline_there_is_an_answer(start, steps):
     """A fill of over a second, cut off: a list, with something in it or nothing, and no more steps."""
     client = start("slow")
-    client.handshake(options={"fill": {"deadline_ms": 300}})
+    client.handshake(options={"fill": {"deadline_ms": 600}})
+    client.wait_log("ready")
     client.open("s\n")
     assert isinstance(client.items(client.complete(0, 1)), list)
     assert 1 <= len(steps()) < 30

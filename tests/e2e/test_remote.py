@@ -181,7 +181,7 @@ LIES = [
 def test_trouble_is_shown_and_said_once_and_completions_resume(launcher, lie, said):
     server = LyingServer(reply(choice("total")), lie, lie, lie, reply(choice("total")))
     client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
-    remote = {"retries": 0, "pause_ms": 200.0}
+    remote = {"retries": 0, "pause_ms": 1500.0}
     client.handshake(options={"editorInfo": {"name": "e", "version": "1"}, "fill": EAGER, "remote": remote})
     client.open("secret_text = ")
     assert [item["insertText"] for item in client.items(client.complete(0, 14))] == ["total"]

@@ -41,7 +41,7 @@ def test_cancelling_stops_the_model_within_one_step(start, steps):
     so_far = steps().count("s")
     assert len(client.items(client.complete(0, 1, uri=OTHER))) == 1
     assert so_far <= steps().count("s") <= so_far + 1
-    assert steps().rstrip("f").count("s") < 10
+    assert steps().rstrip("f").count("s") < 30  # of 40
     assert client.leave() == 0
     client.check()
 
@@ -56,7 +56,7 @@ def test_the_newest_request_of_a_document_wins(start, steps):
     fresh = client.complete(1, 1)
     assert client.answer(stale)["error"]["code"] == client.CANCELLED
     assert len(client.items(fresh)) == 1
-    assert steps().count("s") < 10
+    assert steps().count("s") < 30  # of 40
     assert client.leave() == 0
     client.check()
 
@@ -118,7 +118,7 @@ def test_cancel_and_request_in_one_piece(start):
 
 def test_malformed_messages_are_answered_or_dropped(start):
     client = start("fill")
-    client.handshake()
+    client.handshake(options=PATIENT)
     client.open("secret_text\n")
     for wrong in ({"position": {"line": -1, "character": 0}}, {"position": None}, {"context": {"triggerKind": 9}}):
         msg_id = client.request("textDocument/inlineCompletion", client.completion(0, 0) | wrong)
@@ -136,7 +136,7 @@ def test_malformed_messages_are_answered_or_dropped(start):
 
 def test_garbage_between_messages(start):
     client = start("fill")
-    client.handshake()
+    client.handshake(options=PATIENT)
     client.send_bytes(b"X-Header: 1\r\n\r\n")
     client.send_bytes(b"content-length:5\r\nContent-Type: application/json\r\n\r\n{{{{{")
     client.send_bytes(b"Content-Length: 2\r\n\r\n[]")
