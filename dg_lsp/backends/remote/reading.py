@@ -58,7 +58,7 @@ async def _read_events(chunks: AsyncIterator[bytes], dialect: Dialect, call: Cal
             if not colon or name not in (b"data", b"error"):
                 continue
             data = data.strip()
-            if name == b"error":
+            if name == b"error" or data.startswith(b'{"error"'):  # some quote a text there that makes it no JSON
                 raise RemoteError("it reports an error in the middle of its answer")
             if data == DONE:
                 return

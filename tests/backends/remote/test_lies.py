@@ -64,6 +64,12 @@ def test_a_broken_answer_is_an_error(lie, model_of, answer):
         ask(model_of(lie(answer).url))
 
 
+def test_an_error_that_is_badly_quoted_is_one(lie, model_of):
+    answer = chunked(event("w * "), b'data: {"error": "Expected "w\x06" here"}\n\n')
+    with pytest.raises(RemoteError, match="reports an error in the middle"):
+        ask(model_of(lie(answer).url))
+
+
 def test_an_answer_that_its_length_cuts_has_not_ended(lie, model_of):
     length = len(event("w * ")) + 9
     said = ask(model_of(lie(HEAD[:-2] + b"Content-Length: %d\r\n\r\n" % length + WHOLE).url))
