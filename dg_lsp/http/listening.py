@@ -17,6 +17,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.worker import Worker
 from dg_lsp.errors import UsageError
 from dg_lsp.http.app import create_app
+from dg_lsp.http.connection import MAX_HEAD_BYTES, Connection
 from dg_lsp.http.gate import LOOPBACK, Rules
 from dg_lsp.http.service import Service
 from dg_lsp.settings import Settings
@@ -26,8 +27,6 @@ OpenEngine = Callable[[Settings], Engine]
 BACKLOG = 128
 IDLE_SECONDS = 75
 """For a client to ask again over the same connection."""
-MAX_CONNECTIONS = 512
-"""Open ones, idle ones included: more could use up the process's files."""
 LEAVING_SECONDS = 5
 """For answers on their way out."""
 
@@ -131,14 +130,14 @@ class Listening:
 def _config(service: Service, rules: Rules) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(service, rules),
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=LEAVING_SECONDS,
     )
