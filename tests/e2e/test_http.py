@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import openai
 import pytest
 from http_server import Client
 
@@ -91,6 +92,19 @@ def test_the_bundled_model_is_served(start):
     assert process.end() == -signal.SIGTERM
     assert re.fullmatch(r"dg-lsp: listening on \S+\ndg-lsp: dg-mini ready after \S+ s\n", process.stderr)
     assert process.process.stdout.read() == b""
+
+
+def test_openais_own_client_asks_the_bundled_model(start):
+    client = start().client()
+    gap = {"model": "dg-mini", "prompt": GAP["input_prefix"] + GAP["prompt"], "suffix": GAP["input_suffix"]}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{client.port}/v1", api_key="none") as asking:
+        assert asking.models.list().data[0].id == "dg-mini"
+        text = asking.completions.create(**gap).choices[0].text
+        assert text == client.post("/infill", GAP).tree["content"] != ""
+        with asking.completions.create(**gap, stream=True) as stream:
+            assert "".join(piece.choices[0].text for piece in stream) == text
+        with pytest.raises(openai.InternalServerError, match="follows no instructions"):
+            asking.chat.completions.create(model="dg-mini", messages=[{"role": "user", "content": "hi"}])
 
 
 def test_many_clients_at_once_get_their_own_answers(start):
