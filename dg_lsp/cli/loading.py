@@ -10,9 +10,10 @@ import typer
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
+from dg_lsp.machine import system_free
 from dg_lsp.models.checkpoint import read_folder
 from dg_lsp.models.description import describe
-from dg_lsp.models.memory import rooms, system_free
+from dg_lsp.models.memory import rooms
 from dg_lsp.models.registry import known_names, locate, ready_path
 from dg_lsp.models.selection import AUTO, select
 from dg_lsp.settings import Settings

@@ -149,13 +149,11 @@ def test_no_room_for_the_copy_is_told(dream, where, monkeypatch):
 
 
 @pytest.mark.skipif(not relabel.IN_MEMORY, reason="this system has no files in memory")
-def test_a_copy_that_does_not_fit_into_memory_is_refused_before_it_is_made(dream, monkeypatch, tmp_path):
-    said = tmp_path / "meminfo"
-    said.write_text("MemTotal:       32000000 kB\nMemFree:          1 kB\nMemAvailable:        100 kB\n")
-    monkeypatch.setattr(relabel, "_MEMORY", said)
+def test_a_copy_that_does_not_fit_into_memory_is_refused_before_it_is_made(dream, monkeypatch):
+    monkeypatch.setattr(relabel, "system_free", lambda: 100 << 10)
     with pytest.raises(ModelMemoryError, match=r"0 are free; set runtime\.cache"), relabelled(dream, "qwen2"):
         pass
-    said.write_text("MemTotal:       32000000 kB\n")  # a system that does not say
+    monkeypatch.setattr(relabel, "system_free", lambda: 100 << 20)
     with relabelled(dream, "qwen2") as copy:
         assert copy.stat().st_size > 1000
 

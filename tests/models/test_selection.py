@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.models.memory import Room, rooms, system_free
+from dg_lsp.models.memory import Room, rooms
 from dg_lsp.models.presets import PRESETS
 from dg_lsp.models.selection import select
 
@@ -53,15 +53,3 @@ def test_cards_count_together_and_a_shared_one_has_the_machines_memory():
         ("M4", 50), ("P4", 30), ("the machine's memory", 50)]  # fmt: skip
     assert rooms([("says nothing", "igpu", 0)], 50)[0].free == 50
     assert not any(room.is_gpu for room in rooms([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50))
-
-
-def test_a_containers_limit_is_kept(tmp_path):
-    free = system_free(tmp_path)
-    assert free > 0
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("1000\n")
-    assert system_free(tmp_path) > 1000
-    (tmp_path / "memory.max").write_text("5000\n")
-    assert system_free(tmp_path) == 4000
-    (tmp_path / "memory.current").write_text("6000\n")
-    assert system_free(tmp_path) == 0

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 
 from dg_lsp.backends.hf.denoiser import Limits
 from dg_lsp.backends.hf.prefix import prefix_bytes
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import ModelMemoryError, SettingsError
+from dg_lsp.machine import system_free
 from dg_lsp.settings import RuntimeSettings
 
 FLOAT8 = "float8"
@@ -121,7 +121,7 @@ def check_fits(name: str, needed: Need, placement: Placement) -> None:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    return system_free()
 
 
 def _gigabytes(size: float) -> str:

@@ -6,16 +6,15 @@ else into a temporary file. Nothing is left behind.
 
 import contextlib
 import os
-import re
 import shutil
 import struct
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from dg_lsp.errors import ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.machine import system_free
 
 CACHED = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
 """Architectures without a KV cache, and those that compute the same layers with one."""
@@ -33,8 +32,7 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _CHUNK = 64 << 20
 _LONGEST = 1 << 30
 """Bytes of one value; more are damage."""
-_MEMORY = Path("/proc/meminfo")
-IN_MEMORY = hasattr(os, "memfd_create") and _MEMORY.exists()
+IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 """Whether a copy lies in memory, to be mapped, and not on disk, to be read."""
 
 
@@ -63,7 +61,7 @@ def relabelled(path: Path, architecture: str) -> Iterator[Path]:
         ModelMemoryError: it does not fit into the memory that is free.
         ModelError: there is no room for the copy on the disk.
     """
-    if IN_MEMORY and path.stat().st_size > (free := _free_memory()):
+    if IN_MEMORY and path.stat().st_size > (free := system_free()):
         raise ModelMemoryError(
             f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory, {free >> 20} are free; "
             "set runtime.cache to recomputed"
@@ -79,12 +77,6 @@ def relabelled(path: Path, architecture: str) -> Iterator[Path]:
             reason = error.strerror or type(error).__name__
             raise ModelError(f"no room for a copy of {path}: {reason}; set runtime.cache to recomputed") from error
         yield copy
-
-
-def _free_memory() -> int:
-    """Bytes that may be taken without anything else having to go, as Linux reckons."""
-    found = re.search(r"MemAvailable:\s*(\d+) kB", _MEMORY.read_text())
-    return int(found[1]) << 10 if found else sys.maxsize
 
 
 @contextlib.contextmanager
