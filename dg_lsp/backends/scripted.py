@@ -21,7 +21,7 @@ from dg_lsp.backends.checks import (
 )
 from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Floats, Footprint, Prediction
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -109,6 +109,12 @@ class ScriptedDenoiser:
         self._tokens_per_step = tokens_per_step
         self._context_length = context_length
         self._slots: dict[int, _Held] = {}
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Footprint`: a token of a prompt takes a byte."""
+        used = sum(len(held.ids) for held in list(self._slots.values()))
+        return Footprint(cache_bytes=used, cache_cells=used, cache_limit=self._context_length, cache_used=used)
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""

@@ -31,6 +31,32 @@ class Prediction:
     """Shape (L,): its probability if there were no expansions."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Of a GPU, whoever uses it; in bytes, 0 where its driver does not say."""
+
+    name: str
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a model holds of the memory."""
+
+    weights_bytes: int = 0
+    cache_bytes: int = 0
+    """Keys and values of prompts, used or not."""
+    cache_cells: int = 0
+    """Tokens that there is room for by now."""
+    cache_limit: int = 0
+    """Tokens that room may be made for."""
+    cache_used: int = 0
+    """Tokens of the prompts that are kept."""
+    devices: tuple[DeviceMemory, ...] = ()
+    """GPUs that it runs on."""
+
+
 class Denoiser(Protocol):
     """A model with a KV cache of several slots, one prompt each.
 
@@ -48,6 +74,11 @@ class Denoiser(Protocol):
         """Slots are numbered 0 to `num_slots - 1`."""
         ...
 
+    @property
+    def footprint(self) -> Footprint:
+        """What it holds of the memory; for any thread."""
+        ...
+
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """Makes the slot hold exactly this prompt; returns how many tokens really had to be decoded.
 
@@ -55,6 +86,7 @@ class Denoiser(Protocol):
 
         Raises:
             RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
+            ModelMemoryError: the context would have to grow for it, and there is no memory; nothing has changed.
             BackendError: the runtime failed; the slot is empty then.
         """
         ...
@@ -82,6 +114,7 @@ class Denoiser(Protocol):
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.
+            ModelMemoryError: as of `prefill`.
             BackendError: the runtime failed.
         """
         ...
@@ -94,6 +127,7 @@ class Denoiser(Protocol):
 
         Raises:
             RequestError: there are no ids, too many for one pass or for the slot, or some are outside the vocabulary.
+            ModelMemoryError: as of `prefill`.
             BackendError: the runtime failed, and the slot is empty then; or it cannot go on causally.
         """
         ...

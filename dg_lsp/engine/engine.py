@@ -19,7 +19,7 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.context.prompt import shown_path
 from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
-from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chance import chance_of
 from dg_lsp.engine.chat import ChatRequest, Chatting
 from dg_lsp.engine.costs import StepCosts
@@ -191,6 +191,11 @@ class Engine:
     def follows_instructions(self) -> bool:
         """Whether a rewrite's instruction is understood, or only seen as a comment."""
         return self._rewriting.follows_instructions
+
+    @property
+    def footprint(self) -> Footprint:
+        """What the model holds of the memory here; for any thread."""
+        return self._denoiser.footprint
 
     def close(self) -> None:
         """Gives the model's memory back."""

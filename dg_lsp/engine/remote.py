@@ -17,6 +17,7 @@ from dg_lsp.context.extra import within
 from dg_lsp.context.prompt import Prompt, shown_path
 from dg_lsp.context.style import LINE_END, TextStyle
 from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
+from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.draft import Draft
@@ -84,6 +85,11 @@ class RemoteEngine(Engine):
     def follows_instructions(self) -> bool:
         """See `Engine.follows_instructions`."""
         return self._model.follows_instructions
+
+    @property
+    def footprint(self) -> Footprint:
+        """Nothing is held here."""
+        return Footprint()
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         """One value whenever there is more, and every few milliseconds; then the result.

@@ -6,7 +6,7 @@ import numpy as np
 
 from dg_lsp.canvas.plan import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.diffusion.denoiser import Denoiser, Footprint, Prediction
 
 
 class WrappedDenoiser:
@@ -24,6 +24,11 @@ class WrappedDenoiser:
     def num_slots(self) -> int:
         """The inner denoiser's."""
         return self._inner.num_slots
+
+    @property
+    def footprint(self) -> Footprint:
+        """The inner denoiser's."""
+        return self._inner.footprint
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """As the inner denoiser's."""

@@ -2,24 +2,20 @@
 
 from dataclasses import replace
 
-import pytest
-
 from dg_lsp.backends.llamacpp.budget import context_budget
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.errors import ModelMemoryError
 from dg_lsp.settings import RuntimeSettings
 
 SPEC = replace(MASK_SPEC, max_prompt_tokens=512, canvas_lengths=(16, 64))
 
 
-def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, memory=16 << 30, **settings):
+def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, **settings):
     return context_budget(
         spec,
         RuntimeSettings(**settings),
         vocab_size=vocab_size,
         trained_length=trained,
         kv_bytes_per_token=kv,
-        memory_bytes=memory,
     )
 
 
@@ -48,15 +44,10 @@ def test_an_automatic_cache_is_softly_capped_but_holds_one_prompt():
     made = budget(num_slots=16, kv=1 << 20)
     assert made.context_length <= 1024 + 256
     assert made.context_length >= made.slot_limit
-    huge = budget(kv=16 << 20, memory=1 << 40)
+    huge = budget(kv=16 << 20)
     assert huge.context_length >= huge.slot_limit
 
 
 def test_a_large_vocabulary_gets_fewer_canvas_tokens_but_one_whole_canvas():
     assert budget(vocab_size=262_144).canvas_tokens < budget().canvas_tokens * 2
     assert budget(replace(SPEC, canvas_lengths=(256,)), vocab_size=262_144).canvas_tokens >= 256
-
-
-def test_what_cannot_fit_is_refused():
-    with pytest.raises(ModelMemoryError):
-        budget(context_length=10**9)

@@ -90,7 +90,7 @@ def test_logits_of_prompt_and_canvas_agree(kind, tolerance, network, paths):
     expected = torch_logits(network, prompt, canvas)
     model = LlamaModel.load(paths / f"{kind}.gguf", CPU)
     size = len(prompt) + len(canvas)
-    context = LlamaContext(model, ContextBudget(512, size, size, size, 1, len(canvas)), flash_attention=False)
+    context = LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, len(canvas)), flash_attention=False)
     causal = logits(context, prompt, 0, causal=True)
     for _ in range(2):  # the same canvas again after its cells were dropped
         found = logits(context, canvas, len(prompt), causal=False)

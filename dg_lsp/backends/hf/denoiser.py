@@ -15,14 +15,14 @@ from dg_lsp.backends.checks import (
 )
 from dg_lsp.backends.hf.failures import mapped
 from dg_lsp.backends.hf.network import CanvasTokens, Network
-from dg_lsp.backends.hf.prefix import PrefixCache
+from dg_lsp.backends.hf.prefix import PrefixCache, prefix_bytes
 from dg_lsp.backends.hf.reduce import reduce as reduce_in_torch
 from dg_lsp.backends.hf.stage import Stage
 from dg_lsp.backends.hf.step import Reduce, StepInput, Stepper
 from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint, Prediction
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 
 MAX_CANVASES = 8
@@ -100,6 +100,21 @@ class HfDenoiser:
     def prompt_limit(self) -> int:
         """Longest prompt in tokens."""
         return self.limits.prompt
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Footprint`. Prompts take what they need."""
+        lengths = [len(held) for held in self._held]
+        itemsize, device = self._network.embedding.element_size(), self._device
+        on_gpu = () if device.type == "cpu" else (torch.cuda.get_device_name(device), *torch.cuda.mem_get_info(device))
+        return Footprint(
+            weights_bytes=self._network.size_bytes,
+            cache_bytes=sum(prefix_bytes(self._network.config, length, itemsize) for length in lengths),
+            cache_cells=sum(lengths),
+            cache_limit=self.num_slots * self.limits.prompt,
+            cache_used=sum(lengths),
+            devices=(DeviceMemory(*on_gpu),) if on_gpu else (),
+        )
 
     @torch.inference_mode()
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:

@@ -54,6 +54,13 @@ class Network:
         return int(self.embedding.shape[0])
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of all weights."""
+        # the head is the embedding again: what is there twice by name is counted once
+        storages = {part.data_ptr(): part.nbytes for part in (*self._model.parameters(), *self._model.buffers())}
+        return sum(storages.values())
+
+    @property
     def cap(self) -> float:
         """What logits are soft-capped to."""
         return float(self.config.final_logit_softcapping)

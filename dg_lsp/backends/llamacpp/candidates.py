@@ -32,9 +32,8 @@ class Candidates:
         self._banned = np.array(banned_ids, dtype=np.int32)
         self._reducer = Reducer(())
         self._samplers: list[Any] = []
-        if self.is_used:
-            # Banned tokens are dropped here, so as many more are asked for.
-            self._attach(budget.num_sequences, NUM_CANDIDATES + len(banned_ids))
+        self._num_sequences = budget.num_sequences
+        self.attach()
 
     def reduce(
         self, where: np.ndarray[Any, np.dtype[np.intp]], temperature: float, rng: np.random.Generator
@@ -53,15 +52,18 @@ class Candidates:
         )
 
     def close(self) -> None:
-        """To be called before the context is closed. Harmless when repeated."""
+        """To be called before the context is closed or grows. Harmless when repeated."""
         for sequence, sampler in enumerate(self._samplers):
             self._api.llama_set_sampler(self._context.native, sequence, None)
             self._api.llama_sampler_free(sampler)
         self._samplers.clear()
 
-    def _attach(self, num_sequences: int, count: int) -> None:
+    def attach(self) -> None:
+        """To a context that is new, or has grown."""
         api = self._api
-        for sequence in range(num_sequences):
+        # Banned tokens are dropped here, so as many more are asked for.
+        count = NUM_CANDIDATES + len(self._banned)
+        for sequence in range(self._num_sequences if self.is_used and self._context.native else 0):
             chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
             api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_k(count))
             self._samplers.append(chain)

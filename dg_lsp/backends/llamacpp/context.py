@@ -1,6 +1,10 @@
-"""One llama.cpp context: decode, read logits, copy and crop sequences. Knows nothing of slots or canvases."""
+"""One llama.cpp context: decode, read logits, copy and crop sequences. Knows nothing of slots or canvases.
+
+It begins small. Weights stay where they are when it grows, and so does what its sequences hold.
+"""
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +14,9 @@ from dg_lsp.backends.llamacpp.budget import ContextBudget
 from dg_lsp.backends.llamacpp.failures import context_error, decode_error
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.need import ADVICE, Need, Needs, check_fits, context_need
 from dg_lsp.diffusion.denoiser import Floats
-from dg_lsp.errors import BackendError, ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
 
 NO_CELLS = 1
 """`llama_decode`'s status when the KV cache has no room; nothing was changed then."""
@@ -24,42 +29,121 @@ class LlamaContext:
     """
 
     def __init__(self, model: LlamaModel, budget: ContextBudget, *, flash_attention: bool) -> None:
-        native = library()
-        api = native.api
+        """With the cells that the budget begins with.
+
+        Raises:
+            ModelMemoryError: there is no memory for it.
+            ModelUnsupportedError: the model cannot do this.
+        """
+        self._native = library()
+        self._api = self._native.api
+        self._model = model
+        self._vocab_size = model.vocab_size
+        self._budget = budget
+        self._flash = flash_attention
+        self._threads = 1
+        self._is_closed = False
+        self._handle: Any = None
+        self.num_cells = 0
+        self.batch: Any = None
+        self._check_room(budget.first_length, ADVICE)
+        self._borrowed = model.borrow()
+        try:
+            self._open(budget.first_length)
+        except ModelError:
+            self.close()
+            raise
+
+    def _open(self, num_cells: int) -> None:
+        api, budget = self._api, self._budget
         params = api.llama_context_default_params()
-        params.n_ctx = budget.context_length
-        params.n_batch = params.n_ubatch = budget.batch_tokens
+        params.n_ctx = num_cells
+        params.n_batch = params.n_ubatch = min(budget.batch_tokens, num_cells)
         params.n_seq_max = budget.num_sequences
         # The graph is reserved for so many rows of logits; by default for a whole batch of them.
-        params.n_outputs_max = params.n_outputs_max_per_seq = max(budget.canvas_tokens, budget.num_sequences)
-        params.n_threads = params.n_threads_batch = 1
+        outputs = max(min(budget.canvas_tokens, num_cells), budget.num_sequences)
+        params.n_outputs_max = params.n_outputs_max_per_seq = outputs
+        params.n_threads = params.n_threads_batch = self._threads
         params.kv_unified = True
         params.swa_full = True  # a cropped prefix must still be there
         params.no_perf = True
         params.attention_type = api.LLAMA_ATTENTION_TYPE_CAUSAL
-        params.flash_attn_type = (
-            api.LLAMA_FLASH_ATTN_TYPE_AUTO if flash_attention else api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
-        native.log.forget_trouble()
-        self._api = api
-        self._model = model
-        self._vocab_size = model.vocab_size
-        self._handle: Any = api.llama_init_from_model(model.borrow(), params)
+        params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_AUTO if self._flash else api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        self._native.log.forget_trouble()
+        self._handle = api.llama_init_from_model(self._borrowed, params) or None
         if not self._handle:
-            self._handle = None
-            model.give_back()
-            raise context_error(native.log.trouble)
+            raise context_error(self._native.log.trouble)
         self._memory = api.llama_get_memory(self._handle)
         self._is_causal = True
         self._logits: Floats = np.empty((0, 0), dtype=np.float32)
         self._logits_address = 0
+        model = self._model
         if bool(self._memory) != model.has_cache or api.llama_pooling_type(self._handle) != api.LLAMA_POOLING_TYPE_NONE:
-            self.close()
             raise ModelUnsupportedError(
                 f"{model.path} keeps no prompt in memory or only makes embeddings; use a causal language model"
             )
         self.num_cells = int(api.llama_n_ctx(self._handle))
-        self.batch = Batch(api, int(api.llama_n_ubatch(self._handle)), model.embedding_length)
+        capacity = int(api.llama_n_ubatch(self._handle))
+        if self.batch is None or self.batch.capacity != capacity:
+            self.batch = Batch(api, capacity, model.embedding_length)
+
+    def grow(self, num_cells: int, sequences: Sequence[int] = ()) -> None:
+        """Has so many cells from now on; what these sequences hold stays, all others are empty.
+
+        Raises:
+            ModelMemoryError: there is no memory for it, and nothing has changed.
+            BackendError: what the sequences held is lost: all of them are empty.
+        """
+        self._check_open()
+        sizes = {sequence: int(self._api.llama_state_seq_get_size(self._handle, sequence)) for sequence in sequences}
+        self._check_room(num_cells, "shorten the prompt or free memory", kept=sum(sizes.values()))
+        states = {sequence: self._state(sequence, size) for sequence, size in sizes.items()}
+        before = self.num_cells
+        # Given back first: both together may be more than there is.
+        self._free()
+        try:
+            self._open(num_cells)
+        except ModelMemoryError:
+            self._open_again(before)
+            self._restore(states)
+            raise
+        self._restore(states)
+
+    def _open_again(self, num_cells: int) -> None:
+        try:
+            self._open(num_cells)
+        except ModelMemoryError as error:
+            raise BackendError("llama.cpp: the KV cache's memory is gone; free some and ask again") from error
+
+    def _state(self, sequence: int, size: int) -> Any:
+        state = ctypes.create_string_buffer(size)
+        if self._api.llama_state_seq_get_data(self._handle, _bytes(state), size, sequence) != size:
+            raise BackendError("llama.cpp: the KV cache cannot be copied; set context_length")
+        return state
+
+    def _restore(self, states: dict[int, Any]) -> None:
+        for sequence, state in states.items():
+            if not self._api.llama_state_seq_set_data(self._handle, _bytes(state), len(state), sequence):
+                self._api.llama_memory_clear(self._memory, False)
+                raise BackendError("llama.cpp: the KV cache cannot be copied; set context_length")
+
+    def _check_room(self, num_cells: int, advice: str, *, kept: int = 0) -> None:
+        """Of an open context only what is more is asked for, and room for a copy of `kept` bytes."""
+        model = self._model
+
+        def need(cells: int) -> Needs:
+            return context_need(
+                model.sizes,
+                self._budget,
+                cells,
+                gpu_share=model.gpu_share,
+                flash=self._flash,
+                has_cache=model.has_cache,
+            )
+
+        needs = need(num_cells) - need(self.num_cells) if self._handle else need(num_cells)
+        what = f"a context of {num_cells} tokens for {model.path.name}"
+        check_fits(what, needs + Needs(host=Need(cache=kept)), advice, mapped=model.mapped_bytes)
 
     def decode(self, *, causal: bool) -> int:
         """Runs the batch; 0, or `NO_CELLS`.
@@ -102,11 +186,14 @@ class LlamaContext:
     def set_threads(self, threads: int) -> None:
         """CPU threads of the following decodes."""
         self._check_open()
+        self._threads = threads
         self._api.llama_set_n_threads(self._handle, threads, threads)
 
     def _check_open(self) -> None:
-        if self._handle is None:
+        if self._is_closed:
             raise BackendError("the model is closed; open it again")
+        if self._handle is None:  # it could not grow, and not be what it was either
+            self._open_again(self.num_cells)
 
     @property
     def native(self) -> Any:
@@ -115,7 +202,16 @@ class LlamaContext:
 
     def close(self) -> None:
         """Frees the context. Harmless when repeated."""
-        if self._handle:
+        if not self._is_closed:
+            self._is_closed = True
+            self._free()
+            self._model.give_back()
+
+    def _free(self) -> None:
+        if self._handle is not None:
             self._api.llama_free(self._handle)
             self._handle = None
-            self._model.give_back()
+
+
+def _bytes(state: Any) -> Any:
+    return ctypes.cast(state, ctypes.POINTER(ctypes.c_uint8))

@@ -19,6 +19,8 @@ from dg_lsp.backends.llamacpp.cache import PromptCache
 from dg_lsp.backends.llamacpp.candidates import Candidates
 from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
 from dg_lsp.backends.llamacpp.failures import decode_error
+from dg_lsp.backends.llamacpp.footprint import footprint_of
+from dg_lsp.backends.llamacpp.growth import grow
 from dg_lsp.backends.llamacpp.match import check_match
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled, whole
@@ -26,8 +28,8 @@ from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
 from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.plan import Flags, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Prediction
-from dg_lsp.errors import BackendError, RequestError
+from dg_lsp.diffusion.denoiser import Floats, Footprint, Prediction
+from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import RuntimeSettings
 
 _FLASH_FROM = 64
@@ -85,8 +87,13 @@ class LlamaDenoiser:
 
     @property
     def context_length(self) -> int:
-        """Tokens of the KV cache, shared by all slots."""
-        return self._context.num_cells
+        """Tokens of the KV cache by now, shared by all slots."""
+        return self._cache.num_cells
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Footprint`."""
+        return footprint_of(self._model, self._cache.num_cells, self._budget.context_length, self._cache.num_held)
 
     @property
     def prompt_limit(self) -> int:
@@ -211,10 +218,11 @@ class LlamaDenoiser:
     def _check_place(self, slot: int, lengths: Sequence[int]) -> None:
         check_slot(slot, self.num_slots)
         held = len(self._cache.held(slot))
-        if held + max(lengths) > self._budget.slot_limit or held + sum(lengths) > self._context.num_cells:
+        limit, limit_of_all = self._budget.slot_limit, self._budget.context_length
+        if held + max(lengths) > limit or held + sum(lengths) > limit_of_all:
             raise RequestError(
-                f"a prompt of {held} tokens and canvases of {sum(lengths)} do not fit: a slot takes "
-                f"{self._budget.slot_limit}, all of them {self._context.num_cells}; raise context_length"
+                f"a prompt of {held} tokens and canvases of {sum(lengths)} do not fit: a slot takes {limit}, "
+                f"all of them {limit_of_all}; raise context_length"
             )
 
     def _step(
@@ -262,6 +270,21 @@ class LlamaDenoiser:
             raise decode_error(NO_CELLS)
 
     def _make_room(self, slot: int, num_tokens: int) -> None:
+        """The context grows, and where it cannot, other slots are given up; refuses what is too much without them."""
+        if not (num_missing := self._cache.num_missing(num_tokens)):
+            return
+        self._candidates.close()
+        try:
+            grow(self._context, self._budget, num_missing, self._cache.filled())
+        except ModelMemoryError:
+            if len(self._cache.held(slot)) + num_tokens > self._context.num_cells:
+                raise
+        except BackendError:
+            self._cache.clear()
+            raise
+        finally:
+            self._cache.num_cells = self._context.num_cells
+            self._candidates.attach()
         for victim in self._cache.victims(slot, num_tokens):
             self._forget(victim)
 
@@ -270,7 +293,6 @@ class LlamaDenoiser:
         self._cache.hold(slot, token_ids([]))
 
     def _measured(self, threads: int) -> None:
-        """A step, for the choice of threads."""
         positions = np.arange(min(16, self._budget.canvas_tokens), dtype=np.int32)
         self._context.set_threads(threads)
         self._context.batch.put_tokens(np.zeros_like(positions), positions, 0, 1)

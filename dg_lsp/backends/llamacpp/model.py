@@ -11,7 +11,18 @@ from dg_lsp.backends.llamacpp.devices import has_gpu
 from dg_lsp.backends.llamacpp.failures import load_error
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.modelfile import checked_size
+from dg_lsp.backends.llamacpp.need import ADVICE, check_fits, first_context_need, weights_need
 from dg_lsp.backends.llamacpp.relabel import CACHED, IN_MEMORY, architecture_of, relabelled
+from dg_lsp.backends.llamacpp.sizes import (
+    Sizes,
+    Weights,
+    header_of,
+    layers_on_gpu,
+    lists_of,
+    sizes_of,
+    total_size,
+    weights_of,
+)
 from dg_lsp.backends.llamacpp.tokenizer import LlamaTokenizer
 from dg_lsp.errors import BackendError, ModelUnsupportedError
 from dg_lsp.settings import RuntimeSettings
@@ -23,15 +34,18 @@ _MAPPED_BYTES = 256 << 20
 class LlamaModel:
     """A loaded model. Only for one thread, the one that also runs its contexts."""
 
-    def __init__(self, handle: Any, path: Path, size_bytes: int, *, on_gpu: bool) -> None:
+    def __init__(self, handle: Any, path: Path, weights: Weights, *, gpu_layers: int, is_mapped: bool) -> None:
         api = library().api
         self._api = api
         self._handle = handle
         self._num_users = 0
         self._is_closed = False
         self.path = path
-        self.size_bytes = size_bytes
-        self.on_gpu = on_gpu
+        self.size_bytes = path.stat().st_size
+        self.weights = weights
+        self.mapped_bytes = weights.host if is_mapped else 0
+        """Weights that the system may take the memory of, which would make every step read them again."""
+        self.on_gpu = gpu_layers != 0
         """Whether any layer is on a GPU."""
         self.metadata: Mapping[str, str] = MappingProxyType(_metadata(api, handle))
         """All keys of the file but its arrays, values as strings."""
@@ -40,6 +54,9 @@ class LlamaModel:
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))
         self.trained_context_length = int(api.llama_model_n_ctx_train(handle))
+        self.sizes = self._sizes()
+        self.gpu_share = min(1.0, layers_on_gpu(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
+        """Of the layers, whose keys and values lie there too."""
         self.has_plain_positions = api.llama_model_rope_type(handle) not in _MULTI_AXIS_ROPE
         """One position a token; embeddings as input need that."""
         self.has_cache = not api.llama_model_is_diffusion(handle)
@@ -58,10 +75,12 @@ class LlamaModel:
         size_bytes = checked_size(path)
         other = CACHED.get(architecture_of(path), "") if settings.cache in ("once", "cached") else ""
         native = library()
-        on_gpu = settings.gpu_layers != 0 and has_gpu()
+        gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
+        weights = _weighed(path, size_bytes, gpu_layers, settings.context_length)
         params = native.api.llama_model_default_params()
-        params.n_gpu_layers = settings.gpu_layers if on_gpu else 0
-        if size_bytes < _MAPPED_BYTES or (other and not IN_MEMORY):
+        params.n_gpu_layers = gpu_layers
+        is_read = size_bytes < _MAPPED_BYTES or bool(other and not IN_MEMORY)
+        if is_read:
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
         params.use_extra_bufts = not native.has_tiles
         native.log.forget_trouble()
@@ -70,7 +89,7 @@ class LlamaModel:
         if not handle:
             raise load_error(path, native.log.trouble)
         try:
-            return cls(handle, path, size_bytes, on_gpu=on_gpu)
+            return cls(handle, path, weights, gpu_layers=gpu_layers, is_mapped=not (is_read or other))
         except ModelUnsupportedError:
             native.api.llama_model_free(handle)
             raise
@@ -78,12 +97,7 @@ class LlamaModel:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of an F16 KV cache for one token."""
-        heads = self._api.llama_model_n_head_kv(self._handle)
-        width = self.embedding_length // max(1, self._api.llama_model_n_head(self._handle))
-        architecture = self.metadata.get("general.architecture", "")
-        keys = (f"{architecture}.attention.{name}_length" for name in ("key", "value"))
-        lengths = [int(self.metadata.get(key, width)) for key in keys]
-        return int(2 * self._api.llama_model_n_layer(self._handle) * heads * sum(lengths))
+        return self.sizes.kv_bytes_per_token
 
     def borrow(self) -> Any:
         """The native model, kept alive until `give_back`.
@@ -112,6 +126,13 @@ class LlamaModel:
             self._api.llama_model_free(self._handle)
             self._handle = None
 
+    def _sizes(self) -> Sizes:
+        architecture = self.metadata.get("general.architecture", "")
+        # said of each layer apart, where only the file itself can be asked
+        has_lists = f"{architecture}.attention.head_count_kv" not in self.metadata
+        header = header_of(self.path) if has_lists else None
+        return Sizes.of(self.metadata, lists_of(header) if header else {}, self.vocab_size)
+
     def _refuse_unsupported(self, vocab_type: int) -> None:
         """What llama.cpp loads but cannot denoise a canvas with."""
         api, handle = self._api, self._handle
@@ -126,6 +147,21 @@ class LlamaModel:
             raise ModelUnsupportedError(
                 f"{self.path} has recurrent memory, which cannot be cropped after a step; use another model"
             )
+
+
+def _weighed(path: Path, size_bytes: int, gpu_layers: int, context_length: int) -> Weights:
+    """Where its weights go, once it is sure that there is room for them and for a first context."""
+    header = header_of(path) if size_bytes >= _MAPPED_BYTES else None
+    if header is None or size_bytes != total_size(path):  # small, or in several parts: nobody looks closer
+        size = total_size(path)
+        weights = Weights(size, 0) if gpu_layers else Weights(0, size)
+        check_fits(str(path), weights_need(weights), ADVICE)
+        return weights
+    weights, sizes = weights_of(header, gpu_layers), sizes_of(header)
+    share = layers_on_gpu(gpu_layers, sizes.layers) / (sizes.layers + 1)
+    needs = weights_need(weights) + first_context_need(sizes, context_length, gpu_share=share)
+    check_fits(str(path), needs, ADVICE)
+    return weights
 
 
 _MULTI_AXIS_ROPE = (8, 40)  # LLAMA_ROPE_TYPE_MROPE, LLAMA_ROPE_TYPE_IMROPE

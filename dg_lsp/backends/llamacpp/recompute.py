@@ -10,20 +10,24 @@ import numpy as np
 
 from dg_lsp.backends.checks import check_prompt_length, check_slot, check_temperature, checked_canvases, checked_ids
 from dg_lsp.backends.llamacpp.asked import Asked, completed, with_masks
-from dg_lsp.backends.llamacpp.budget import MAX_CANVASES, ContextBudget
+from dg_lsp.backends.llamacpp.budget import MAX_CANVASES, ContextBudget, padded
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.failures import decode_error
+from dg_lsp.backends.llamacpp.footprint import footprint_of
+from dg_lsp.backends.llamacpp.growth import grow
 from dg_lsp.backends.llamacpp.match import check_vocabulary
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduce import Reducer
 from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.plan import TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.errors import BackendError, RequestError
+from dg_lsp.diffusion.denoiser import Footprint, Prediction
+from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import RuntimeSettings
 
 _MEASURED = 16
+_FIRST_TOKENS = 512
+"""Prompt and canvas that there is room for at the beginning: a pass over all its tokens needs far more than a cache."""
 _NOTHING = token_ids([])
 
 
@@ -31,7 +35,7 @@ class RecomputingDenoiser:
     """See `Denoiser`. Only for the thread that loaded the model. Takes the model over and closes it too."""
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
-        """Makes a context that holds the longest prompt and canvas in one batch, and measures the threads.
+        """Makes a context that holds a short prompt and canvas in one batch, and measures the threads.
 
         Raises:
             ModelUnsupportedError: spec and model do not belong together.
@@ -58,6 +62,11 @@ class RecomputingDenoiser:
     def context_length(self) -> int:
         """Tokens of prompt and canvas together."""
         return self._budget.slot_limit
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Footprint`. For any thread."""
+        return footprint_of(self._model, self._context.num_cells, self._budget.context_length, 0)
 
     @property
     def prompt_limit(self) -> int:
@@ -95,7 +104,9 @@ class RecomputingDenoiser:
                 "raise context_length"
             )
         said: list[Prediction] = []
-        for group in _groups(with_masks(checked, self.spec), len(prompt), room):
+        asked = with_masks(checked, self.spec)
+        room = self._room(len(prompt) + longest, sum(len(prompt) + len(canvas) for canvas in asked))
+        for group in _groups(asked, len(prompt), room):
             said += self._decode(Asked(prompt, group, self.spec), temperature, rng)
         return completed(checked, said, self.spec)
 
@@ -112,6 +123,22 @@ class RecomputingDenoiser:
         """Frees context and model. Harmless when repeated."""
         self._context.close()
         self._model.close()
+
+    def _room(self, num_alone: int, num_all: int) -> int:
+        """Tokens of one decode: all, if there is memory for them, else at least those of the longest canvas.
+
+        Raises:
+            ModelMemoryError: not even those.
+        """
+        limit = self._budget.slot_limit
+        num_missing = min(num_all, limit) - self._context.num_cells
+        if num_missing > 0:
+            try:
+                grow(self._context, self._budget, num_missing)
+            except ModelMemoryError:
+                if num_alone > self._context.num_cells:
+                    raise
+        return min(limit, self._context.num_cells)
 
     def _decode(self, asked: Asked, temperature: float, rng: np.random.Generator) -> list[Prediction]:
         """One decode, every canvas a sequence of its own; nothing of it stays in a cache."""
@@ -148,6 +175,7 @@ def _budget(spec: ModelSpec, settings: RuntimeSettings, trained_length: int) -> 
     length = min(wanted, trained_length)
     return ContextBudget(
         context_length=length,
+        first_length=length if settings.context_length else min(length, padded(max(_FIRST_TOKENS, longest))),
         slot_limit=length,
         batch_tokens=length,
         canvas_tokens=length,
