@@ -15,7 +15,8 @@
     │   ├── ModelUnsupportedError   a GGUF this version cannot run
     │   ├── ModelRuntimeError       the changed llama.cpp that a model needs is missing or cannot be built
     │   ├── ModelDownloadError      a model could not be fetched, or what came is not it
-    │   └── ModelMemoryError        the model or its cache does not fit
+    │   ├── ModelMemoryError        the model or its cache does not fit
+    │   └── ModelCrashedError       it ended its process again and again
     └── BackendError            the runtime failed while it computed           exit code 3
         └── RemoteError             the server that should answer is gone, refuses or talks nonsense
 
@@ -90,6 +91,10 @@ class ModelDownloadError(ModelError):
 
 class ModelMemoryError(ModelError):
     """The weights or the KV cache do not fit into memory."""
+
+
+class ModelCrashedError(ModelError):
+    """The model ended the process that ran it again and again, and is left alone for a while."""
 
 
 class BackendError(DgLspError):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from dg_lsp.daemon.place import Place
 
 HERE = Path(__file__).parent / "e2e"
 TIMEOUT = 60
+PATIENT = {"fill": {"deadline_ms": 60_000, "patience_ms": 0, "type_through": False}}
 
 
 def wait_until(is_so):
@@ -31,6 +33,13 @@ def is_gone(pid):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def begin(client, text="s = \n", **more):
+    """An editor's first words."""
+    client.handshake(options={**PATIENT, **more})
+    client.open(text)
+    return client
 
 
 class Shared:
@@ -67,7 +76,7 @@ class Shared:
             "folder": str(self.place.folder),
             "hello": {"settings": settings or {}, "over": over or {}},
             "starter": self.command("scripted_daemon.py", scenario, "apart") if starts else [],
-            "child": self.command("scripted_server.py", scenario),
+            "child": self.command("scripted_daemon.py", scenario, "own"),
         }
         return self.launcher.launch([sys.executable, "-m", "dg_lsp.daemon.relay", json.dumps(ways)], **self.env)
 
@@ -85,3 +94,20 @@ class Shared:
         pid = self.pid
         os.kill(pid, number)
         wait_until(lambda: is_gone(pid))
+
+    def daemons(self):
+        """Processes that are daemons of this place, or are about to be."""
+        pids = []
+        for one in psutil.process_iter(["cmdline"]):
+            command = one.info["cmdline"] or ()
+            with suppress(psutil.NoSuchProcess):
+                is_one = str(HERE / "scripted_daemon.py") in command and "own" not in command
+                if is_one and one.environ().get("DG_LSP_DAEMON_DIR") == str(self.place.folder):
+                    pids.append(one.pid)
+        return pids
+
+    def end(self):
+        """Leaves nothing of it behind."""
+        for pid in {*self.pids, *self.daemons()}:
+            if not is_gone(pid):
+                os.kill(pid, signal.SIGKILL)

@@ -33,6 +33,7 @@ def start(
 ) -> int:
     """Start the daemon. Models are opened when editors ask for them."""
     from dg_lsp.cli.configuration import configure
+    from dg_lsp.daemon.deaths import Deaths
     from dg_lsp.daemon.place import Place
     from dg_lsp.daemon.starting import start_apart, start_program
 
@@ -49,6 +50,8 @@ def start(
     try:
         if foreground:
             return work(lambda: _say(place, "listens"))
+        if not (linger or foreground):  # a person has decided that it shall be tried again
+            Deaths(place.folder).forget()
         if _answers(place):
             raise DaemonRunsError("a daemon runs already")
         _made(place)
@@ -69,10 +72,12 @@ def stop() -> int:
     from filelock import FileLock, Timeout
 
     from dg_lsp.daemon.calling import Refused, ask
+    from dg_lsp.daemon.deaths import Deaths
     from dg_lsp.daemon.place import Place
 
     place = Place.of_user()
     record = place.read()
+    Deaths(place.folder).forget()
     if not place.lock.exists():
         typer.echo("no daemon runs", err=True)
         return 1
@@ -132,7 +137,11 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
         f"{facts['sessions']} editors, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
     ]
-    return lines + [f"{one['model']}: {one['state']}, {one['sessions']} editors" for one in facts["models"]]
+    lines += [f"{one['model']}: {one['state']}, {one['sessions']} editors" for one in facts["models"]]
+    return lines + [
+        f"one died {one['seconds_ago']:.0f} s ago ({one['how']}), at work: {', '.join(one['models']) or 'nothing'}"
+        for one in facts["deaths"]
+    ]
 
 
 def _end(record: "Record | None") -> None:

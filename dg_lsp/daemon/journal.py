@@ -4,6 +4,7 @@ Knows the protocol's messages, and no encoding: an edit is kept as it came. What
 grow without end, so that now and then a server is asked what a document is by now.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,15 @@ LONGEST = 1000
 """Changes of a document that are kept before its text is asked for."""
 _LAST = ("workspace/didChangeConfiguration", "dg-lsp/watch", "textDocument/didFocus")
 """Of these the last one says all."""
+
+
+def read_message(body: bytes) -> Message:
+    """A message as far as it can be understood; a server says better what is wrong with one."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return {"method": ""}
+    return message if isinstance(message, dict) else {"method": ""}
 
 
 class OpenDocument:

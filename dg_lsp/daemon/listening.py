@@ -6,7 +6,6 @@ import selectors
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -16,19 +15,20 @@ from types import FrameType
 from typing import Any
 
 import psutil
-from filelock import FileLock, Timeout
 
 from dg_lsp import __version__
+from dg_lsp.daemon.binding import listener, locked
+from dg_lsp.daemon.deaths import Death, Deaths
 from dg_lsp.daemon.place import Place, Record
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.daemon.session import Refusal, answer, hello_of, run_session
+from dg_lsp.daemon.working import Working
 from dg_lsp.engine.engine import Engine
-from dg_lsp.errors import DaemonError, DaemonRunsError
+from dg_lsp.errors import DaemonError
 from dg_lsp.server.app import quieten
 from dg_lsp.settings import Settings
 
 MAX_CONNECTIONS = 64
-_BACKLOG = 32
 _TICK = 1.0
 _LEAVING_SECONDS = 5.0
 
@@ -52,19 +52,21 @@ class Daemon:
             DaemonError: the place cannot be made or listened on.
         """
         self._place = place
-        self._lock = _locked(place)
+        self._lock = locked(place)
         self._idle_seconds = idle_seconds
         self._is_lingering = is_lingering
-        self._pool = Pool(open_engine, idle_seconds)
+        self._open_engine = open_engine
+        self._deaths, self._working = Deaths(place.folder), Working(place.folder)
+        self._pool = Pool(self._open, idle_seconds, self._working.begin)
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._began = self._last_left = time.monotonic()
         self._is_stopping = threading.Event()
-        place.clear()  # whoever left these is gone: the lock was free
+        self._bury()
         try:
-            self._listener = _unix_listener(place) if port is None else _tcp_listener(port)
-        except OSError as error:
+            self._listener = listener(place, port)
+        except DaemonError:
             self._lock.release()
-            raise DaemonError(f"the daemon cannot listen ({error.strerror or error})") from error
+            raise
         self._ear, self._bell = socket.socketpair()
         for end in (self._ear, self._bell):
             end.setblocking(False)
@@ -82,6 +84,8 @@ class Daemon:
         """Serves until a signal, a caller or idleness ends it; returns the process's exit code."""
         quieten()
         threading.excepthook = _say_kind
+        if _is_alone():
+            self._working.listen()
         self._place.write(self._record)
         try:
             with self._listener, selectors.DefaultSelector() as selector:
@@ -93,6 +97,7 @@ class Daemon:
                     if any(key.fileobj is self._listener for key, _ in selector.select(_TICK)):
                         self._accept()
                     self._pool.sweep()
+                    self._working.sweep()
                     if self._is_lingering and self._is_idle():
                         break
         finally:
@@ -106,8 +111,8 @@ class Daemon:
             self._bell.send(b"!")
 
     def _wake_on_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return  # a test's; signals are not its own
+        if not _is_alone():
+            return
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
 
         def leave(_number: int, _frame: FrameType | None) -> None:
@@ -146,8 +151,23 @@ class Daemon:
             self._connections.pop(connection, None)
             connection.close()
 
+    def _open(self, settings: Settings) -> Engine:
+        self._deaths.check(settings.model)
+        return self._open_engine(settings)
+
+    def _bury(self) -> None:
+        """Takes away what a daemon left that did not leave by itself, and notes how it ended; the lock was free."""
+        if self._place.read() is not None:
+            how, models, words = self._working.last()
+            self._deaths.note(how, models)
+            with suppress(OSError), self._place.log.open("a", encoding="utf-8") as log:
+                log.write(words)
+        self._place.clear()
+        self._working.clear()
+
     def _answer(self, connection: socket.socket, hello: dict[str, Any]) -> None:
-        if hello.get("want") == "stop":
+        num_sessions = len(self._connections) - 1
+        if hello.get("want") == "stop" or (hello.get("want") == "leave" and not num_sessions):
             answer(connection, {"stopping": os.getpid()})
             self.stop()
             return
@@ -158,8 +178,9 @@ class Daemon:
                 "pid": os.getpid(),
                 "address": self.address,
                 "seconds": round(time.monotonic() - self._began, 1),
-                "sessions": len(self._connections) - 1,
+                "sessions": num_sessions,
                 "models": self._pool.facts(),
+                "deaths": [_facts(one) for one in self._deaths.recent()],
                 "memory_bytes": psutil.Process().memory_info().rss,
             },
         )
@@ -177,50 +198,23 @@ class Daemon:
         for thread in threads.values():
             thread.join(_LEAVING_SECONDS)
         self._pool.close()
-        if threading.current_thread() is threading.main_thread():
+        if _is_alone():
             signal.set_wakeup_fd(-1)
+        self._working.clear()
         self._ear.close()
         self._bell.close()
         self._lock.release()
 
 
-def _locked(place: Place) -> FileLock:
-    try:
-        place.make()
-        lock = FileLock(place.lock, mode=0o600, thread_local=False)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise DaemonRunsError("a daemon runs already: see dg-lsp daemon status") from error
-    except OSError as error:
-        raise DaemonError(
-            f"{place.folder} cannot be used ({error.strerror or error}); set DG_LSP_DAEMON_DIR"
-        ) from error
-    return lock
-
-
-def _unix_listener(place: Place) -> socket.socket:
-    if sys.platform == "win32":
-        return _tcp_listener(0)
-    # a folder of its own where the place's path is too long for a socket
-    path = place.socket or Path(tempfile.mkdtemp(prefix="dg-lsp-")) / "daemon.sock"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    return listener
-
-
-def _tcp_listener(port: int) -> socket.socket:
-    """On loopback alone: the token goes over the wire as it is."""
-    return socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
-
-
 def _say_kind(args: "threading.ExceptHookArgs") -> None:
     """A traceback may quote a buffer."""
     sys.stderr.write(f"dg-lsp: {args.exc_type.__name__} in a session\n")
+
+
+def _is_alone() -> bool:
+    """The process is the daemon's; in a test it is not, nor are its signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _facts(death: Death) -> dict[str, Any]:
+    return {"seconds_ago": round(time.time() - death.at, 1), "how": death.how, "models": list(death.models)}

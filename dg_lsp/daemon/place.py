@@ -19,6 +19,7 @@ from dg_lsp.folder import data_folder
 VARIABLE = "DG_LSP_DAEMON_DIR"
 """Names another folder."""
 _RECORD, _SOCKET, _LOCK, _LOG = "daemon.json", "daemon.sock", "daemon.lock", "daemon.log"
+_STARTING = "daemon.starting"
 _LONGEST_PATH = 100
 """Bytes of a Unix socket's path; systems allow 104 or 108."""
 
@@ -69,6 +70,11 @@ class Place:
     def lock(self) -> Path:
         """Held by the daemon as long as it lives."""
         return self.folder / _LOCK
+
+    @property
+    def starting(self) -> Path:
+        """Held by whoever is starting a daemon."""
+        return self.folder / _STARTING
 
     @property
     def log(self) -> Path:

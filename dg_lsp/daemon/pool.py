@@ -31,7 +31,14 @@ class _Held:
 class Pool:
     """One worker for each model and way to run it. All methods may be called by any thread."""
 
-    def __init__(self, open_engine: Callable[[Settings], Engine], idle_seconds: float) -> None:
+    def __init__(
+        self,
+        open_engine: Callable[[Settings], Engine],
+        idle_seconds: float,
+        begins: Callable[[str, Callable[[], bool]], None] = lambda model, is_idle: None,  # noqa: ARG005
+    ) -> None:
+        """`begins` is told before anything is asked of a model: its name, and how to see that it has nothing to do."""
+        self._begins = begins
         self._open_engine = open_engine
         self._idle_seconds = idle_seconds
         self._held: dict[Settings, _Held] = {}
@@ -40,12 +47,14 @@ class Pool:
     def share(self, settings: Settings) -> Share:
         """A part in the model of these settings, which begins to be opened if it is not open."""
         key = _key(settings)
+        begin = partial(self._begins, key.model, partial(self._is_idle, key.model))
+        begin()
         with self._lock:
             held = self._held.get(key)
             if held is None or _has_failed(held.worker):  # what was missing may be there by now
                 held = self._held[key] = _Held(Worker(partial(self._open_engine, settings), settings.fill))
             held.num_shares += 1
-        return Share(held.worker, settings.fill, partial(self._leave, held))
+        return Share(held.worker, settings.fill, partial(self._leave, held), begin)
 
     def sweep(self) -> None:
         """Closes what nobody has needed for long enough."""
@@ -70,6 +79,10 @@ class Pool:
             closing, self._held = list(self._held.values()), {}
         for held in closing:
             held.worker.close()
+
+    def _is_idle(self, model: str) -> bool:
+        with self._lock:
+            return all(held.worker.is_idle for key, held in self._held.items() if key.model == model)
 
     def _leave(self, held: _Held) -> None:
         with self._lock:

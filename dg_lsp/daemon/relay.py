@@ -15,17 +15,16 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from dg_lsp.daemon.finding import Finder, Found, Ways
-from dg_lsp.daemon.journal import Journal, Message
-from dg_lsp.daemon.nothing import WHY, answer_of, is_asked_for
+from dg_lsp.daemon.journal import Journal, Message, read_message
+from dg_lsp.daemon.nothing import WHY, answer_of, is_asked_for, status_of
 from dg_lsp.daemon.upstream import Upstream, framed, read_body
 
-YOUNG = 10.0
-"""Seconds; a server that ends before that died young."""
 SILENCE = 20.0
 """Seconds without a word while something is asked, after which a server is asked whether it is there, and given up."""
 LOOK_SECONDS = 30.0
-"""While a process of its own serves this editor, it is looked that often whether there is a daemon again."""
-_DOCUMENT = "dg-lsp/document"
+"""While a process of its own serves this editor, or nothing does, it is looked that often whether there is a daemon."""
+_TICK = 1.0
+_DOCUMENT, _CONFIGURED = "dg-lsp/document", "workspace/didChangeConfiguration"
 _OURS = "dg-lsp-relay/"
 """Ids of what a relay itself asks begin so."""
 _WARNING, _INFO = 2, 3
@@ -47,9 +46,11 @@ class Relay:
         self._ours: dict[str, tuple[str, int]] = {}
         self._tokens: set[int | str] = set()
         """Progress that has begun at the editor."""
-        self._num_ours = self._num_deaths = 0
-        self._adopted = self._heard = self._looked = 0.0
-        self._has_pinged = False
+        self._num_ours = 0
+        self._heard = self._looked = self._watched = 0.0
+        self._has_pinged = self._is_looking = False
+        self._why = WHY
+        """What people are told while there is no server."""
         self._is_shut_down = False
         self._exit_code: int | None = None
 
@@ -58,10 +59,11 @@ class Relay:
         threading.Thread(target=self._read_editor, daemon=True).start()
         self._look_for_server()
         while self._exit_code is None:
-            try:
-                who, body = self._events.get(timeout=1.0)
-            except queue.Empty:
+            if time.monotonic() - self._watched > _TICK:
                 self._watch()
+            try:
+                who, body = self._events.get(timeout=_TICK)
+            except queue.Empty:
                 continue
             if isinstance(who, Found):
                 self._adopt(who)
@@ -80,9 +82,8 @@ class Relay:
 
     def _look_for_server(self) -> None:
         self._looked = time.monotonic()
-        threading.Thread(
-            target=lambda: self._events.put((self._finder.find(self._num_deaths), None)), daemon=True
-        ).start()
+        self._is_looking = True
+        threading.Thread(target=lambda: self._events.put((self._finder.find(), None)), daemon=True).start()
 
     # from the editor
 
@@ -90,7 +91,7 @@ class Relay:
         if body is None:
             self._exit_code = int(not self._is_shut_down)
             return
-        message = _message(body)
+        message = read_message(body)
         if "method" not in message and message.get("id") not in self._asked:
             return  # to whom it answers is gone
         self._asked.discard(message.get("id", ""))
@@ -100,6 +101,9 @@ class Relay:
         self._journal.note(message)
         if self._upstream is not None:
             self._upstream.send(body)
+        elif message.get("method") == _CONFIGURED and not self._is_looking:
+            self._finder.ends.children.clear()  # another model may do better
+            self._look_for_server()
         self._compact()
         if message.get("method") == "exit":
             self._exit_code = int(not self._is_shut_down)
@@ -108,8 +112,8 @@ class Relay:
         self._is_shut_down |= message["method"] == "shutdown"
         if message["method"] == "initialize":
             self._journal.note(message)
-        elif self._upstream is None:
-            self._tell(answer_of(message))
+        if self._upstream is None and (message["method"] != "initialize" or not self._is_looking):
+            self._tell(answer_of(message, self._why))
             self._explain(message)
             return
         self._pending[message["id"]] = message
@@ -132,7 +136,7 @@ class Relay:
             self._lose("the server ended")
             return
         self._heard, self._has_pinged = time.monotonic(), False
-        message = _message(body)
+        message = read_message(body)
         name = message.get("id")
         if "method" not in message:
             if isinstance(name, str) and name.startswith(_OURS):
@@ -163,13 +167,13 @@ class Relay:
     # servers come and go
 
     def _adopt(self, found: Found) -> None:
+        self._is_looking = False
+        if (upstream := found.upstream) is None:
+            self._rest(found.said)
+            return
         if found.said:
             self._log(_WARNING, found.said)
-        if (upstream := found.upstream) is None:
-            self._num_deaths += 1
-            self._look_for_server()
-            return
-        self._upstream, self._adopted, self._heard = upstream, time.monotonic(), time.monotonic()
+        self._upstream, self._heard, self._why = upstream, time.monotonic(), WHY
         upstream.start()
         if (initialize := self._journal.initialize) is None:
             return
@@ -186,18 +190,13 @@ class Relay:
         upstream, self._upstream = self._upstream, None
         assert upstream is not None
         threading.Thread(target=upstream.close, daemon=True).start()  # a process may take its time to end
-        is_young = time.monotonic() - self._adopted < YOUNG
-        self._num_deaths = self._num_deaths + 1 if is_young else 1
+        self._finder.note_end(is_daemon=upstream.is_daemon)
         self._log(
             _WARNING, f"{'the daemon' if upstream.is_daemon else why} ended; what was asked of it stays unanswered"
         )
         for token in self._tokens:
             self._notify("$/progress", {"token": token, "value": {"kind": "end"}})
-        for name, message in list(self._pending.items()):
-            if message["method"] != "initialize":
-                del self._pending[name]
-                self._tell(answer_of(message))
-                self._explain(message)
+        self._answer_pending()
         self._tokens.clear()
         self._asked.clear()
         self._has_pinged = False
@@ -206,10 +205,29 @@ class Relay:
         self._show_status()
         self._look_for_server()
 
+    def _answer_pending(self, but: str = "initialize") -> None:
+        for name, message in list(self._pending.items()):
+            if message["method"] != but:
+                del self._pending[name]
+                self._tell(answer_of(message, self._why))
+                self._explain(message)
+
+    def _rest(self, why: str) -> None:
+        """There is no server to be had for now; says so once, and keeps looking."""
+        self._answer_pending(but="")
+        why = f"{why}; nothing is offered until dg-lsp daemon start helps, the settings change or some time has passed"
+        if why != self._why:
+            self._why = why
+            self._notify("window/showMessage", {"type": _WARNING, "message": f"dg-lsp: {why}"})
+            self._log(_WARNING, why)
+        self._show_status(is_resting=True)
+
     def _watch(self) -> None:
         """Notices a server that has fallen silent, and a daemon that is back."""
-        now = time.monotonic()
+        self._watched = now = time.monotonic()
         if self._upstream is None:
+            if not self._is_looking and now - self._looked > LOOK_SECONDS:
+                self._look_for_server()
             return
         if self._pending and now - self._heard > SILENCE:
             if self._has_pinged:
@@ -256,23 +274,13 @@ class Relay:
 
     def _explain(self, message: Message) -> None:
         if is_asked_for(message):
-            self._notify("window/showMessage", {"type": _WARNING, "message": f"dg-lsp: {WHY}"})
+            self._notify("window/showMessage", {"type": _WARNING, "message": f"dg-lsp: {self._why}"})
 
-    def _show_status(self) -> None:
+    def _show_status(self, *, is_resting: bool = False) -> None:
         params = (self._journal.initialize or {}).get("params")
         options = params.get("initializationOptions") if isinstance(params, dict) else None
         if isinstance(options, dict) and "editorInfo" in options:
-            state = {"state": "loading", "model": "", "lastMs": None, "shown": 0, "accepted": 0}
-            self._notify("didChangeStatus", {"busy": True, "message": WHY, "kind": "Warning", "dgLsp": state})
-
-
-def _message(body: bytes) -> Message:
-    """A message as far as it can be understood; a server says better what is wrong with one."""
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return {"method": ""}
-    return message if isinstance(message, dict) else {"method": ""}
+            self._notify("didChangeStatus", status_of(self._why, is_resting=is_resting))
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError
 START_SECONDS = 30.0
 _READY, _RUNS = b"ready", b"runs"
 _TICK = 0.1
+_LONGEST_LOG = 1 << 20
 
 Work = Callable[[Callable[[], None]], int]
 """Runs the daemon; calls what it is given once it listens, and returns an exit code."""
@@ -92,7 +93,9 @@ def _say(sink: int, said: bytes) -> None:
 
 def _redirect(log: Path) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
-    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    # what the last one said before it died is kept, within bounds
+    is_long = log.exists() and log.stat().st_size > _LONGEST_LOG
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if is_long else 0), 0o600)
     for descriptor, target in ((nowhere, 0), (nowhere, 1), (written, 2)):
         os.dup2(descriptor, target)
     os.close(nowhere)

@@ -25,8 +25,16 @@ _Request = TypeVar("_Request", FillRequest, RewriteRequest)
 class Share:
     """Has a worker's methods. Two of them never cancel each other's requests, even for one document."""
 
-    def __init__(self, worker: Worker, settings: FillSettings, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        settings: FillSettings,
+        on_close: Callable[[], None],
+        on_submit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_submit` is called before the worker gets a request."""
         self._worker = worker
+        self._on_submit = on_submit
         self._settings = settings
         self._on_close = on_close
         self._number = next(_numbers)
@@ -45,18 +53,21 @@ class Share:
 
     def submit(self, request: FillRequest, on_step: Callable[[Progress], None] | None = None) -> Future[FillResult]:
         """See `Worker.submit`."""
+        self._on_submit()
         return self._noted(self._worker.submit(self._named(request), on_step, self._settings))
 
     def submit_rewrite(
         self, request: RewriteRequest, on_step: Callable[[Progress], None] | None = None
     ) -> Future[RewriteResult]:
         """See `Worker.submit_rewrite`."""
+        self._on_submit()
         return self._noted(self._worker.submit_rewrite(self._named(request), on_step, self._settings))
 
     def submit_chat(
         self, request: ChatRequest, on_step: Callable[[Progress], None] | None = None
     ) -> Future[FillResult]:
         """See `Worker.submit_chat`."""
+        self._on_submit()
         named = replace(request, name=f"{request.name}?client={self._number}")
         return self._noted(self._worker.submit_chat(named, on_step))
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from shared_daemon import Shared
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -234,6 +235,14 @@ def module_launcher(tmp_path_factory):
 def start(launcher):
     """Starts `scripted_server.py` with a scenario."""
     return launcher.scripted
+
+
+@pytest.fixture
+def shared(launcher, tmp_path):
+    """A place for one daemon."""
+    shared = Shared(launcher, tmp_path / "place")
+    yield shared
+    shared.end()
 
 
 @pytest.fixture

@@ -1,36 +1,14 @@
 """Editors that share a daemon: relays in front, and what they do when it ends."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from shared_daemon import HERE, TIMEOUT, Shared, is_gone, wait_until
-
-PATIENT = {"fill": {"deadline_ms": 60_000, "patience_ms": 0, "type_through": False}}
-
-
-@pytest.fixture
-def shared(launcher, tmp_path):
-    shared = Shared(launcher, tmp_path / "place")
-    yield shared
-    if (record := shared.place.read()) is not None:
-        shared.pids.add(record.pid)
-    for pid in shared.pids:
-        if not is_gone(pid):
-            os.kill(pid, signal.SIGKILL)
-
-
-def begin(client, text="s = \n", **more):
-    client.handshake(options={**PATIENT, **more})
-    client.open(text)
-    return client
+from shared_daemon import PATIENT, TIMEOUT, begin, is_gone, wait_until
 
 
 def seen_by(client, line=0, character=0):
@@ -166,18 +144,7 @@ def test_of_two_daemons_started_at_once_one_stays(shared):
     started = [subprocess.Popen(one, env=shared.inherited) for one in commands]
     assert [one.wait(TIMEOUT) for one in started] == [0, 0, 0]
     assert shared.status()["pid"] == shared.pid
-    wait_until(lambda: daemons_of(shared) == [shared.pid])  # the others said what they had to, and are about to end
-
-
-def daemons_of(shared):
-    """Processes."""
-    pids = []
-    for one in psutil.process_iter(["cmdline"]):
-        with suppress(psutil.NoSuchProcess):
-            is_one = str(HERE / "scripted_daemon.py") in (one.info["cmdline"] or ())
-            if is_one and one.environ().get("DG_LSP_DAEMON_DIR") == str(shared.place.folder):
-                pids.append(one.pid)
-    return pids
+    wait_until(lambda: shared.daemons() == [shared.pid])  # the others said what they had to, and are about to end
 
 
 def test_a_daemon_that_cannot_be_started_leaves_the_editor_with_a_server_of_its_own(shared):
