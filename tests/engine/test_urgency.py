@@ -136,8 +136,8 @@ def test_a_model_that_nobody_wants_is_given_up_and_opened_again(worker_of):
     denoiser = ScriptedDenoiser("x")
     worker = worker_of(denoiser, before=lambda: opened.append(1), idle_seconds=0.01)
     assert worker.submit(ask()).result(TIMEOUT).text == "x"
-    wait_until(lambda: worker.is_asleep)
-    assert denoiser.is_closed
+    wait_until(lambda: denoiser.is_closed)
+    assert worker.is_asleep
     assert worker.ready.result().spec.name == "scripted"  # what was known of it is known still
     assert worker.submit(ask("file:///b.py")).result(TIMEOUT).text == "x"
     assert len(opened) == 2

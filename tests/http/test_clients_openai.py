@@ -216,7 +216,7 @@ def test_its_timeout_stops_the_model(start, opened, gated):
     denoiser = gated(LONG)
     client = start(denoiser)
     with pytest.raises(openai.APITimeoutError):
-        opened(client, timeout=0.3, max_retries=0).completions.create(**GAP)
+        opened(client, timeout=2.0, max_retries=0).completions.create(**GAP)
     wait_until(lambda: metric(client, "dg_lsp_left_total") == 1)
     denoiser.go_on.set()
 
