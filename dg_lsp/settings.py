@@ -202,6 +202,10 @@ class DaemonSettings:
     """Whether `dg-lsp lsp` takes its model from a daemon: `auto` where one runs, `start` starts one, `never`."""
     idle_seconds: float = field(default=600.0, validator=validators.gt(0))
     """Seconds after which a daemon closes a model, and one that an editor started leaves, when no editor needs it."""
+    http: str = ""
+    """`HOST:PORT` on this machine where a daemon serves HTTP too, with the model of these settings; empty: nowhere."""
+    transport: str = field(default="auto", validator=validators.in_(("auto", "tcp")))
+    """How editors reach it: `auto` is a Unix socket where the system has them, `tcp` a port of loopback and a token."""
 
 
 @attrs.frozen

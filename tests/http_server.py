@@ -6,8 +6,10 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.worker import Worker
 from dg_lsp.http.gate import Rules
 from dg_lsp.http.listening import Address, Listening
 from dg_lsp.reading import parse_settings
@@ -85,7 +87,8 @@ class Starter:
         self.started = []
 
     def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
-        listening = Listening(Address(port=0), open_engine or engine_of(denoiser), settings_of(tree), rules or Rules())
+        open_worker = partial(Worker.of, open_engine or engine_of(denoiser))
+        listening = Listening(Address(port=0), open_worker, settings_of(tree), rules or Rules())
         thread = threading.Thread(target=listening.run)
         thread.start()
         self.started.append((listening, thread))

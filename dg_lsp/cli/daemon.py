@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dg_lsp.cli.options import Json
+from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, KeyFile
 from dg_lsp.errors import DaemonError, DaemonRunsError
 
 if TYPE_CHECKING:
     from dg_lsp.daemon.place import Place, Record
+    from dg_lsp.daemon.starting import Work
 
 STOP_SECONDS = 20.0
 app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.", no_args_is_help=True)
@@ -30,40 +32,72 @@ def start(
     idle: Annotated[
         float | None, typer.Option(min=0.1, metavar="SECONDS", help="That while, instead of what is set.")
     ] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP there as well, as dg-lsp serve does.")
+    ] = None,
+    api_key_file: KeyFile = None,
+    allow_host: AllowedHosts = None,
+    allow_origin: AllowedOrigins = None,
 ) -> int:
     """Start the daemon. Models are opened when editors ask for them."""
     from dg_lsp.cli.configuration import configure
-    from dg_lsp.daemon.deaths import Deaths
+    from dg_lsp.cli.web import WebOptions, opener_of
     from dg_lsp.daemon.place import Place
-    from dg_lsp.daemon.starting import start_apart, start_program
 
-    idle_seconds = idle or configure({}).daemon.idle_seconds
+    settings = configure({})
+    port = 0 if tcp is None and settings.daemon.transport == "tcp" else tcp
+    web = WebOptions(http, api_key_file, tuple(allow_host or ()), tuple(allow_origin or ()))
+    open_web = opener_of(web, settings, is_lenient=linger)
     place = Place.of_user()
 
     def work(on_ready: Callable[[], None]) -> int:
         from dg_lsp.cli import loading
         from dg_lsp.daemon.listening import Daemon
 
-        daemon = Daemon(place, loading.open_engine, idle_seconds=idle_seconds, is_lingering=linger, port=tcp)
+        daemon = Daemon(
+            place,
+            loading.open_engine,
+            idle_seconds=idle or settings.daemon.idle_seconds,
+            is_lingering=linger,
+            port=port,
+            open_web=open_web,
+        )
+        if foreground and daemon.url is not None:
+            typer.echo(f"dg-lsp: HTTP at {daemon.url}", err=True)
         return daemon.run(on_ready)
 
     try:
         if foreground:
             return work(lambda: _say(place, "listens"))
-        if not (linger or foreground):  # a person has decided that it shall be tried again
-            Deaths(place.folder).forget()
-        if _answers(place):
-            raise DaemonRunsError("a daemon runs already")
-        _made(place)
-        if sys.platform == "win32":
-            start_program(_foreground(tcp, idle_seconds, is_lingering=linger), place)
-        else:
-            start_apart(work, place.log)
+        _start(work, place, is_tried_again=not linger)
     except DaemonRunsError:
         _say(place, "runs already")
     else:
         _say(place, "listens")
+        if url := _status().get("http"):
+            typer.echo(f"dg-lsp: HTTP at {url}", err=True)
     return 0
+
+
+def _start(work: "Work", place: "Place", *, is_tried_again: bool) -> None:
+    """Starts it apart; `is_tried_again` by a person, who has decided so for models that died too often as well.
+
+    Raises:
+        DaemonRunsError: there is one.
+        DaemonError: it did not come to listen, with the reason.
+    """
+    from dg_lsp.daemon.deaths import Deaths
+    from dg_lsp.daemon.starting import start_apart, start_program
+
+    if is_tried_again:
+        Deaths(place.folder).forget()
+    if _answers(place):
+        raise DaemonRunsError("a daemon runs already")
+    _made(place)
+    if sys.platform == "win32":
+        start_program(_foreground(sys.argv[1:]), place)
+    else:
+        start_apart(work, place.log)
 
 
 @app.command("stop")
@@ -136,8 +170,9 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     lines = [
         f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
         f"{facts['sessions']} editors, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
+        *([f"HTTP at {facts['http']}"] if facts["http"] else []),
     ]
-    lines += [f"{one['model']}: {one['state']}, {one['sessions']} editors" for one in facts["models"]]
+    lines += [f"{one['model']}: {one['state']}, in use by {one['sessions']}" for one in facts["models"]]
     return lines + [
         f"one died {one['seconds_ago']:.0f} s ago ({one['how']}), at work: {', '.join(one['models']) or 'nothing'}"
         for one in facts["deaths"]
@@ -152,10 +187,9 @@ def _end(record: "Record | None") -> None:
     os.kill(record.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
 
 
-def _foreground(tcp: int | None, idle_seconds: float, *, is_lingering: bool) -> list[str]:
-    port = [] if tcp is None else ["--tcp", str(tcp)]
-    rest = [*port, "--idle", str(idle_seconds), *(["--linger"] if is_lingering else [])]
-    return [sys.executable, "-m", "dg_lsp", "daemon", "start", "--foreground", *rest]
+def _foreground(arguments: list[str]) -> list[str]:
+    """The same command, for a process that needs no fork."""
+    return [sys.executable, "-m", "dg_lsp", *arguments, "--foreground"]
 
 
 def _answers(place: "Place") -> bool:

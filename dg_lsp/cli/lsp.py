@@ -49,7 +49,7 @@ def lsp(
     return server.serve_tcp(*address, open_engine, settings)
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str, option: str = "--tcp") -> tuple[str, int]:
     """Host and port of `HOST:PORT`; an IPv6 host stands in brackets.
 
     Raises:
@@ -58,7 +58,7 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise UsageError(f"--tcp {text}: expected HOST:PORT, for example 127.0.0.1:8013")
+        raise UsageError(f"{option} {text}: expected HOST:PORT, for example 127.0.0.1:8013")
     return host, int(port)
 
 

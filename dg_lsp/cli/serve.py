@@ -1,15 +1,28 @@
 """`dg-lsp serve`: the HTTP API, for editors' plugins and whatever speaks OpenAI's completions."""
 
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
 from dg_lsp.errors import InputFileError
 
+if TYPE_CHECKING:
+    from dg_lsp.http.gate import Rules
+    from dg_lsp.settings import Settings
+
 KEY_VARIABLE = "DG_LSP_API_KEY"
+KeyFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help=f"Holds the key that clients must send; or set {KEY_VARIABLE}.")
+]
+AllowedHosts = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A name of this machine that clients may ask for.")
+]
+AllowedOrigins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may ask from a browser.")]
 
 
 def serve(
@@ -17,15 +30,9 @@ def serve(
         str, typer.Option(metavar="HOST", help="Listen there; other than loopback needs a key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free one.")] = 8012,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"Holds the key that clients must send; or set {KEY_VARIABLE}.")
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name of this machine that clients may ask for.")
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may ask from a browser.")
-    ] = None,
+    api_key_file: KeyFile = None,
+    allow_host: AllowedHosts = None,
+    allow_origin: AllowedOrigins = None,
     model: Model = None,
     remote: Remote = None,
     gpu_layers: GpuLayers = None,
@@ -34,17 +41,30 @@ def serve(
     """Serve fills over HTTP."""
     from dg_lsp.cli import loading
     from dg_lsp.cli.configuration import configure, overrides
-    from dg_lsp.http.gate import Rules, allowed_hosts
+    from dg_lsp.engine.worker import Worker
     from dg_lsp.http.listening import Address, Listening
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
-    rules = Rules(
+    rules = rules_of(settings, host, api_key_file, allow_host or (), allow_origin or ())
+    return Listening(Address(host, port), partial(Worker.of, loading.open_engine), settings, rules).run()
+
+
+def rules_of(
+    settings: "Settings", host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]
+) -> "Rules":
+    """Who may come in, by what was said on the command line.
+
+    Raises:
+        InputFileError: as of `read_key`.
+    """
+    from dg_lsp.http.gate import Rules, allowed_hosts
+
+    return Rules(
         api_key=read_key(api_key_file),
-        hosts=allowed_hosts(host, allow_host or ()),
-        origins=tuple(allow_origin or ()),
+        hosts=allowed_hosts(host, hosts),
+        origins=tuple(origins),
         max_requests=2 * settings.http.max_waiting,
     )
-    return Listening(Address(host, port), loading.open_engine, settings, rules).run()
 
 
 def read_key(path: Path | None) -> str:

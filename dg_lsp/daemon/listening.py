@@ -22,14 +22,18 @@ from dg_lsp.daemon.deaths import Death, Deaths
 from dg_lsp.daemon.place import Place, Record
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.daemon.session import Refusal, answer, hello_of, run_session
+from dg_lsp.daemon.web import Web
 from dg_lsp.daemon.working import Working
 from dg_lsp.engine.engine import Engine
-from dg_lsp.errors import DaemonError
+from dg_lsp.engine.share import Share
+from dg_lsp.errors import UsageError
 from dg_lsp.server.app import quieten
 from dg_lsp.settings import Settings
 
 MAX_CONNECTIONS = 64
 _TICK = 1.0
+OpenWeb = Callable[[Callable[[Settings], Share]], Web | None]
+"""Binds an address for HTTP, given what takes a part in a model; None where it may not, and that is no harm."""
 _LEAVING_SECONDS = 5.0
 
 
@@ -44,12 +48,14 @@ class Daemon:
         idle_seconds: float,
         is_lingering: bool = False,
         port: int | None = None,
+        open_web: OpenWeb | None = None,
     ) -> None:
         """A lingering daemon leaves once nobody has needed it for `idle_seconds`; a port means TCP on loopback.
 
         Raises:
             DaemonRunsError: there is a daemon.
             DaemonError: the place cannot be made or listened on.
+            UsageError: as `open_web` does.
         """
         self._place = place
         self._lock = locked(place)
@@ -63,8 +69,9 @@ class Daemon:
         self._is_stopping = threading.Event()
         self._bury()
         try:
+            self._web = open_web(self._pool.share) if open_web is not None else None
             self._listener = listener(place, port)
-        except DaemonError:
+        except UsageError:
             self._lock.release()
             raise
         self._ear, self._bell = socket.socketpair()
@@ -74,6 +81,11 @@ class Daemon:
         self._socket_path = Path(name) if isinstance(name, str) else None
         where = {"path": name} if isinstance(name, str) else {"host": name[0], "port": name[1]}
         self._record = Record(__version__, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32), **where)
+
+    @property
+    def url(self) -> str | None:
+        """Where HTTP is served."""
+        return self._web.url if self._web is not None else None
 
     @property
     def address(self) -> str:
@@ -92,6 +104,8 @@ class Daemon:
                 self._wake_on_signals()
                 for source in (self._listener, self._ear):
                     selector.register(source, selectors.EVENT_READ)
+                if self._web is not None:
+                    self._web.start()
                 on_ready()
                 while not self._is_stopping.is_set():
                     if any(key.fileobj is self._listener for key, _ in selector.select(_TICK)):
@@ -122,7 +136,10 @@ class Daemon:
             signal.signal(number, leave)
 
     def _is_idle(self) -> bool:
-        return not self._connections and time.monotonic() - self._last_left > self._idle_seconds
+        idle = time.monotonic() - self._last_left
+        if self._web is not None:
+            idle = min(idle, self._web.idle_seconds())
+        return not self._connections and idle > self._idle_seconds
 
     def _accept(self) -> None:
         with suppress(OSError):  # a caller that is gone again
@@ -177,6 +194,7 @@ class Daemon:
                 "version": __version__,
                 "pid": os.getpid(),
                 "address": self.address,
+                "http": self.url,
                 "seconds": round(time.monotonic() - self._began, 1),
                 "sessions": num_sessions,
                 "models": self._pool.facts(),
@@ -191,6 +209,8 @@ class Daemon:
         if self._socket_path is not None and self._socket_path != self._place.socket:
             self._socket_path.unlink(missing_ok=True)
             self._socket_path.parent.rmdir()
+        if self._web is not None:
+            self._web.stop()
         threads = dict(self._connections)
         for connection in threads:
             with suppress(OSError):

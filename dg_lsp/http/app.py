@@ -111,5 +111,6 @@ class Counted:
         try:
             await self._app(scope, receive, noting)
         finally:
+            self._counts.num_answers += 1
             self._counts.requests.add(1, path, str(sent["status"]))
             self._counts.seconds.observe(time.monotonic() - began, path)

@@ -13,6 +13,8 @@ class Counts:
     """Counted on the event loop only."""
 
     def __init__(self) -> None:
+        self.num_answers = 0
+        """Requests that were answered, in whatever way."""
         self.num_left = 0
         """Clients that did not wait for their answer."""
         self.mean_seconds = 0.0

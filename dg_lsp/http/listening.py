@@ -6,27 +6,24 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 
 import uvicorn
 
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.worker import Worker
-from dg_lsp.errors import UsageError
+from dg_lsp.errors import DgLspError, UsageError
 from dg_lsp.http.app import create_app
 from dg_lsp.http.connection import MAX_HEAD_BYTES, Connection
 from dg_lsp.http.gate import LOOPBACK, Rules
-from dg_lsp.http.service import Service
+from dg_lsp.http.service import OpenWorker, Service
 from dg_lsp.settings import Settings
-
-OpenEngine = Callable[[Settings], Engine]
 
 BACKLOG = 128
 IDLE_SECONDS = 75
 """For a client to ask again over the same connection."""
+REOPEN_SECONDS = 30.0
+"""A model that could not be opened may be there by then."""
 LEAVING_SECONDS = 5
 """For answers on their way out."""
 
@@ -62,8 +59,10 @@ class _Server(uvicorn.Server):
 class Listening:
     """One server: it has its port at once, and a model as soon as there is one."""
 
-    def __init__(self, address: Address, open_engine: OpenEngine, settings: Settings, rules: Rules) -> None:
-        """Binds the address; `run` serves on it.
+    def __init__(
+        self, address: Address, open_worker: OpenWorker, settings: Settings, rules: Rules, *, is_lasting: bool = False
+    ) -> None:
+        """Binds the address; `run` serves on it. A lasting one goes on without a model, and asks for it again.
 
         Raises:
             UsageError: the address cannot be listened on, or is open to others without a key.
@@ -74,7 +73,9 @@ class Listening:
                 " or keep to 127.0.0.1"
             )
         self._socket = _bound(address)
-        self._open_engine = open_engine
+        self._open_worker = open_worker
+        self._is_lasting = is_lasting
+        self._service: Service | None = None
         self._settings = settings
         self._rules = rules
         self._server: _Server | None = None
@@ -106,14 +107,19 @@ class Listening:
         if self._server is not None:
             self._server.should_exit = True
 
+    def activity(self) -> tuple[int, bool]:
+        """How many requests were answered so far, and whether some are not yet; from any thread."""
+        service = self._service
+        return (0, False) if service is None else (service.counts.num_answers, service.num_inside > 0)
+
     async def _serve(self) -> int:
         began = time.monotonic()
-        service = Service(partial(Worker.of, self._open_engine), self._settings, _say)
+        self._service = service = Service(self._open_worker, self._settings, _say)
         self._server = server = _Server(_config(service, self._rules), service)
         server.should_exit = self._is_stopped
         serving = asyncio.create_task(server.serve([self._socket]))
         _say(f"listening on {self.url}")
-        opening = asyncio.create_task(service.opened())
+        opening = asyncio.create_task(self._opened(service))
         await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             if error := opening.exception():
@@ -125,6 +131,25 @@ class Listening:
         await serving
         opening.cancel()
         return 0
+
+    async def _opened(self, service: Service) -> Engine:
+        """The engine, as soon as there is one; how that went wrong, unless that is to be outlasted.
+
+        Raises:
+            ModelError, BackendError: it could not be opened.
+        """
+        said = ""
+        while True:
+            try:
+                return await service.opened()
+            except DgLspError as error:
+                if not self._is_lasting:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    _say(said)
+            await asyncio.sleep(REOPEN_SECONDS)
+            service.reopen()
 
 
 def _config(service: Service, rules: Rules) -> uvicorn.Config:

@@ -10,6 +10,9 @@ import psutil
 import pytest
 from shared_daemon import PATIENT, TIMEOUT, begin, is_gone, wait_until
 
+LEFT = ("deaths", "lock", "log", "starting")
+"""What a daemon that died may leave: nothing that leads anybody to it."""
+
 
 def seen_by(client, line=0, character=0):
     """What the engine of the echo scenario thinks of the document."""
@@ -62,7 +65,7 @@ def test_a_daemon_killed_in_the_middle_of_a_request_is_started_again(shared, ste
     client.check()
     assert client.stderr == ""
     wait_until(lambda: is_gone(second))
-    assert sorted(path.name for path in shared.place.folder.iterdir()) == ["daemon.lock", "daemon.log"]
+    assert sorted(path.name for path in shared.place.folder.iterdir()) == [f"daemon.{one}" for one in LEFT]
     assert shared.place.log.read_text() == ""
 
 
