@@ -17,7 +17,7 @@ from dg_lsp.machine import system_free
 ADVICE = "use a smaller model or quantization, or set context_length, num_slots or gpu_layers lower"
 """For a model that is opened."""
 _FLOAT_BYTES = 4
-_SPARE_BYTES = 64 << 20
+_SPARE_BYTES = 32 << 20
 _SPARE_SHARE = 0.05
 """Of what is needed: left free beside it, for all that is not counted here."""
 
@@ -70,9 +70,10 @@ def context_need(
     """Of a context with so many cells; `gpu_share` says how many of the layers are on the GPU."""
     cache = num_cells * sizes.kv_bytes_per_token if has_cache else 0
     batch, outputs = min(budget.batch_tokens, num_cells), min(budget.canvas_tokens, num_cells)
-    seen = num_cells * (1 if flash else 1 + sizes.heads)
+    seen = num_cells * (2 if flash else 2 + sizes.heads)
     logits = _FLOAT_BYTES * outputs * sizes.vocab_size
-    step = _FLOAT_BYTES * batch * (seen + 3 * sizes.width + 2 * sizes.inner) + logits
+    # attention and the head come one after the other, in the same memory
+    step = _FLOAT_BYTES * batch * (3 * sizes.width + 2 * sizes.inner) + max(_FLOAT_BYTES * batch * seen, logits)
     on_gpu = int(gpu_share * cache)
     host = Need(cache=cache - on_gpu, step=logits + (0 if gpu_share else step))
     return Needs(Need(cache=on_gpu, step=step) if gpu_share else Need(), host)
