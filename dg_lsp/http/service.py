@@ -62,8 +62,8 @@ class Service:
         """Seconds since 1970."""
         # plugins keep the fills they got, and ask ahead themselves
         fill = attrs.evolve(settings.fill, type_through=False, speculate=False)
-        self._open_worker = lambda: open_worker(attrs.evolve(settings, fill=fill))
-        self._worker = self._open_worker()
+        self._open_worker, self._wanted = open_worker, attrs.evolve(settings, fill=fill)
+        self._worker = open_worker(self._wanted)
         self._auditor = Auditor(settings.audit, complain)
         self._runs = Runs(self._count)
         self._newest: dict[tuple[str, str], Stake] = {}
@@ -97,7 +97,7 @@ class Service:
     def reopen(self) -> None:
         """Asks for the model again, which could not be opened."""
         self._worker.close()
-        self._worker = self._open_worker()
+        self._worker = self._open_worker(self._wanted)
 
     def engine(self) -> Engine:
         """The engine, for what may be read of it.
