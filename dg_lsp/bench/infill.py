@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from dg_lsp.bench.sites import Site
-from dg_lsp.bench.ways import attempt_of, before_last_key
+from dg_lsp.bench.ways import attempt_of, before_last_key, warm
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.engine.request import FillRequest
@@ -67,12 +67,12 @@ def fill_site(engine: Engine, site: Site, asking: Asking, way: str) -> Attempt:
         RequestError, BackendError: as `Engine.run` does.
     """
     if asking.is_warm:
-        engine.fill(asking.request(before_last_key(site)), deadline=time.monotonic())
+        warm(engine, asking.request(before_last_key(site)))
     request = asking.request(site)
     start = time.perf_counter()
     # without a deadline of its own a request gets the one of the settings
     result = engine.fill(request, deadline=math.inf if asking.deadline_ms is None else None)
-    return attempt_of(result, site, way, 1e3 * (time.perf_counter() - start))
+    return attempt_of(engine, result, site, way, 1e3 * (time.perf_counter() - start))
 
 
 def summary_object(summary: Summary, model: str, length: Length) -> dict[str, Any]:

@@ -27,11 +27,11 @@ class Machine:
     """None where it is not installed."""
     commit: str | None
     """Of dg-lsp, `-dirty` after it where files were changed; None outside a git checkout."""
-    threads: int
-    """CPU threads of a step."""
+    threads: int | None
+    """CPU threads of a step; None where a server takes it."""
 
     @classmethod
-    def here(cls, threads: int) -> "Machine":
+    def here(cls, threads: int | None) -> "Machine":
         """This one."""
         return cls(
             cpu=_cpu(),
@@ -58,8 +58,8 @@ class Machine:
         commit = f" ({self.commit})" if self.commit else ""
         runtime = f", llama-cpp-python {self.llama_cpp_python}" if self.llama_cpp_python else ""
         cores = f"{self.cores} core" + "s" * (self.cores != 1)
-        threads = f"{self.threads} thread" + "s" * (self.threads != 1)
-        return f"{self.cpu}, {cores}, {threads}; {self.os}; dg-lsp {self.dg_lsp}{commit}{runtime}, Python {self.python}"
+        threads = "" if self.threads is None else f", {self.threads} thread" + "s" * (self.threads != 1)
+        return f"{self.cpu}, {cores}{threads}; {self.os}; dg-lsp {self.dg_lsp}{commit}{runtime}, Python {self.python}"
 
 
 def _cpu() -> str:

@@ -27,7 +27,8 @@ class Header:
     """`infill`, `replay` or `compare`."""
     machine: Machine
     model: str
-    model_sha256: str
+    model_sha256: str | None
+    """None for a server's."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Input files, name to sha256."""
     options: Mapping[str, Any] = field(default_factory=dict)

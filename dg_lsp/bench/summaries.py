@@ -52,8 +52,8 @@ def _cells(summary: Summary) -> Iterator[str]:
     yield _percent(summary.miss_rate)
     yield _percent(summary.show_rate)
     yield _quantiles(summary.latency_ms)
-    yield f"{summary.steps_mean:.1f}"
-    yield f"{summary.tokens_per_forward:.2f}"
+    yield _number(summary.steps_mean, 1)
+    yield _number(summary.tokens_per_forward, 2)
     yield _number(summary.model_ms_per_useful)
 
 
@@ -61,8 +61,8 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
+def _number(value: float | None, num_digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{num_digits}f}"
 
 
 def _quantiles(quantiles: Quantiles) -> str:

@@ -13,6 +13,7 @@ from dg_lsp.bench.sites import Site
 from dg_lsp.context.place import Place, allowed_lines
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.plans import PlanName
+from dg_lsp.engine.remote import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
@@ -85,18 +86,19 @@ class EngineWay:
     engine: Engine
     plan: PlanName
     terms: Terms = TERMS
+    remarks: Sequence[str] = ()
 
     def answer(self, site: Site) -> Attempt:
         """See `Way.answer`."""
         if self.terms.is_warm:
-            self.engine.fill(self.request(before_last_key(site)), deadline=time.monotonic())
+            warm(self.engine, self.request(before_last_key(site)))
         start = time.perf_counter()
         result = self.engine.fill(self.request(site))
-        return attempt_of(result, site, self.name, 1e3 * (time.perf_counter() - start))
+        return attempt_of(self.engine, result, site, self.name, 1e3 * (time.perf_counter() - start))
 
     def notes(self) -> Sequence[str]:
         """See `Way.notes`."""
-        return ()
+        return self.remarks
 
     def close(self) -> None:
         """See `Way.close`."""
@@ -114,10 +116,15 @@ class EngineWay:
         )
 
 
-def attempt_of(result: FillResult, site: Site, way: str, ms: float) -> Attempt:
-    """An engine's answer, which took `ms`, beside the reference."""
+def warm(engine: Engine, request: FillRequest) -> None:
+    """The request's prompt is in the cache afterwards. A server is asked for all of it, as by an editor before."""
+    engine.fill(request, deadline=None if isinstance(engine, RemoteEngine) else time.monotonic())
+
+
+def attempt_of(engine: Engine, result: FillResult, site: Site, way: str, ms: float) -> Attempt:
+    """Its answer, which took `ms`, beside the reference."""
     best = result.candidates[0] if result.candidates else None
-    return Attempt(
+    attempt = Attempt(
         site=site.id,
         kind=site.kind,
         way=way,
@@ -134,3 +141,11 @@ def attempt_of(result: FillResult, site: Site, way: str, ms: float) -> Attempt:
         prefill_ms=result.timings.prefill,
         model_ms=result.timings.prefill + result.timings.predict,
     )
+    return unseen(attempt) if isinstance(engine, RemoteEngine) else attempt
+
+
+def unseen(attempt: Attempt) -> Attempt:
+    """Of a server's answer: how sure it was and what it cost cannot be seen from here, unless it says so."""
+    told = attempt.steps or None
+    tokens = attempt.tokens if told else None
+    return replace(attempt, steps=told, tokens=tokens, confidence=math.nan, prefill_ms=None, model_ms=None)

@@ -41,17 +41,18 @@ class Attempt:
     """The completed program passes its tests; None when they were not run."""
     latency_ms: float
     """From the request to the final answer, shown or not."""
-    steps: int
-    """Forward passes after the prefill."""
-    tokens: int
-    """Generated, the end token included."""
+    steps: int | None
+    """Forward passes after the prefill; None where a server does not say."""
+    tokens: int | None
+    """Generated, the end token included; None where a server does not say."""
     confidence: float
     """Mean log probability per token of the candidate, nats; nan without one."""
     rejection: str | None
     """Why nothing was shown."""
-    prefill_ms: float
-    model_ms: float
-    """Inside the model, prefill included."""
+    prefill_ms: float | None
+    """None where a server does not say."""
+    model_ms: float | None
+    """Inside the model, prefill included; None where a server does not say."""
 
     @property
     def text(self) -> str:

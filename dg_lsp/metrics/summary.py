@@ -50,11 +50,12 @@ class Summary:
     """Over the attempts that showed something."""
     latency_ms: Quantiles
     """Over all attempts, whatever came of them."""
-    steps_mean: float
-    tokens_per_forward: float
-    """Over all attempts together."""
+    steps_mean: float | None
+    """Over the attempts whose steps are known; None where no server says how many it took."""
+    tokens_per_forward: float | None
+    """Over the same attempts together."""
     model_ms_per_useful: float | None
-    """All model time, that of misses included, over the useful edits; None when there are none."""
+    """All model time, that of misses included, over the useful edits; None when there are none, or it is not known."""
 
     def json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -81,7 +82,10 @@ def summarize(attempts: Iterable[Attempt], cuts: Sequence[int] = CUTS) -> Summar
     hits = [attempt.ttfue_ms for attempt in listed if attempt.ttfue_ms is not None]
     shown = [attempt for attempt in listed if attempt.shown]
     tested = [attempt for attempt in listed if attempt.passes is not None]
-    steps = sum(attempt.steps for attempt in listed)
+    passes = [(attempt.steps, attempt.tokens or 0) for attempt in listed if attempt.steps is not None]
+    model_ms = [attempt.model_ms for attempt in listed if attempt.model_ms is not None]
+    steps = sum(num for num, _ in passes)
+    is_seen = bool(passes) or not listed
     return Summary(
         num=len(listed),
         exact_match=_share(sum(attempt.is_exact for attempt in listed), len(listed)),
@@ -93,9 +97,9 @@ def summarize(attempts: Iterable[Attempt], cuts: Sequence[int] = CUTS) -> Summar
         show_rate=_share(len(shown), len(listed)),
         reversal_rate=_share(sum(attempt.is_reversed for attempt in shown), len(shown)),
         latency_ms=Quantiles.of(attempt.latency_ms for attempt in listed),
-        steps_mean=_share(steps, len(listed)),
-        tokens_per_forward=_share(sum(attempt.tokens for attempt in listed), steps),
-        model_ms_per_useful=sum(attempt.model_ms for attempt in listed) / len(hits) if hits else None,
+        steps_mean=_share(steps, len(passes)) if is_seen else None,
+        tokens_per_forward=_share(sum(num for _, num in passes), steps) if is_seen else None,
+        model_ms_per_useful=sum(model_ms) / len(hits) if hits and len(model_ms) == len(listed) else None,
     )
 
 

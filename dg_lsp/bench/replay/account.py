@@ -72,9 +72,9 @@ class Account:
             num_quiet=sum(not event.attempt.shown for event in finished),
             num_confirmable=len(confirmable),
             num_reversed=sum(confirmable),
-            model_ms=sum(event.attempt.model_ms for event in asked),
-            wasted_ms=sum(event.attempt.model_ms for event in asked if event.attempt.site not in accepted_sites),
-            unshown_ms=sum(event.attempt.model_ms for event in asked if not event.is_displayed),
+            model_ms=sum(event.attempt.model_ms or 0.0 for event in asked),
+            wasted_ms=sum(event.attempt.model_ms or 0.0 for event in asked if event.attempt.site not in accepted_sites),
+            unshown_ms=sum(event.attempt.model_ms or 0.0 for event in asked if not event.is_displayed),
         )
 
     @property

@@ -6,12 +6,14 @@ An attempt's model time is all of the engine's: a step of a stale request holds 
 import math
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from dg_lsp.bench.ways import unseen
 from dg_lsp.context.style import LINE_END
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.remote import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
@@ -55,6 +57,8 @@ class LiveAsker:
         self._engine = engine
         self._clock = clock
         """Seconds; read around every step."""
+        self._is_seen = not isinstance(engine, RemoteEngine)
+        """Its steps are; of a server the time that it is waited for stands for the model's."""
         self._free_ms = 0.0
 
     def begin(self, free_ms: float = 0.0) -> None:
@@ -78,7 +82,8 @@ class LiveAsker:
         latency = self._free_ms - question.at_ms
         if result is None or self._free_ms >= question.stale_ms:
             return self._cancelled(question, waited_ms=latency, model_ms=spent, steps=num)
-        return _answered(question, result, latency, spent)
+        attempt = _answered(question, result, latency, spent)
+        return attempt if self._is_seen else replace(unseen(attempt), model_ms=spent)
 
     def _run(
         self, steps: Generator[Progress, None, FillResult], start: float, patience_ms: float
@@ -106,7 +111,7 @@ class LiveAsker:
             is_exact=False,
             passes=None,
             latency_ms=waited_ms,
-            steps=steps,
+            steps=steps if self._is_seen else None,
             tokens=0,
             confidence=math.nan,
             rejection=CANCELLED,

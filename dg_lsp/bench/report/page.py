@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
-from operator import attrgetter
 from pathlib import Path
 from string import Template
 
@@ -144,11 +143,18 @@ def _charts(report: Report) -> Html:
         for way, attempts in report.attempts.items()
     }
     curves = [Curve(way, looks[way], hits[way], len(attempts)) for way, attempts in report.attempts.items()]
-    times, passes = (
-        [Row(way, looks[way], sorted(map(value, attempts))) for way, attempts in report.attempts.items()]
-        for value in (attrgetter("latency_ms"), attrgetter("steps"))
-    )
-    return join((useful_by(curves), latencies(times), steps(passes)))
+    times = [
+        Row(way, looks[way], sorted(attempt.latency_ms for attempt in attempts))
+        for way, attempts in report.attempts.items()
+    ]
+    passes = [
+        Row(way, looks[way], sorted(attempt.steps for attempt in attempts if attempt.steps is not None))
+        for way, attempts in report.attempts.items()
+    ]
+    # who never says how many steps it took is not drawn as if it took none
+    is_told = any(row.values for row in passes) or not any(report.attempts.values())
+    seen = [row for row in passes if row.values or not report.attempts[row.way]]
+    return join((useful_by(curves), latencies(times), steps(seen) if is_told else Html()))
 
 
 def _asset(name: str) -> str:

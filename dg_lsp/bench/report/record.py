@@ -80,7 +80,7 @@ class Report:
         for attempt in attempts:
             by_way.setdefault(attempt.way, []).append(attempt)
         machine = {name.replace("_", "-"): value for name, value in dataclasses.asdict(header.machine).items()}
-        files = {header.model: header.model_sha256, **header.data}
+        files = {**({} if header.model_sha256 is None else {header.model: header.model_sha256}), **header.data}
         return cls(
             title=title,
             machine={**machine, **{f"sha256 of {name}": digest for name, digest in files.items()}},

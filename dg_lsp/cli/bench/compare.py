@@ -19,6 +19,7 @@ def compare(
         str | None,
         typer.Option("--pretrained", metavar="MODEL", help="A causal model, by name or path: gemma3-270m, X.gguf."),
     ] = None,
+    remote: Annotated[str | None, typer.Option("--remote", metavar="URL", help="Ask the server there, too.")] = None,
     llama_server: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A llama-server to start and ask, with the same GGUF file.")
     ] = None,
@@ -58,13 +59,16 @@ def compare(
 
     if html is not None:
         check_report_path(html)
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    here = overrides(model=model, gpu_layers=gpu_layers, threads=threads)
+    # the model competes here, whatever else does
+    settings = configure(here if remote is None else {**here, "backend": "remote", "remote": {"url": remote}})
     contenders = Contenders(
         plans=tuple(plans or ()),
         pretrained=pretrained,
         llama_server=llama_server,
         llama_diffusion_cli=llama_diffusion_cli,
         diffusion_steps=diffusion_steps,
+        remote=settings.remote if settings.backend == "remote" else None,
         terms=Terms(is_warm=warm, patience_ms=patience, is_oracle=known_length(length, None) == "oracle"),
     )
     comparison = Comparison.run(

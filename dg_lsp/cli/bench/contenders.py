@@ -15,11 +15,12 @@ from dg_lsp.bench.ways_cli import CommandWay
 from dg_lsp.bench.ways_server import ServerWay
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli import loading
+from dg_lsp.cli.bench.opening import REMOTE, remote_notes, remote_options
 from dg_lsp.engine.costs import measure_costs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.plans.name import PlanName
 from dg_lsp.models.registry import locate
-from dg_lsp.settings import Settings
+from dg_lsp.settings import RemoteSettings, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
@@ -37,6 +38,7 @@ class Contenders:
     llama_server: Path | None = None
     llama_diffusion_cli: Path | None = None
     diffusion_steps: int = 0
+    remote: RemoteSettings | None = None
     terms: Terms = TERMS
 
     def options(self) -> dict[str, Any]:
@@ -49,6 +51,8 @@ class Contenders:
             options |= {"llama_server": str(self.llama_server)}
         if self.llama_diffusion_cli is not None:
             options |= {"llama_diffusion_cli": str(self.llama_diffusion_cli), "diffusion_steps": self.diffusion_steps}
+        if self.remote is not None:
+            options |= remote_options(self.remote)
         return options
 
 
@@ -110,6 +114,9 @@ class Ring:
                 num_steps=contenders.diffusion_steps,
             )
             self._add(command)
+        if contenders.remote is not None:
+            engine = loading.open_engine(attrs.evolve(self._settings, backend=REMOTE, remote=contenders.remote))
+            self._add(EngineWay(REMOTE, engine, PlanName.AUTO, contenders.terms, remote_notes(contenders.remote)))
 
     def close(self) -> None:
         """Ends everybody; harmless when repeated."""

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Threads
+from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Remote, Threads
 
 
 def infill(
     data: Annotated[Path, typer.Argument(metavar="DATA.jsonl[.gz]", help="Sites in the HumanEval-Infilling format.")],
     model: Model = None,
+    remote: Remote = None,
     plan: Plan = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many sites, drawn by the seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Draws the sites of --limit.")] = 0,
@@ -56,7 +57,7 @@ def infill(
     if html is not None:
         check_report_path(html)
     sites = sample(read_sites(data), limit, seed)
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     infilling = Infilling.run(data, sites, asking, settings, execute=execute, output=output, html=html)
     infilling.print(as_json=as_json)
     return infilling.exit_code

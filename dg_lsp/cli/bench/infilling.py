@@ -59,6 +59,8 @@ class Infilling:
     """Of the sites asked for, in their order."""
     is_complete: bool
     """False when somebody pressed Ctrl-C."""
+    notes: tuple[str, ...] = ()
+    """What a reader of a server's numbers must know."""
 
     @classmethod
     def run(
@@ -79,30 +81,35 @@ class Infilling:
             InputFileError: `output` or `html` cannot be written, or `output` holds another run.
             SandboxError: programs cannot be run here.
         """
+        opening.check_plan(asking.plan, settings)
         sandbox, layers = open_sandbox(sites) if execute else (None, ())
+        is_remote = settings.backend == opening.REMOTE
         model = opening.open_model(settings)
         try:
             header = Header(
                 command="infill",
                 machine=Machine.here(model.threads),
                 model=model.engine.spec.name,
-                model_sha256=file_sha256(model.path),
+                model_sha256=model.sha256,
                 data={data.name: file_sha256(data)},
                 options={
                     **asking.json(),
                     "execute": execute,
                     "sandbox": list(layers),
                     "settings": attrs.asdict(settings.fill),
+                    **(opening.remote_options(settings.remote) if is_remote else {}),
                 },
             )
-            way = asking.plan.value if asking.plan else settings.fill.plan
+            way = opening.REMOTE if is_remote else asking.plan.value if asking.plan else settings.fill.plan
             with RunFile(output, header) as run:
                 is_complete = _fill(model.engine, sites, asking, way, run, sandbox)
                 by_site = {attempt.site: attempt for attempt in run.attempts}
             attempts = tuple(by_site[site.id] for site in sites if site.id in by_site)
-            infilling = cls(header, asking, attempts, is_complete)
+            notes = opening.remote_notes(settings.remote) if is_remote else ()
+            infilling = cls(header, asking, attempts, is_complete, notes)
             if html is not None and attempts:
-                films = record_films(model.engine, choose_sites(sites, attempts), asking.request) if is_complete else ()
+                has_films = is_complete and not is_remote  # no step of a server is seen
+                films = record_films(model.engine, choose_sites(sites, attempts), asking.request) if has_films else ()
                 write_report(html, infilling.report(films))
             return infilling
         finally:
@@ -123,15 +130,17 @@ class Infilling:
 
     def lines(self) -> Iterator[str]:
         """As Markdown."""
-        yield f"{self.header.model}, sha256 {self.header.model_sha256[:16]}; {self.header.machine.line()}"
+        digest = "" if self.header.model_sha256 is None else f", sha256 {self.header.model_sha256[:16]}"
+        yield f"{self.header.model}{digest}; {self.header.machine.line()}"
         yield f"{_KNOWN[self.asking.length]}; plan {self.attempts[0].way if self.attempts else '-'}"
+        yield from self.notes
         yield ""
         yield from summary_table(by_kind(self.attempts), "kind")
 
     def report(self, films: Sequence[Film]) -> Report:
         """As a page."""
         title = f"dg-lsp bench infill: {', '.join(self.header.data)}"
-        notes = [_KNOWN[self.asking.length].capitalize() + "."]
+        notes = [_KNOWN[self.asking.length].capitalize() + ".", *self.notes]
         if not self.is_complete:
             notes.append("Interrupted: only the sites up to then are counted.")
         return Report.of_run(title, self.header, self.attempts, films=films, notes=notes)

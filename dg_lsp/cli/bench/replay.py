@@ -9,7 +9,7 @@ import typer
 
 from dg_lsp.bench.replay.editor import Editor, TypeThrough
 from dg_lsp.bench.replay.keys import Typist
-from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Threads
+from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.bench.replay.passage import Passage
@@ -45,6 +45,7 @@ def replay(
         TypeThrough, typer.Option(help="A key that goes on with an item: ask again, keep it unasked, or dismiss it.")
     ] = _EDITOR.type_through,
     model: Model = None,
+    remote: Remote = None,
     plan: Plan = None,
     as_json: Json = False,
     output: Annotated[
@@ -71,7 +72,7 @@ def replay(
         limit=limit,
         plan=plan,
     )
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     playback = Playback.play(typed, buffer, settings, output)
     playback.print(as_json=as_json)
     if html is not None:

@@ -36,6 +36,8 @@ class Playback:
     attempts: tuple[Attempt, ...]
     is_complete: bool
     """False when somebody pressed Ctrl-C."""
+    notes: tuple[str, ...] = ()
+    """What a reader of a server's numbers must know."""
 
     @classmethod
     def play(cls, replay: Replay, buffer: Buffer, settings: Settings, output: Path | None) -> Self:
@@ -45,6 +47,7 @@ class Playback:
             ModelError, BackendError, RequestError: as the model does.
             InputFileError: `output` cannot be written, or holds another run.
         """
+        opening.check_plan(replay.plan, settings)
         model = opening.open_model(settings)
         try:
             header = _header(replay, buffer, settings, model)
@@ -53,7 +56,9 @@ class Playback:
         finally:
             model.engine.close()
         attempts = tuple(event.attempt for event in events if isinstance(event, Asked))
-        return cls(replay, buffer, header, Account.of(events), attempts, is_complete)
+        is_remote = settings.backend == opening.REMOTE
+        notes = opening.remote_notes(settings.remote, "is what it was waited for") if is_remote else ()
+        return cls(replay, buffer, header, Account.of(events), attempts, is_complete, notes)
 
     @property
     def exit_code(self) -> int:
@@ -82,6 +87,7 @@ class Playback:
         """As Markdown."""
         yield f"{self.header.model}; {self.header.machine.line()}"
         yield from setting_lines(self.replay, self.buffer)
+        yield from self.notes
         if not self.is_complete:
             yield "stopped before everything was typed"
         yield ""
@@ -94,7 +100,7 @@ class Playback:
             InputFileError: it cannot be written there.
         """
         notes = [f"{line[0].upper()}{line[1:]}." for line in setting_lines(self.replay, self.buffer)]
-        notes.append("A request that the next key cancelled is a miss.")
+        notes += ["A request that the next key cancelled is a miss.", *self.notes]
         if not self.is_complete:
             notes.append("Interrupted: only what was typed up to then is counted.")
         report = Report.of_run(
@@ -138,7 +144,7 @@ def _header(replay: Replay, buffer: Buffer, settings: Settings, model: opening.O
         command="replay",
         machine=Machine.here(model.threads),
         model=model.engine.spec.name,
-        model_sha256=file_sha256(model.path),
+        model_sha256=model.sha256,
         data={passage.path: file_sha256(Path(passage.path)) for passage in replay.passages},
         options={
             "buffer": buffer.value,
@@ -148,5 +154,6 @@ def _header(replay: Replay, buffer: Buffer, settings: Settings, model: opening.O
             "seed": replay.seed,
             "plan": replay.plan.value if replay.plan else None,
             "settings": attrs.asdict(settings.fill),
+            **(opening.remote_options(settings.remote) if settings.backend == opening.REMOTE else {}),
         },
     )

@@ -19,8 +19,12 @@ def steps(
 
     from dg_lsp.cli.configuration import configure, overrides
     from dg_lsp.cli.steps import measure
+    from dg_lsp.errors import UsageError
 
-    report = measure(configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads)), rounds)
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
+    if settings.backend == "remote":
+        raise UsageError("the steps of a server cannot be seen from here: name a model with --model")
+    report = measure(settings, rounds)
     for line in [json.dumps(report.json())] if as_json else report.lines():
         typer.echo(line)
     return 0

@@ -93,9 +93,10 @@ def test_a_way_that_is_told_the_lines_gives_as_many(engine):
 
 
 def test_the_reference_may_have_blanks_at_its_lines_ends(engine):
-    result = engine("w * h").fill(EngineWay("x", engine(""), PlanName.CANVAS).request(SITE), deadline=math.inf)
+    own = engine("w * h")
+    result = own.fill(EngineWay("x", engine(""), PlanName.CANVAS).request(SITE), deadline=math.inf)
     padded = Site("s", "line-end", SITE.prefix, SITE.suffix, "w * h  \n")
-    assert attempt_of(result, padded, "x", 1.0).is_exact
+    assert attempt_of(own, result, padded, "x", 1.0).is_exact
 
 
 def test_whole_lines_are_enough_for_who_has_no_patience(engine):

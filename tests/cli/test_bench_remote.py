@@ -1,0 +1,167 @@
+"""Benchmarks of a server: with the numbers that it tells, and null for those that it does not."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from http_server import Starter
+from lying_server import LyingServer, events, reply
+
+from dg_lsp.bench.runs import Run
+from dg_lsp.bench.sites import read_sites
+from dg_lsp.cli import loading
+
+PROBLEMS = Path(__file__).parents[1] / "bench" / "problems.jsonl"
+WANTED = {site.prefix: site.want for site in read_sites(PROBLEMS)}
+ONE_THREAD = ("--threads", "1", "--gpu-layers", "0")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def data():
+    shutil.copy(PROBLEMS, "problems.jsonl")
+    return "problems.jsonl"
+
+
+@pytest.fixture
+def knowing():
+    """A server that knows all references, and says nothing of what they cost it."""
+
+    def answer(server, connection):
+        prompt = json.loads(server.requests[-1].partition(b"\r\n\r\n")[2])["prompt"]
+        text = next((want for prefix, want in WANTED.items() if prefix.endswith(prompt)), "no")
+        connection.sendall(events(json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}), "[DONE]"))
+        connection.close()
+
+    server = LyingServer(answer)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def served():
+    """Our own server with the bundled model."""
+    starter = Starter()
+    client = starter(open_engine=loading.open_engine)
+    yield f"http://127.0.0.1:{client.port}"
+    starter.stop()
+
+
+def test_infill_of_a_server_that_says_only_words(dg_lsp, data, knowing):
+    command = ("bench", "infill", data, "--length", "oracle", "--remote", knowing.url, "--output", "run.jsonl")
+    tree = dg_lsp(*command, "--json").json
+    assert (tree["num"], tree["exact_match"], tree["model"]) == (5, 1.0, f"127.0.0.1:{knowing.port}")
+    assert tree["latency_ms"]["p50"] > 0
+    assert tree["ttfue_ms"]["p50"] > 0
+    assert (tree["steps_mean"], tree["tokens_per_forward"]) == (None, None)
+    run = Run.read(Path("run.jsonl"))
+    for attempt in run.attempts:
+        assert (attempt.way, attempt.steps, attempt.tokens) == ("remote", None, None)
+        assert (attempt.prefill_ms, attempt.model_ms) == (None, None)
+    assert (run.header.model_sha256, run.header.machine.threads) == (None, None)
+    num_requests = len(knowing.requests)
+    printed = dg_lsp(*command, "--html", "out.html").out  # goes on with the run, and asks nobody
+    assert len(knowing.requests) == num_requests == 5
+    assert f"remote is {knowing.url} by completions" in printed
+    assert "sha256" not in printed
+    page = Path("out.html").read_text(encoding="utf-8")
+    assert knowing.url in page
+
+
+def test_a_run_of_another_server_is_not_continued(dg_lsp, data, knowing):
+    command = ("bench", "infill", data, "--output", "run.jsonl", "--remote")
+    assert dg_lsp(*command, knowing.url, "--limit", "1").code == 0
+    outcome = dg_lsp(*command, f"http://localhost:{knowing.port}", "--limit", "2")
+    assert outcome.code == 2
+    assert "options.remote.url" in outcome.err
+
+
+def test_nothing_to_get_in_with_is_written_down(dg_lsp, data, knowing, home, monkeypatch):
+    monkeypatch.setenv("DG_LSP_REMOTE_KEY", "sk-sesame-4711")
+    extra = json.dumps({"api_token": "sk-treasure-1"})
+    (home / "dg-lsp.toml").write_text(f"[remote]\nextra = {json.dumps(extra)}\n")
+    outcome = dg_lsp("bench", "infill", data, "--remote", knowing.url, "--output", "run.jsonl", "--html", "out.html")
+    assert outcome.code == 0
+    assert b"sk-sesame-4711" in knowing.requests[0]
+    assert b"sk-treasure-1" in knowing.requests[0]
+    said = outcome.out + Path("run.jsonl").read_text() + Path("out.html").read_text(encoding="utf-8")
+    assert "sesame" not in said
+    assert "treasure" not in said
+
+
+def test_a_warm_server_was_asked_a_character_earlier(dg_lsp, data, knowing):
+    assert dg_lsp("bench", "infill", data, "--limit", "1", "--warm", "--remote", knowing.url).code == 0
+    first, second = (json.loads(one.partition(b"\r\n\r\n")[2])["prompt"] for one in knowing.requests)
+    assert second.startswith(first)
+    assert len(second) == len(first) + 1
+
+
+def test_infill_of_our_own_server(dg_lsp, data, served):
+    command = ("bench", "infill", data, "--limit", "2", "--max-lines", "1", "--json")
+    there = dg_lsp(*command, "--remote", served).json
+    here = dg_lsp(*command, *ONE_THREAD).json
+    assert there["num"] == here["num"] == 2
+    assert there["exact_match"] == here["exact_match"]
+    assert there["steps_mean"] is None or there["steps_mean"] > 0
+
+
+def test_replay_of_our_own_server(dg_lsp, served):
+    Path("a.py").write_text("import os\n\n\ndef name(self):\n    return self.name\n")
+    command = ("bench", "replay", "a.py", "--limit", "4", "--remote", served, "--output", "run.jsonl")
+    tree = dg_lsp(*command, "--json").json
+    assert tree["num"] == 4
+    assert tree["model_ms"] > 0
+    assert tree["remote"]["url"] == served
+    outcome = dg_lsp(*command, "--html", "out.html")
+    assert "the model's own time is what it was waited for" in outcome.out
+    assert served in Path("out.html").read_text(encoding="utf-8")
+
+
+def test_a_server_competes_with_the_model_here(dg_lsp, data, served):
+    options = ("--limit", "2", "--html", "out.html", *ONE_THREAD)
+    outcome = dg_lsp("bench", "compare", data, "--remote", served, "--json", *options)
+    assert outcome.code == 0
+    tree = outcome.json
+    assert list(tree["ways"]) == ["diffusion", "autoregressive", "remote"]
+    assert tree["model"] == "dg-mini"
+    assert tree["ways"]["remote"]["all"]["model_ms_per_useful"] is None
+    assert [one["model_ms_times_less"] for one in tree["contrasts"] if one["way"] == "remote"] == [None] * 3
+    assert any(served in note for note in tree["notes"])
+    assert "remote" in Path("out.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        pytest.param(("infill", "problems.jsonl", "--plan", "canvas"), "--plan is the server's own", id="infill"),
+        pytest.param(("replay", "problems.jsonl", "--plan", "canvas"), "--plan is the server's own", id="replay"),
+    ],
+)
+def test_nobody_tells_a_server_how_to_decode(dg_lsp, data, knowing, command, complaint):
+    outcome = dg_lsp("bench", *command, "--remote", knowing.url)
+    assert outcome.code == 2
+    assert complaint in outcome.err
+    assert knowing.requests == []
+
+
+def test_steps_are_not_those_of_a_server(dg_lsp, home):
+    (home / "dg-lsp.toml").write_text('backend = "remote"\n')
+    outcome = dg_lsp("bench", "steps")
+    assert outcome.code == 2
+    assert "name a model with --model" in outcome.err
+
+
+def test_a_server_that_fails_ends_the_run_and_keeps_what_there_is(dg_lsp, data):
+    good = events(json.dumps({"choices": [{"text": "width", "finish_reason": "stop"}]}), "[DONE]")
+    server = LyingServer(good, good, reply("", "401 Unauthorized"))
+    outcome = dg_lsp("bench", "infill", data, "--remote", server.url, "--output", "run.jsonl")
+    server.close()
+    assert outcome.code == 3
+    assert "wants a key" in outcome.err
+    assert len(Run.read(Path("run.jsonl")).attempts) == 2
