@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import FillSettings
@@ -20,6 +21,12 @@ class HeldEngine:
     def is_open(self) -> bool:
         """The model is in memory."""
         return self._engine is not None
+
+    @property
+    def footprint(self) -> Footprint:
+        """Of the memory, as it is; nothing while no model is there."""
+        engine = self._engine
+        return engine.footprint if engine is not None else Footprint()
 
     def open(self) -> Engine:
         """The engine as it is; opened where it is not.

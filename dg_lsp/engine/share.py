@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
@@ -75,6 +76,11 @@ class Share:
     def is_asleep(self) -> bool:
         """See `Worker.is_asleep`."""
         return self._worker.is_asleep
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Worker.footprint`."""
+        return self._worker.footprint
 
     def framer(self) -> Framer:
         """See `Worker.framer`."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
+from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.agenda import Agenda, Run
 from dg_lsp.engine.cache import FillCache
 from dg_lsp.engine.chat import ChatRequest
@@ -130,6 +131,11 @@ class Worker:
     def is_asleep(self) -> bool:
         """The model was given up for want of work; the next request has it opened again."""
         return not self._held.is_open and self.ready.done() and self.ready.exception() is None
+
+    @property
+    def footprint(self) -> Footprint:
+        """What the model holds of the memory; nothing while it is given up."""
+        return self._held.footprint
 
     def framer(self) -> Framer:
         """What makes frames of progress; only for whom the model's thread calls after a pass."""
