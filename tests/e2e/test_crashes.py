@@ -69,9 +69,7 @@ def test_a_model_that_ends_its_process_each_time_is_left_alone(shared, flag):
     flag.write_text("always open")
     clients = [begin(shared.edit(starts=True), **NAMED) for _ in range(2)]
     for client in clients:
-        client.wait_until(
-            lambda client=client: [one for one in client.told("didChangeStatus") if one["kind"] == "Error"]
-        )
+        client.wait_until(lambda client=client: is_in_error(client))
         said = client.told("didChangeStatus")[-1]
         assert said["dgLsp"]["state"] == "error"
         assert f"dg-mini ended the daemon {MAX_DEATHS} times (Aborted)" in said["message"]
@@ -106,6 +104,7 @@ def test_what_ends_a_server_of_ones_own_is_not_started_for_ever(shared, flag):
     assert [one["message"].partition(";")[0] for one in told] == [
         f"dg-lsp: the model's process ended {MAX_DEATHS} times in 10 min"
     ]
+    client.wait_until(lambda: is_in_error(client))  # it is shown after it was said
     last = client.told("didChangeStatus")[-1]
     assert (last["kind"], last["busy"], last["dgLsp"]["state"]) == ("Error", False, "error")
     assert client.items(client.complete(0, 4)) == []

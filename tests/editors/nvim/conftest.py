@@ -88,14 +88,14 @@ class Editor:
         env = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
+            "DG_LSP_DAEMON_DIR": str(directory / "no-daemon"),  # not what the person who runs this has started
             "XDG_STATE_HOME": str(directory),
             "XDG_DATA_HOME": str(directory),
             "XDG_CONFIG_HOME": str(directory),
         }
         argv = [str(path), "--embed", "--headless", "-n", "-i", "NONE", "-u", str(init)]
-        self.nvim = pynvim.attach(
-            "child", argv=["env", *(f"{k}={env[k]}" for k in env if k.startswith(("XDG", "PYTHONPATH"))), *argv]
-        )
+        ours = [f"{name}={value}" for name, value in env.items() if name.startswith(("XDG", "PYTHONPATH", "DG_LSP"))]
+        self.nvim = pynvim.attach("child", argv=["env", *ours, *argv])
         # it answers while its init.lua still runs
         self.wait(lambda: self.lua("return vim.v.vim_did_enter == 1"), "Neovim is there")
         self.nvim.command(f"cd {directory}")
