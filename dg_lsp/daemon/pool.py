@@ -12,6 +12,7 @@ import attrs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.share import Share
 from dg_lsp.engine.worker import Worker
+from dg_lsp.errors import ModelMemoryError
 from dg_lsp.settings import Settings
 
 _OF_A_SESSION = ("fill", "exclude", "rewrite", "context", "audit", "http", "daemon")
@@ -43,6 +44,8 @@ class Pool:
         self._idle_seconds = idle_seconds
         self._held: dict[Settings, _Held] = {}
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        """One at a time: two would take the same memory for free."""
 
     def share(self, settings: Settings) -> Share:
         """A part in the model of these settings, which begins to be opened if it is not open."""
@@ -52,7 +55,7 @@ class Pool:
         with self._lock:
             held = self._held.get(key)
             if held is None or _has_failed(held.worker):  # what was missing may be there by now
-                held = self._held[key] = _Held(Worker(partial(self._open_engine, settings), settings.fill))
+                held = self._held[key] = _Held(Worker.of(self._open, settings))
             held.num_shares += 1
         return Share(held.worker, settings.fill, partial(self._leave, held), begin)
 
@@ -80,6 +83,40 @@ class Pool:
         for held in closing:
             held.worker.close()
 
+    def _open(self, settings: Settings) -> Engine:
+        """The engine; where there is no memory for it, models that no session has are closed, the longest idle first.
+
+        Raises:
+            ModelError, BackendError: it cannot be opened.
+        """
+        key = _key(settings)
+        with self._opening:
+            while True:
+                try:
+                    return self._open_engine(settings)
+                except ModelMemoryError as error:
+                    if not self._close_one(key):
+                        raise self._with_holders(error, key) from error
+
+    def _close_one(self, but: Settings) -> bool:
+        """Closes the model that no session has had for the longest time; whether there was one."""
+        with self._lock:
+            unneeded = [key for key, held in self._held.items() if not held.num_shares and key != but]
+            if not unneeded:
+                return False
+            worker = self._held.pop(min(unneeded, key=lambda key: self._held[key].idle_since)).worker
+        worker.close()
+        return True
+
+    def _with_holders(self, error: ModelMemoryError, but: Settings) -> ModelMemoryError:
+        with self._lock:
+            holders = [
+                f"{key.model} ({held.num_shares} session{'s' if held.num_shares != 1 else ''})"
+                for key, held in self._held.items()
+                if key != but and _state(held.worker) == "ready"
+            ]
+        return ModelMemoryError(f"{error}; the daemon also holds {', '.join(holders)}") if holders else error
+
     def _is_idle(self, model: str) -> bool:
         with self._lock:
             return all(held.worker.is_idle for key, held in self._held.items() if key.model == model)
@@ -103,4 +140,6 @@ def _has_failed(worker: Worker) -> bool:
 def _state(worker: Worker) -> str:
     if not worker.ready.done():
         return "loading"
-    return "failed" if _has_failed(worker) else "ready"
+    if _has_failed(worker):
+        return "failed"
+    return "asleep" if worker.is_asleep else "ready"
