@@ -1,0 +1,298 @@
+"""What editors' plugins send, byte for byte, and what their own rules make of the answers.
+
+Each reader is written from its client's rules: what it looks at, what it passes over, what ends it.
+"""
+
+import json
+import re
+
+MIME = {"Content-Type": "application/json"}
+
+
+def continues(reply, pick):
+    """Continue: lines of `data:`, `[DONE]` ends them, an `error` is raised; its own cancellation is silent."""
+    if reply.status == 499:
+        return ""
+    assert reply.status == 200, reply.body
+    text = ""
+    for line in reply.body.decode().split("\n"):
+        if line.startswith(("data:[DONE]", "data: [DONE]")):
+            break
+        if line.startswith("data:"):
+            data = json.loads(line.removeprefix("data: ").removeprefix("data:"))
+            assert not data.get("error"), data
+            if data["choices"]:
+                text += pick(data["choices"][0]) or ""
+    return text
+
+
+def minuets(reply, pick):
+    """minuet, streamed: every line whose JSON has a text at its place; everything else is passed over."""
+    texts = []
+    for line in reply.body.decode().split("\n"):
+        try:
+            text = pick(json.loads(line.removeprefix("data:"))["choices"][0])
+        except (ValueError, KeyError, IndexError):
+            continue
+        if isinstance(text, str) and text:
+            texts.append(text)
+    return "".join(texts) or None
+
+
+def minuets_whole(reply, pick):
+    """minuet, not streamed: one JSON document; no text is no item."""
+    return pick(json.loads(reply.body)["choices"][0]) or None
+
+
+def tabbys_server(reply, pick):
+    """Tabby's server: each event must be JSON of its shape, until one has a reason; `[DONE]` would end the process."""
+    text = ""
+    for event in reply.body.decode().split("\n\n"):
+        choice = json.loads(event.removeprefix("data: "))["choices"][0]
+        text += pick(choice)
+        if choice["finish_reason"]:
+            return text
+    raise AssertionError("the stream ended before its reason")
+
+
+def of_text(choice):
+    return choice["text"]
+
+
+def of_delta(choice):
+    assert isinstance(choice["delta"]["content"], str)  # a missing one ends Tabby's server
+    return choice["delta"]["content"]
+
+
+def of_message(choice):
+    return choice["message"]["content"]
+
+
+def llama_vims(reply, _pick=None):
+    """llama.vim: one line, and `"content":"` without a blank after the colon; what it keeps for the place, or None."""
+    text = reply.body.decode()
+    if "\n" in text or text.startswith("[") or not re.search(r'"content"\s*:"', text):
+        return None
+    tree = json.loads(text)
+    # six of them make its line of information
+    assert {f"timings/{kind}_{what}" for kind in ("prompt", "predicted") for what in ("n", "ms", "per_second")} <= {
+        *tree
+    }
+    assert isinstance(tree["tokens_cached"], int)
+    return tree["content"]
+
+
+def llama_vscodes(reply, _pick=None):
+    """llama.vscode: an object or an array of them; the first content is shown, the others are there to be cycled."""
+    tree = json.loads(reply.body)
+    first = tree[0] if isinstance(tree, list) else tree
+    assert {"predicted_n", "predicted_ms", "prompt_n", "prompt_ms"} <= {*first["timings"]}
+    assert isinstance(first["tokens_cached"], int)
+    return first["content"]
+
+
+def zeds(reply, _pick=None):
+    """Zed: one JSON document with an id."""
+    tree = json.loads(reply.body)
+    assert tree["id"]
+    return tree["choices"][0]["text"]
+
+
+def mercurys(reply, _pick=None):
+    """Cursortab and Zed's: the fence comes off; `None` is no prediction."""
+    content = json.loads(reply.body)["choices"][0]["message"]["content"]
+    return None if content == "None" else content.removeprefix("```\n").removesuffix("\n```")
+
+
+BEFORE = rb"def total(items):\n    return "
+MINUET = rb"# language: python\n# indentation: use 4 spaces for a tab\n" + BEFORE
+CURL = {"User-Agent": "curl/8.5.0", "Accept": "*/*", **MIME}
+FILLS = [
+    # llama.vim, captured under Vim 9.0
+    (
+        "/infill",
+        (
+            rb'{"id_slot":0,"input_prefix":"import os\n\ndef add(a, b):\n",'
+            rb'"input_suffix":"\n\ndef sub(a, b):\n    return a - b\n","input_extra":[],"prompt":"    return ",'
+            rb'"n_predict":128,"stop":[],"n_indent":0,"top_k":40,"top_p":0.9,"samplers":["top_k","top_p","infill"],'
+            rb'"stream":false,"cache_prompt":true,"t_max_prompt_ms":500,"t_max_predict_ms":1000000,"response_fields":["content",'
+            rb'"timings/prompt_n","timings/prompt_ms","timings/prompt_per_token_ms","timings/prompt_per_second",'
+            rb'"timings/predicted_n","timings/predicted_ms","timings/predicted_per_token_ms","timings/predicted_per_second",'
+            rb'"truncated","tokens_cached"],"model":""}'
+        ),
+        {**CURL, "Authorization": "Bearer "},
+        llama_vims,
+        None,
+    ),
+    # llama.vscode asks for three
+    (
+        "/infill",
+        (
+            rb'{"id_slot":0,"input_prefix":"def total(items):\n","input_suffix":"\n","input_extra":[{"text":"x = 1\n",'
+            rb'"time":1763750000000,"filename":"b.py"}],"prompt":"    return ","n_predict":128,"n_cmpl":3,"top_k":40,'
+            rb'"top_p":0.99,"stream":false,"samplers":["top_k","top_p","infill"],"cache_prompt":true,"n_indent":4,'
+            rb'"t_max_prompt_ms":500,"t_max_predict_ms":1000000,"lora":[{"id":0,"scale":0.5}],"model":"m"}'
+        ),
+        {"Accept": "application/json, text/plain, */*", **MIME},
+        llama_vscodes,
+        None,
+    ),
+    # Continue, provider inception
+    (
+        "/v1/completions",
+        rb'{"model":"m","prompt":"' + BEFORE + rb'","suffix":"<|endoftext|>","max_tokens":150,"temperature":0.01,'
+        rb'"stop":["/src/","#- coding: utf-8","```","\n\n","\n \n"],"stream":true}',
+        {"Accept": "application/json", "Authorization": "Bearer x", **MIME},
+        continues,
+        of_text,
+    ),
+    # Continue, mistral and others that know a suffix
+    (
+        "/v1/fim/completions",
+        rb'{"model":"m","prompt":"' + BEFORE + rb'","suffix":"\n","max_tokens":4096,"temperature":0.01,'
+        rb'"frequency_penalty":0,"presence_penalty":0,"stop":["```"],"stream":true}',
+        {"Accept": "application/json", "x-api-key": "x", "Authorization": "Bearer x", **MIME},
+        continues,
+        of_delta,
+    ),
+    # Continue, openai and vllm: another model's template, no suffix
+    (
+        "/v1/completions",
+        rb'{"model":"m","prompt":"<|fim_prefix|>' + BEFORE + rb'<|fim_suffix|>\n<|fim_middle|>","max_tokens":4096,'
+        rb'"stop":["<|endoftext|>","<|fim_prefix|>","\n\n"],"stream":true}',
+        MIME,
+        continues,
+        of_text,
+    ),
+    # minuet, as openai_fim_compatible and as codestral
+    (
+        "/v1/completions",
+        rb'{"stream":true,"prompt":"' + MINUET + rb'","suffix":"\n","max_tokens":64,"model":"m"}',
+        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
+        minuets,
+        of_text,
+    ),
+    (
+        "/v1/completions",
+        rb'{"stream":false,"prompt":"' + MINUET + rb'","suffix":"\n","model":"m","stop":["\n\n"]}',
+        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
+        minuets_whole,
+        of_text,
+    ),
+    (
+        "/v1/fim/completions",
+        rb'{"stream":true,"prompt":"' + MINUET + rb'","suffix":"\n","max_tokens":256,"stop":["\n\n"],"model":"m"}',
+        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
+        minuets,
+        of_delta,
+    ),
+    (
+        "/v1/fim/completions",
+        rb'{"stream":false,"prompt":"' + MINUET + rb'","suffix":"\n","model":"m"}',
+        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
+        minuets_whole,
+        of_message,
+    ),
+    # Tabby's server, as openai/completion, as vllm/completion and as mistral/completion
+    (
+        "/v1/completions",
+        rb'{"model":"m","prompt":"' + BEFORE + rb'","suffix":"\n","max_tokens":64,"temperature":0.1,"stream":true,'
+        rb'"presence_penalty":0.0}',
+        MIME,
+        tabbys_server,
+        of_text,
+    ),
+    (
+        "/v1/completions",
+        rb'{"model":"m","prompt":"<fim_prefix>'
+        + BEFORE
+        + rb'<fim_suffix>\n<fim_middle>","suffix":null,"max_tokens":64,'
+        rb'"temperature":0.1,"stream":true,"presence_penalty":0.0}',
+        MIME,
+        tabbys_server,
+        of_text,
+    ),
+    (
+        "/v1/fim/completions",
+        rb'{"prompt":"' + BEFORE + rb'","suffix":"\n","model":"m","temperature":0.1,"max_tokens":64,"stream":true,'
+        rb'"random_seed":4711}',
+        MIME,
+        tabbys_server,
+        of_delta,
+    ),
+    # Tabby's clients
+    (
+        "/v1/completions",
+        rb'{"language":"python","segments":{"prefix":"' + BEFORE + rb'","suffix":"\n","filepath":"a.py","git_url":null,'
+        rb'"declarations":[{"filepath":"b.py","body":"x = 1"}],"relevant_snippets_from_changed_files":[{"filepath":'
+        rb'"c.py","body":"y","score":0.5}],"clipboard":""},"temperature":0.8,"mode":"standard"}',
+        {"Authorization": "Bearer ", **MIME},
+        minuets_whole,
+        of_text,
+    ),
+    # Zed and lsp-ai
+    (
+        "/v1/completions",
+        rb'{"model":"m","prompt":"<|fim_prefix|>' + BEFORE + rb'<|fim_suffix|>\n<|fim_middle|>","max_tokens":512,'
+        rb'"stop":["<|endoftext|>","<|file_sep|>"],"environment":null}',
+        MIME,
+        zeds,
+        None,
+    ),
+    (
+        "/v1/completions",
+        rb'{"model":"m","max_tokens":64,"n":1,"top_p":0.95,"presence_penalty":0.0,"frequency_penalty":0.0,'
+        rb'"temperature":0.1,"echo":false,"prompt":"' + BEFORE + rb'"}',
+        MIME,
+        minuets_whole,
+        of_text,
+    ),
+    (
+        "/v1/fim/completions",
+        rb'{"prompt":"' + BEFORE + rb'","suffix":"\n","model":"m","max_tokens":64}',
+        MIME,
+        minuets_whole,
+        of_message,
+    ),
+    # Cursortab, as Mercury
+    (
+        "/v1/edit/completions",
+        rb'{"model":"mercury-edit","messages":[{"role":"user","content":"<|recently_viewed_code_snippets|>\n'
+        rb"<|/recently_viewed_code_snippets|>\n\n<|current_file_content|>\ncurrent_file_path: a.py\n<|code_to_edit|>\n"
+        + BEFORE
+        + rb"<|cursor|>\n<|/code_to_edit|>\n<|/current_file_content|>\n\n<|edit_diff_history|>\n"
+        rb'<|/edit_diff_history|>\n"}],"stream":false}',
+        MIME,
+        mercurys,
+        None,
+    ),
+]
+CHATS = [
+    # llama.vim's edit
+    (
+        "/v1/chat/completions",
+        (
+            rb'{"id_slot":1,"messages":[{"role":"system","content":"You edit code."},{"role":"user","content":"sum"}],'
+            rb'"min_p":0.1,"temperature":0.1,"samplers":["min_p","temperature"],"stream":true,"cache_prompt":true}'
+        ),
+        continues,
+        of_delta,
+    ),
+    # llama.vscode's
+    (
+        "/v1/chat/completions",
+        rb'{"messages":[{"role":"user","content":"sum"}],"stream":false,"temperature":0.8,"top_p":0.95}',
+        minuets_whole,
+        of_message,
+    ),
+    # Continue's apply
+    (
+        "/v1/apply/completions",
+        (
+            rb'{"model":"mercury-edit-2","messages":[{"role":"user","content":"<|original_code|>\ndef total(items):\n'
+            rb'<|/original_code|>\n\n<|update_snippet|>\nreturn\n<|/update_snippet|>"}],"max_tokens":400,"stream":true}'
+        ),
+        continues,
+        of_delta,
+    ),
+]
