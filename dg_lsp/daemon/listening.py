@@ -65,6 +65,8 @@ class Daemon:
         self._deaths, self._working = Deaths(place.folder), Working(place.folder)
         self._pool = Pool(self._open, idle_seconds, self._working.begin)
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._sessions: set[socket.socket] = set()
+        """Of the connections those that are editors; who was refused, or only asks something, is none."""
         self._began = self._last_left = time.monotonic()
         self._is_stopping = threading.Event()
         self._bury()
@@ -156,7 +158,7 @@ class Daemon:
         try:
             hello = hello_of(connection, self._record)
             if hello.get("want") == "session":
-                run_session(connection, hello, self._pool)
+                self._serve_editor(connection, hello)
             else:
                 self._answer(connection, hello)
         except Refusal as refusal:
@@ -167,6 +169,13 @@ class Daemon:
             self._last_left = time.monotonic()
             self._connections.pop(connection, None)
             connection.close()
+
+    def _serve_editor(self, connection: socket.socket, hello: dict[str, Any]) -> None:
+        self._sessions.add(connection)
+        try:
+            run_session(connection, hello, self._pool)
+        finally:
+            self._sessions.discard(connection)
 
     def _open(self, settings: Settings) -> Engine:
         self._deaths.check(settings.model)
@@ -183,7 +192,7 @@ class Daemon:
         self._working.clear()
 
     def _answer(self, connection: socket.socket, hello: dict[str, Any]) -> None:
-        num_sessions = len(self._connections) - 1
+        num_sessions = len(self._sessions)
         if hello.get("want") == "stop" or (hello.get("want") == "leave" and not num_sessions):
             answer(connection, {"stopping": os.getpid()})
             self.stop()

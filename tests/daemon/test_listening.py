@@ -116,6 +116,19 @@ def test_who_speaks_otherwise_is_hung_up_on(start, place, said, monkeypatch):
     assert ask(place.read(), "status")["sessions"] == 0
 
 
+def test_who_was_refused_or_only_asks_is_no_session(start, place):
+    daemon = start()
+    record = place.read()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(record.path)
+        while not daemon._connections:
+            time.sleep(0.01)
+        for _ in range(20):
+            with pytest.raises(Refused, match="settings"):
+                call(record, "session", settings={"nonsense": 1}, over={})
+            assert ask(record, "status")["sessions"] == 0
+
+
 def test_another_version_may_stop_it_but_not_use_it(start, place, monkeypatch):
     start()
     record = place.read()
