@@ -123,6 +123,18 @@ def test_a_server_may_stand_before_a_server(served, start):
     assert client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status == 501
 
 
+def test_warm_ups_are_nobodys_failures(start):
+    """Plugins send one each second or so; nothing can be decoded ahead on a server that is asked by completions."""
+    server = LyingServer(reply(choice("total")))
+    client = start(open_engine=loading.open_engine, **remote_to(server.url, pause_ms=60_000.0))
+    body = {"input_prefix": "", "input_suffix": "", "input_extra": [{"text": "x = 1\n", "filename": "a.py"}]}
+    for _ in range(4):
+        assert client.post("/infill", {**body, "prompt": "", "n_predict": 0}).status == 200
+    assert server.requests == []
+    assert client.post("/infill", {**body, "prompt": "y = ", "n_predict": 8}).tree["content"] == "total"
+    server.close()
+
+
 def test_a_chat_goes_through_word_by_word(start):
     def said(text, reason=None):
         return json.dumps({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
@@ -174,6 +186,9 @@ LIES = [
     pytest.param(reply("}"), "no JSON", id="no JSON"),
     pytest.param(endless(b"data: x"), "does not end", id="endless"),
     pytest.param(b"", "the connection broke", id="gone"),
+    pytest.param(reply("", "401 Unauthorized"), "wants a key", id="no key"),
+    pytest.param(reply("", "429 Slow Down", Retry_After="1"), "too much to do", id="busy"),
+    pytest.param(reply("", "308 Gone", Location="http://127.0.0.1:1/"), "sends us elsewhere", id="elsewhere"),
 ]
 
 
@@ -216,6 +231,24 @@ def test_what_an_editor_asks_is_written_down_without_a_word_of_it(launcher, tmp_
     assert (record.endpoint, record.outcome) == ("textDocument/inlineCompletion", "shown")
     assert "secret" not in line
     assert client.leave() == 0
+    server.close()
+
+
+def test_a_server_that_is_slow_never_delays_the_newest(launcher):
+    server = LyingServer(*[silent, reply(choice("total"))] * 8)
+    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
+    client.handshake(options={"fill": {**EAGER, "deadline_ms": 3_600_000}})
+    client.open("x = ")
+    for version in range(2, 10):
+        stale = client.complete(0, 4)
+        client.wait_until(lambda num=2 * version - 3: len(server.requests) == num)
+        # nobody says that the stale one is: the next key does
+        client.change(version, {"text": f"x{version} = "})
+        assert [item["insertText"] for item in client.items(client.complete(0, 5))] == ["total"]
+        client.answer(stale)
+    assert server.left.wait(30)
+    assert client.leave() == 0
+    client.check()
     server.close()
 
 

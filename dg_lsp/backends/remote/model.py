@@ -33,6 +33,8 @@ HEARTBEAT = 0.02
 """Seconds after which whoever waits may look around."""
 BACKOFF = 0.05
 """Seconds before the first repeat; twice as long before each further one."""
+FAIR_SECONDS = 0.1
+"""Who has less time than that to say something is not to blame for saying nothing."""
 REFUSAL_SECONDS = 0.5
 """For what a server says beside its refusal."""
 LEAVING_SECONDS = 2.0
@@ -86,6 +88,8 @@ class RemoteModel:
 
     def ask(self, asking: Asking, deadline: float) -> Answers:
         """See `TextModel.ask`."""
+        if time.monotonic() >= deadline:  # a prompt that is only to be decoded, which cannot be asked for
+            return
         if left := self._breaker.seconds_left():
             raise RemoteError(f"{self._where}: {self._breaker.why}; it is asked again in {left:.0f} s")
         call = Call(asking.num_answers)
@@ -121,12 +125,13 @@ class RemoteModel:
 
     async def _answer(self, asking: Asking, call: Call, deadline: float) -> None:
         """Fills the call in; keeps account of what the server is worth."""
+        seconds = deadline - time.monotonic()
         try:
-            async with asyncio.timeout(deadline - time.monotonic()):
+            async with asyncio.timeout(seconds):
                 await self._persist(asking, call, deadline)
         except TimeoutError:
             # what has come by then is an answer; a server that says nothing in time is none
-            if not call.has_begun:
+            if not call.has_begun and seconds >= FAIR_SECONDS:
                 self._breaker.fail("it says nothing within the deadline")
             return
         except RemoteError as error:

@@ -167,3 +167,21 @@ def test_a_soon_enough_wish_is_granted(lie, model_of):
     began = time.monotonic()
     assert ask(model_of(server.url, retries=1)).texts == ("w * h",)
     assert time.monotonic() - began >= 1
+
+
+def test_who_had_no_time_is_not_to_blame(lie, model_of):
+    server = lie(silent)
+    model = model_of(server.url, pause_ms=60_000)
+    for seconds in (-1.0, 0.0, 0.01, 0.01, 0.01):
+        assert [said.texts for said in model.ask(ASKING, time.monotonic() + seconds)][-1:] in ([], [()])
+    server.answers = (GOOD,)
+    assert ask(model).texts == ("w * h",)
+
+
+def test_who_had_time_is(lie, model_of):
+    server = lie(silent)
+    model = model_of(server.url, pause_ms=60_000)
+    for _ in range(3):
+        assert ask(model, seconds=0.2).texts == ()
+    with pytest.raises(RemoteError, match=r"says nothing within the deadline; it is asked again in"):
+        ask(model)
