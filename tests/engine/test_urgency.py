@@ -136,11 +136,12 @@ def test_a_model_that_nobody_wants_is_given_up_and_opened_again(worker_of):
     denoiser = ScriptedDenoiser("x")
     worker = worker_of(denoiser, before=lambda: opened.append(1), idle_seconds=0.01)
     assert worker.submit(ask()).result(TIMEOUT).text == "x"
+    wait_until(lambda: worker.is_asleep)
     wait_until(lambda: denoiser.is_closed)
-    assert worker.is_asleep
+    num_opened = len(opened)  # on a busy machine it may have slept before the first request too
     assert worker.ready.result().spec.name == "scripted"  # what was known of it is known still
     assert worker.submit(ask("file:///b.py")).result(TIMEOUT).text == "x"
-    assert len(opened) == 2
+    assert len(opened) == num_opened + 1
 
 
 def test_one_that_is_kept_is_never_asleep(worker_of):
@@ -150,15 +151,16 @@ def test_one_that_is_kept_is_never_asleep(worker_of):
 
 
 def test_who_cannot_have_it_opened_again_hears_why_and_the_next_one_may(worker_of):
-    troubles = [None, ModelMemoryError("no room"), None]
+    troubles = []
 
     def before():
-        if trouble := troubles.pop(0):
-            raise trouble
+        if troubles:
+            raise troubles.pop()
 
     worker = worker_of(ScriptedDenoiser("x"), before=before, idle_seconds=0.01)
     assert worker.submit(ask()).result(TIMEOUT).text == "x"
     wait_until(lambda: worker.is_asleep)
+    troubles.append(ModelMemoryError("no room"))
     with pytest.raises(ModelMemoryError, match="no room"):
         worker.submit(ask("file:///b.py")).result(TIMEOUT)
     assert worker.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"

@@ -124,9 +124,9 @@ def test_a_model_that_nobody_wants_is_given_up_and_opened_for_the_next_request(s
     denoiser = ScriptedDenoiser("x")
     client = start(denoiser, runtime={"idle_seconds": 0.01})
     assert client.post("/infill", GAP).tree["content"] == "x"
+    wait_until(lambda: client.get("/props").tree["is_sleeping"])
     wait_until(lambda: denoiser.is_closed)
     assert client.get("/health").status == 200
-    assert client.get("/props").tree["is_sleeping"]
     assert client.post("/infill", GAP).tree["content"] == "x"
 
 
