@@ -1,0 +1,104 @@
+"""The crowd of `benchmarks/crowd.py`, small and short: everybody gets their own answer, and it would be seen if not."""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from http_server import Starter
+from workers import TIMEOUT
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.errors import BackendError
+from dg_lsp.http.connection import Connection
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def crowd(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import crowd
+
+    yield crowd
+    del sys.modules["crowd"]
+
+
+@pytest.fixture
+def serve():
+    starter = Starter()
+    yield starter
+    starter.stop()
+
+
+def run(*options):
+    command = [sys.executable, SCRIPTS / "crowd.py", "--json", *options]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=10 * TIMEOUT, check=False)
+    return process.returncode, json.loads(process.stdout)
+
+
+def test_everybody_gets_their_own_answer():
+    code, found = run("--clients", "5", "--seconds", "2")
+    assert code == 0
+    assert found["answers"] > 0
+    assert (found["lost"], found["crossed"], found["changed"], found["unforeseen"]) == (0, 0, 0, {})
+    assert 0 < found["most_inside"] <= 5
+    assert found["inside_after"] == 0
+    assert found["prompts_that_say_their_name"] > 5
+
+
+def test_who_is_too_much_hears_when_to_come_again():
+    code, found = run("--clients", "6", "--seconds", "1", "--waiting", "1")
+    assert code == 0
+    assert found["come_again_share"] > 0
+    assert found["most_inside"] == 1
+
+
+def asked(crowd, serve, denoiser, *, at_once=lambda: None):
+    """What becomes of four clients' requests; `at_once` is called when each of them has asked alone."""
+    people = crowd.Crowd(serve(denoiser).port, 4, 0)
+
+    async def ask():
+        await people.ask_alone()
+        at_once()
+        await people.ask_at_once(0.5)
+
+    asyncio.run(ask())
+    return people.tally
+
+
+def test_an_answer_of_another_clients_prompt_is_seen(crowd, serve):
+    names = ["apple_river", "apple_copper"]
+
+    def fill(prefix, _suffix):
+        return random.choice(names) if "apple" in prefix else "x"
+
+    tally = asked(crowd, serve, ScriptedDenoiser(fill))
+    assert tally.crossed > 0
+    assert tally.changed > 0
+
+
+def test_a_server_that_hangs_up_is_seen(crowd, serve, monkeypatch):
+    def hang_up(self, _data):
+        self.transport.abort()
+
+    tally = asked(
+        crowd,
+        serve,
+        ScriptedDenoiser("x"),
+        at_once=lambda: monkeypatch.setattr(Connection, "data_received", hang_up),
+    )
+    assert 4 <= tally.lost < 100
+    assert not tally.statuses
+
+
+def test_an_answer_that_there_should_not_be_is_seen(crowd, serve):
+    def fail(*_args, **_more):
+        raise BackendError("the graph failed; lower gpu_layers")
+
+    denoiser = ScriptedDenoiser("x")
+    tally = asked(crowd, serve, denoiser, at_once=lambda: setattr(denoiser, "predict", fail))
+    assert any(said.startswith("500 ") for said in tally.unforeseen)
