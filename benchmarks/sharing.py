@@ -2,17 +2,21 @@
 
     python benchmarks/sharing.py [--editors 2] [--trips 1000]
 
-Prints resident memory of all processes, and how long a request takes that the model has nothing to do with.
+Prints the memory of all processes, and how long a request takes that the model has nothing to do with. Resident memory
+counts a page that several processes have for each of them; where the system says it (Linux), the proportional share
+counts it once, which is what the processes cost together.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +82,28 @@ def milliseconds(editor: Editor, trips: int) -> float:
     return statistics.median(times)
 
 
-def mebibytes(pid: int) -> float:
-    """Resident."""
-    return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of processes, in MiB."""
+
+    resident: float
+    proportional: float
+    """Not a number where the system does not say it."""
+
+    def __add__(self, other: "Memory") -> "Memory":
+        return Memory(self.resident + other.resident, self.proportional + other.proportional)
+
+    def row(self, name: str, whole: "Memory") -> str:
+        """A line of the table, with what part of another one it is."""
+        shares = f"{self.resident / whole.resident:6.2f} {self.proportional / whole.proportional:6.2f}"
+        return f"{name:28} {self.resident:8.1f} {self.proportional:8.1f}   {shares}"
+
+
+def memory(pid: int) -> Memory:
+    """What a process has now."""
+    process = psutil.Process(pid)
+    proportional = getattr(process.memory_full_info(), "pss", math.nan)
+    return Memory(process.memory_info().rss / (1 << 20), proportional / (1 << 20))
 
 
 def main() -> None:
@@ -92,15 +115,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DG_LSP_DAEMON_DIR"] = folder
         own = Editor("never")
-        alone = mebibytes(own.process.pid)
+        alone = memory(own.process.pid)  # nobody else has its pages yet
+        own.leave()
         editors = [Editor("start") for _ in range(asked.editors)]
-        daemon = mebibytes(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
-        relays = [mebibytes(editor.process.pid) for editor in editors]
-        together = daemon + sum(relays)
-        print(f"a server of its own       {alone:6.1f} MiB")
-        print(f"daemon                    {daemon:6.1f} MiB")
-        print(f"each editor's relay       {statistics.mean(relays):6.1f} MiB")
-        print(f"{asked.editors} editors and the daemon  {together:6.1f} MiB, {together / alone:.2f} times one server")
+        daemon = memory(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
+        relays = [memory(editor.process.pid) for editor in editors]
+        print(f"{'MiB':28} {'resident':>8} {'share':>8}   {'of a server of its own':>13}")
+        print(alone.row("a server of its own", alone))
+        print(daemon.row("daemon", alone))
+        for relay in relays:
+            print(relay.row("an editor's relay", alone))
+        print(sum(relays, daemon).row(f"daemon and {asked.editors} editors", alone))
+        own = Editor("never")
         for name, editor in (("its own server", own), ("the daemon", editors[0])) * 2:
             print(f"a request without the model, {name:15} {milliseconds(editor, asked.trips):.3f} ms")
         for editor in (own, *editors):

@@ -18,6 +18,13 @@ HERE = Path(__file__).parent / "e2e"
 TIMEOUT = 60
 PATIENT = {"fill": {"deadline_ms": 60_000, "patience_ms": 0, "type_through": False}}
 
+RELAY = """
+import sys, dg_lsp
+dg_lsp.__version__ = "{}"
+from dg_lsp.daemon.relay import main
+sys.exit(main())
+"""
+
 
 def wait_until(is_so):
     end = time.monotonic() + TIMEOUT
@@ -70,15 +77,16 @@ class Shared:
         steps = {"DG_TEST_STEPS": str(self.launcher.steps_path), "PYTHONPATH": str(HERE.parents[1])}
         return {**os.environ, **steps, **self.env}
 
-    def edit(self, scenario="fill", *, starts=False, settings=None, over=None):
-        """An editor's relay."""
+    def edit(self, scenario="fill", *, starts=False, settings=None, over=None, version=None):
+        """An editor's relay, of another version than what lies on the disk by now."""
         ways = {
             "folder": str(self.place.folder),
             "hello": {"settings": settings or {}, "over": over or {}},
             "starter": self.command("scripted_daemon.py", scenario, "apart") if starts else [],
             "child": self.command("scripted_daemon.py", scenario, "own"),
         }
-        return self.launcher.launch([sys.executable, "-m", "dg_lsp.daemon.relay", json.dumps(ways)], **self.env)
+        how = ["-m", "dg_lsp.daemon.relay"] if version is None else ["-c", RELAY.format(version)]
+        return self.launcher.launch([sys.executable, *how, json.dumps(ways)], **self.env)
 
     @property
     def pid(self):

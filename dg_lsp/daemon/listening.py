@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -22,7 +22,6 @@ from dg_lsp.daemon.deaths import Death, Deaths
 from dg_lsp.daemon.place import Place, Record
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.daemon.session import Refusal, answer, hello_of, run_session
-from dg_lsp.daemon.web import Web
 from dg_lsp.daemon.working import Working
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.share import Share
@@ -30,9 +29,12 @@ from dg_lsp.errors import UsageError
 from dg_lsp.server.app import quieten
 from dg_lsp.settings import Settings
 
+if TYPE_CHECKING:  # only a daemon that serves HTTP loads what that needs
+    from dg_lsp.daemon.web import Web
+
 MAX_CONNECTIONS = 64
 _TICK = 1.0
-OpenWeb = Callable[[Callable[[Settings], Share]], Web | None]
+OpenWeb = Callable[[Callable[[Settings], Share]], "Web | None"]
 """Binds an address for HTTP, given what takes a part in a model; None where it may not, and that is no harm."""
 _LEAVING_SECONDS = 5.0
 

@@ -2,16 +2,24 @@
 
 import json
 import os
+import re
+import socket
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from dg_lsp import __version__
 from dg_lsp.cli import handing
 from dg_lsp.cli.handing import relay_command
+from dg_lsp.cli.web import WebOptions, opener_of
+from dg_lsp.daemon.calling import ask
+from dg_lsp.daemon.deaths import Deaths
 from dg_lsp.daemon.listening import Daemon
 from dg_lsp.daemon.place import Place, Record
+from dg_lsp.errors import SettingsError, UsageError
 from dg_lsp.reading import parse_settings
 from dg_lsp.server import app as server
 
@@ -70,6 +78,69 @@ def test_status_and_stop(dg_lsp, running):
     outcome = dg_lsp("daemon", "stop")
     assert (outcome.code, outcome.err) == (0, "stopped\n")
     assert dg_lsp("daemon", "status").code == 1
+
+
+def test_status_says_what_died_of_what(dg_lsp, running):
+    Deaths(Place.of_user().folder).note("Aborted", ["mine"])
+    [death] = dg_lsp("daemon", "status", "--json").json["deaths"]
+    assert (death["how"], death["models"]) == ("Aborted", ["mine"])
+    assert re.search(r"one died \d s ago \(Aborted\), at work: mine", dg_lsp("daemon", "status").out)
+    dg_lsp("daemon", "start")  # a person has it tried again
+    assert dg_lsp("daemon", "status", "--json").json["deaths"] == []
+
+
+def http_of(text, tree=None, *, is_lenient=True, **options):
+    options = WebOptions(text, options.get("key_file"), (), ())
+    return opener_of(options, parse_settings({"daemon": tree or {}}), is_lenient=is_lenient)
+
+
+def test_http_is_where_the_command_line_or_the_settings_say():
+    assert http_of(None) is None
+    for opened in (http_of("127.0.0.1:0"), http_of(None, {"http": "localhost:0"})):
+        web = opened(lambda _: None)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", web.url)
+        web._listening._socket.close()
+
+
+def test_the_settings_open_nothing_to_other_machines(monkeypatch):
+    monkeypatch.setenv("DG_LSP_API_KEY", "key")
+    with pytest.raises(SettingsError, match="daemon start --http"):
+        http_of(None, {"http": "0.0.0.0:0"})
+    web = http_of("0.0.0.0:0")(lambda _: None)
+    web._listening._socket.close()
+    monkeypatch.delenv("DG_LSP_API_KEY")
+    with pytest.raises(UsageError, match="api-key-file"):
+        http_of("0.0.0.0:0")(lambda _: None)
+
+
+def test_editors_are_served_where_the_address_for_http_is_taken(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert http_of(None, {"http": address})(lambda _: None) is None
+        assert "no HTTP: cannot listen" in capsys.readouterr().err
+        for opened in (http_of(address), http_of(None, {"http": address}, is_lenient=False)):
+            with pytest.raises(UsageError, match="cannot listen"):
+                opened(lambda _: None)
+
+
+def test_a_daemon_of_ones_own_with_http_over_tcp(dg_lsp, monkeypatch):
+    """As a person starts it, in the foreground of a thread."""
+    Path("dg-lsp.toml").write_text('[daemon]\ntransport = "tcp"\nhttp = "127.0.0.1:0"\n')
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(dg_lsp("daemon", "start", "--foreground").code))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    thread.start()
+    place = Place.of_user()
+    end = time.monotonic() + TIMEOUT
+    while (record := place.read()) is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    facts = ask(record, "status")
+    assert (record.path, record.host) == ("", "127.0.0.1")
+    assert facts["http"].startswith("http://127.0.0.1:")
+    ask(record, "stop")
+    thread.join(TIMEOUT)
+    assert outcomes == [0]
 
 
 def test_stop_takes_away_what_a_killed_one_left(dg_lsp):
@@ -134,7 +205,16 @@ def test_a_relay_tells_where_a_model_is_from_anywhere(tmp_path):
     assert json.loads(known[3])["hello"]["settings"]["model"] == "dg-mini"
 
 
-@pytest.mark.parametrize("arguments", [["start", "--tcp", "-1"], ["start", "--idle", "0"], ["nonsense"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["start", "--tcp", "-1"],
+        ["start", "--idle", "0"],
+        ["start", "--http", "8012"],
+        ["start", "--http", "127.0.0.1:8012", "--api-key-file", "nowhere"],
+        ["nonsense"],
+    ],
+)
 def test_wrong_use(dg_lsp, arguments):
     outcome = dg_lsp("daemon", *arguments)
     assert outcome.code == 2

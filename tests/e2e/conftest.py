@@ -238,9 +238,11 @@ def start(launcher):
 
 
 @pytest.fixture
-def shared(launcher, tmp_path):
-    """A place for one daemon."""
+def shared(request, launcher, tmp_path):
+    """A place for one daemon; as `tcp` without Unix sockets and without fork, as on Windows."""
     shared = Shared(launcher, tmp_path / "place")
+    if getattr(request, "param", "socket") == "tcp":
+        shared.env |= {"DG_TEST_PORT": "0", "DG_TEST_FORKLESS": "1"}
     yield shared
     shared.end()
 

@@ -2,9 +2,10 @@
 
 With `apart` it is started as `dg-lsp daemon start --linger` starts one, with `own` it is no daemon but serves one
 editor over standard input and output. Environment: as of `scripted_server.py`; DG_TEST_IDLE is how many seconds it
-lingers, DG_TEST_VERSION which version it is, DG_TEST_PORT has it listen on TCP, DG_TEST_DEAF has it start as where
-nothing can fork. DG_TEST_ABORT is a file whose presence has the process end by a signal, SIGABRT or the one whose
-number it holds: at the next denoising step, or with `open` when a model is opened; once, unless it says `always`.
+lingers, DG_TEST_VERSION which version it is, DG_TEST_PORT has it listen on TCP, DG_TEST_HTTP serve HTTP on that port,
+DG_TEST_FORKLESS has it start as where nothing can fork. DG_TEST_ABORT is a file whose presence has the process end by
+a signal, SIGABRT or the one whose number it holds: at the next denoising step, or with `open` when a model is opened;
+once, unless it says `always`.
 """
 
 import os
@@ -23,6 +24,7 @@ from scripted_server import UNHURRIED, open_engine
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.daemon.place import Place
 from dg_lsp.daemon.starting import start_apart, start_program
+from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import DaemonRunsError
 
 
@@ -48,7 +50,22 @@ plain_predict, ScriptedDenoiser.predict = ScriptedDenoiser.predict, predict
 
 def opened(settings):
     end(is_opening=True)
-    return open_engine(settings)
+    if sys.argv[1] != "chat":
+        return open_engine(settings)
+    sys.path.append(str(Path(__file__).parents[1]))
+    from chatty import chatty
+
+    denoiser = chatty("an answer")
+    return Engine(denoiser, denoiser.tokenizer, settings.fill)
+
+
+def open_web(share):
+    from dg_lsp.daemon.web import Web
+    from dg_lsp.http.gate import Rules
+    from dg_lsp.http.listening import Address
+
+    port = os.environ.get("DG_TEST_HTTP")
+    return port and Web(Address(port=int(port)), share, UNHURRIED, Rules())
 
 
 def work(on_ready):
@@ -56,7 +73,7 @@ def work(on_ready):
 
     idle, port = float(os.environ.get("DG_TEST_IDLE", "60")), os.environ.get("DG_TEST_PORT")
     how = {"idle_seconds": idle, "is_lingering": True, "port": port and int(port)}
-    return Daemon(Place.of_user(), opened, **how).run(on_ready)
+    return Daemon(Place.of_user(), opened, **how, open_web=open_web).run(on_ready)
 
 
 if __name__ == "__main__":
@@ -68,7 +85,7 @@ if __name__ == "__main__":
             sys.exit(serve_stdio(opened, UNHURRIED))
         elif "apart" not in sys.argv:
             work(lambda: None)
-        elif "DG_TEST_DEAF" in os.environ:
+        elif "DG_TEST_FORKLESS" in os.environ:
             place.make()
             start_program([sys.executable, *sys.argv[:2]], place)
         else:

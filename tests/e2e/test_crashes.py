@@ -1,17 +1,21 @@
 """Models that end their process: real signals, in the middle of what a model does, once or each time."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
 import pytest
+from http_server import Client
 from shared_daemon import TIMEOUT, begin, wait_until
 
 from dg_lsp.daemon.deaths import MAX_DEATHS
 
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 NAMED = {"editorInfo": {"name": "an editor", "version": "1"}}
 
 
@@ -54,6 +58,24 @@ def test_a_signal_takes_no_editor_along(shared, flag):
     assert "other" not in log
     assert client.leave() == 0
     client.check()
+
+
+def test_a_chat_over_http_is_cut_off_and_asked_again(shared, flag):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    shared.env["DG_TEST_HTTP"] = str(port)
+    editor = begin(shared.edit("chat", starts=True))
+    editor.wait_log("ready after")
+    client = Client(port).wait_ready()
+    flag.touch()
+    with pytest.raises((ConnectionError, HTTPException)):
+        client.post("/v1/chat/completions", CHAT)
+    editor.wait_log("a server has taken over")
+    [choice] = client.wait_ready().post("/v1/chat/completions", CHAT).tree["choices"]
+    assert choice["message"]["content"] == "an answer"
+    assert shared.status()["deaths"][0]["models"] == ["dg-mini"]
+    wait_until(lambda: [one["sessions"] for one in shared.status()["models"]] == [2])
+    assert editor.leave() == 0
 
 
 def num_successors(client):

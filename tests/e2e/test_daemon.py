@@ -12,6 +12,7 @@ from shared_daemon import PATIENT, TIMEOUT, begin, is_gone, wait_until
 
 LEFT = ("deaths", "lock", "log", "starting")
 """What a daemon that died may leave: nothing that leads anybody to it."""
+WAYS = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
 
 
 def seen_by(client, line=0, character=0):
@@ -20,6 +21,7 @@ def seen_by(client, line=0, character=0):
     return json.loads(item["insertText"])
 
 
+@WAYS
 def test_two_editors_have_one_model_and_do_not_cancel_each_other(shared, steps):
     shared.start("slow")
     one, other = begin(shared.edit(), "s"), begin(shared.edit(), "s")
@@ -48,6 +50,7 @@ def test_each_editor_has_settings_of_its_own(shared):
         assert [seen_by(client)["settings"] for client in clients] == [5000, 7000]
 
 
+@WAYS
 def test_a_daemon_killed_in_the_middle_of_a_request_is_started_again(shared, steps):
     """The request is answered with nothing, the next one is filled, and nothing is left behind in the end."""
     shared.env["DG_TEST_IDLE"] = "5"  # a relay has to get there before
@@ -81,6 +84,7 @@ def test_an_engine_that_aborts_takes_no_editor_along(shared):
     assert client.items(client.complete(0, 8))
 
 
+@WAYS
 def test_another_server_takes_over_where_a_session_was(shared):
     """All that was opened, closed and changed, in the units that were agreed on."""
     shared.start("echo")
