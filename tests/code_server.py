@@ -65,6 +65,7 @@ class CodeServer:
             **os.environ,
             "PATH": path,
             "HOME": str(folder),
+            "DG_LSP_DAEMON_DIR": str(folder / "no-daemon"),  # not what the person who runs this has started
             "SHELL": "/bin/sh",
             "EXTENSIONS_GALLERY": json.dumps(NOWHERE),
         }
@@ -171,15 +172,15 @@ class Window:
         return "".join(self.texts(self.GHOST))
 
     def until_ghost(self):
-        """The grey text, once it is there and no newer answer takes its place."""
-        seen = [""]
+        """The grey text, once it is there and no newer answer is to take its place."""
+        seen = [None, None]
 
         def has_settled():
-            seen.append(self.ghost)
-            return seen[-1] and seen[-1] == seen[-2]
+            seen.append((self.ghost, self.status_label))
+            return seen[-1][0] and "thinking" not in seen[-1][1] and seen[-1] == seen[-2] == seen[-3]
 
         until(has_settled, lambda: f"no ghost text; the status bar says {self.status!r}", pause=0.3)
-        return seen[-1]
+        return seen[-1][0]
 
     def until_saved(self, text):
         """Saves, and waits until a file says what it should."""
@@ -199,6 +200,18 @@ class Window:
 
     def press(self, key, code, **held):
         self.browser.press(key, code, **held)
+
+    def press_for(self, script, complaint, key, code, **held):
+        """Presses until an expression is true: the focus, when it comes back late, closes what was just opened."""
+
+        def is_there():
+            self.press(key, code, **held)
+            end = time.monotonic() + 5
+            while not (is_so := self.run(f"!!({script})")) and time.monotonic() < end:
+                time.sleep(0.05)
+            return is_so
+
+        until(is_there, complaint)
 
     def type(self, text):
         """Key by key; what is no key of a keyboard comes as an input method would put it in."""
@@ -251,8 +264,8 @@ class Window:
 
     def command(self, title):
         """Through the palette."""
-        self.press("F1", 112)
-        self.until("document.querySelector('.quick-input-widget input') === document.activeElement", "no palette")
+        is_open = "document.querySelector('.quick-input-widget input') === document.activeElement"
+        self.press_for(is_open, "no palette", "F1", 112)
         self.browser.call("Input.insertText", text=title)
         self.until_text(".quick-input-list .monaco-list-row.focused", title.split(": ")[-1])
         self.press("Enter", 13, text="\r")

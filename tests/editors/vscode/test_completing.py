@@ -22,6 +22,7 @@ def test_what_is_typed_is_completed_and_saved(open_window, take_picture):
     window.type("    return ")
     ghost = window.until_ghost()
     take_picture(window, "vscode-completion.png")
+    window.until_status(" ms")
     assert re.search(r"dg-mini \d+ ms$", window.status)
     window.press("Tab", 9)
     window.until_saved(f"{WORDS}    return {ghost}")
@@ -62,7 +63,9 @@ def test_the_model_is_seen_at_work(open_window, take_picture):
     window = open_window(WORDS, settings={"dg-lsp.fill.plan": "canvas"})
     window.command("dg-lsp: Show Denoising")
     frame = "document.querySelector('iframe.webview')?.contentDocument?.querySelector('iframe')?.contentDocument"
-    window.until(f"{frame}?.querySelector('#hint')", "no view came up")
+    # what is sent before its script has come is drawn by nobody
+    is_there = f"{frame}?.querySelector('#hint') && {frame}.readyState === 'complete'"
+    window.until(f"document.querySelector('iframe.webview') && {is_there}", "no view came up")
     window.command("View: Focus First Editor Group")
     window.to_end()
     window.type("    return ")

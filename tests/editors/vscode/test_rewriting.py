@@ -54,7 +54,8 @@ def test_a_rewrite_that_is_discarded_leaves_everything_as_it_was(window):
 
 
 def test_a_code_action_asks_for_words_too(window):
-    window.press(".", 190, ctrl=True)
+    row = "document.querySelector('.action-widget .monaco-list-row')"
+    window.press_for(row, "no actions", ".", 190, ctrl=True)
     window.click_text(".action-widget .monaco-list-row", "Rewrite selection…")
     window.answer("double it")
     until_preview(window, "double it")
@@ -80,3 +81,4 @@ def test_what_cannot_be_done_is_said(window):
     window.press("Home", 36)
     window.command("dg-lsp: Fill the Hole Here")
     window.until_text(".notification-list-item-message", "select some code")
+    window.command("Notifications: Clear All Notifications")
