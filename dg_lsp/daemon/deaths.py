@@ -43,8 +43,8 @@ class Deaths:
         kept = [*self.recent(), Death(time.time(), how, tuple(models))][-_KEPT:]
         beside = self._path.with_suffix(".new")
         with suppress(OSError):  # a full disk keeps nobody from having a model
+            beside.touch(0o600)
             beside.write_text(json.dumps([asdict(one) for one in kept]), encoding="utf-8")
-            beside.chmod(0o600)
             beside.replace(self._path)
 
     def recent(self) -> list[Death]:

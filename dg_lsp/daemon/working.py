@@ -72,5 +72,6 @@ class Working:
     def _write(self) -> None:
         beside = self._work.with_suffix(".new")
         with suppress(OSError):  # a full disk keeps nobody from having a model
+            beside.touch(0o600)
             beside.write_text(json.dumps([*self._busy]), encoding="utf-8")
             beside.replace(self._work)
