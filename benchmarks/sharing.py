@@ -1,6 +1,6 @@
 """What several editors on one daemon cost, beside a server of an editor's own, with the bundled model.
 
-    python benchmarks/sharing.py [--editors 2] [--trips 1000]
+    python benchmarks/sharing.py [--editors 2] [--trips 1000] [--http]
 
 Prints the memory of all processes, and how long a request takes that the model has nothing to do with. Resident memory
 counts a page that several processes have for each of them; where the system says it (Linux), the proportional share
@@ -111,12 +111,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--editors", type=int, default=2)
     parser.add_argument("--trips", type=int, default=1000)
+    parser.add_argument("--http", action="store_true", help="the daemon serves HTTP as well")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DG_LSP_DAEMON_DIR"] = folder
         own = Editor("never")
         alone = memory(own.process.pid)  # nobody else has its pages yet
         own.leave()
+        if asked.http:
+            command = [sys.executable, "-m", "dg_lsp", "daemon", "start", "--http", "127.0.0.1:0"]
+            subprocess.run(command, check=True)
         editors = [Editor("start") for _ in range(asked.editors)]
         daemon = memory(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
         relays = [memory(editor.process.pid) for editor in editors]

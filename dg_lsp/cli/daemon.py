@@ -70,12 +70,15 @@ def start(
         if foreground:
             return work(lambda: _say(place, "listens"))
         _start(work, place, is_tried_again=not linger)
+        what = "listens"
     except DaemonRunsError:
-        _say(place, "runs already")
-    else:
-        _say(place, "listens")
-        if url := _status().get("http"):
-            typer.echo(f"dg-lsp: HTTP at {url}", err=True)
+        what = "runs already"
+    _say(place, what)
+    url = _status().get("http") if web.address or settings.daemon.http else None
+    if url:
+        typer.echo(f"dg-lsp: HTTP at {url}", err=True)
+    elif web.address:
+        raise DaemonError(f"the daemon {what} and serves no HTTP: run dg-lsp daemon stop, then this again")
     return 0
 
 

@@ -72,10 +72,13 @@ class Daemon:
         self._began = self._last_left = time.monotonic()
         self._is_stopping = threading.Event()
         self._bury()
+        self._web: Web | None = None
         try:
             self._web = open_web(self._pool.share) if open_web is not None else None
             self._listener = listener(place, port)
         except UsageError:
+            if self._web is not None:
+                self._web.stop()
             self._lock.release()
             raise
         self._ear, self._bell = socket.socketpair()

@@ -40,6 +40,8 @@ class Web:
         self._listening.stop()
         if self._thread.is_alive():
             self._thread.join(_LEAVING_SECONDS)
+        else:
+            self._listening.close()
 
     def idle_seconds(self) -> float:
         """Since somebody last asked for anything, as far as whoever calls this now and then has seen."""

@@ -107,6 +107,10 @@ class Listening:
         if self._server is not None:
             self._server.should_exit = True
 
+    def close(self) -> None:
+        """Gives the address back that `run` was never to serve on."""
+        self._socket.close()
+
     def activity(self) -> tuple[int, bool]:
         """How many requests were answered so far, and whether some are not yet; from any thread."""
         service = self._service

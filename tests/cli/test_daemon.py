@@ -75,6 +75,9 @@ def test_status_and_stop(dg_lsp, running):
     again = dg_lsp("daemon", "start")
     assert (again.code, again.out) == (0, "")
     assert "runs already" in again.err
+    outcome = dg_lsp("daemon", "start", "--http", "127.0.0.1:0")
+    assert outcome.code == 2
+    assert "serves no HTTP: run dg-lsp daemon stop" in outcome.err
     outcome = dg_lsp("daemon", "stop")
     assert (outcome.code, outcome.err) == (0, "stopped\n")
     assert dg_lsp("daemon", "status").code == 1
@@ -99,7 +102,7 @@ def test_http_is_where_the_command_line_or_the_settings_say():
     for opened in (http_of("127.0.0.1:0"), http_of(None, {"http": "localhost:0"})):
         web = opened(lambda _: None)
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", web.url)
-        web._listening._socket.close()
+        web.stop()
 
 
 def test_the_settings_open_nothing_to_other_machines(monkeypatch):
@@ -107,7 +110,7 @@ def test_the_settings_open_nothing_to_other_machines(monkeypatch):
     with pytest.raises(SettingsError, match="daemon start --http"):
         http_of(None, {"http": "0.0.0.0:0"})
     web = http_of("0.0.0.0:0")(lambda _: None)
-    web._listening._socket.close()
+    web.stop()
     monkeypatch.delenv("DG_LSP_API_KEY")
     with pytest.raises(UsageError, match="api-key-file"):
         http_of("0.0.0.0:0")(lambda _: None)

@@ -1,5 +1,6 @@
 """HTTP from a daemon's models: one model for an editor and for HTTP clients."""
 
+import socket
 import threading
 import time
 
@@ -9,7 +10,7 @@ from workers import TIMEOUT, ask
 
 from dg_lsp.daemon.calling import ask as ask_daemon
 from dg_lsp.daemon.web import Web
-from dg_lsp.errors import ModelNotFoundError, UsageError
+from dg_lsp.errors import DaemonError, ModelNotFoundError, UsageError
 from dg_lsp.http import listening as listening_module
 from dg_lsp.http.gate import Rules
 from dg_lsp.http.listening import Address
@@ -74,6 +75,19 @@ def test_the_same_rules_as_of_serve(serve):
 def test_it_is_open_to_nobody_without_a_key(place, scripts, start):
     with pytest.raises(UsageError, match="api-key-file"):
         start(open_web=lambda share: Web(Address("0.0.0.0", 0), share, PATIENT, Rules()))
+    start()  # the lock was given back
+
+
+def test_where_editors_cannot_reach_it_nobody_can(start):
+    opened = []
+
+    def open_web(share):
+        opened.append(Web(Address(port=0), share, PATIENT, Rules()))
+        return opened[-1]
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(DaemonError, match="cannot listen"):
+        start(port=taken.getsockname()[1], open_web=open_web)
+    assert opened[0]._listening._socket.fileno() == -1
     start()  # the lock was given back
 
 
