@@ -84,7 +84,7 @@ def test_the_readmes_commands_and_options_exist(dg_lsp_help):
         for command, rest in re.findall(r"(?:^|[ /`])dg-lsp ([a-z]+)\b([^\n`#]*)", page.read_text(encoding="utf-8")):
             if command in ("is", "fills", "completes", "does", "runs", "again", "with", "reads"):
                 continue
-            inner = re.match(r" ([a-z-]+)\b", rest) if command in ("bench", "models") else None
+            inner = re.match(r" ([a-z-]+)\b", rest) if command in ("bench", "models", "daemon") else None
             known = dg_lsp_help(command, *(inner.groups() if inner else ()))
             for option in re.findall(r"--[a-z-]+", rest):
                 assert option in known, f"{page.name}: dg-lsp {command} has no {option}"
