@@ -29,7 +29,7 @@ class RuntimeSettings:
     gpu_layers: int = field(default=-1, validator=validators.ge(-1))
     """Layers on the GPU where there is one; -1 is all of them, 0 keeps the model on the CPU."""
     context_length: int = field(default=0, validator=validators.ge(0))
-    """Tokens of the KV cache, shared by all slots; 0 lets the model's own prompt length decide."""
+    """Tokens of the KV cache, shared by all slots and made at once; 0 begins small and grows with the prompts."""
     num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
     """Prompts (documents) kept in the KV cache at a time."""
     cache: str = field(default="auto", validator=validators.in_(CACHES))

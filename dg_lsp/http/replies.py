@@ -112,6 +112,13 @@ SCHEMAS: dict[str, Schema] = {
         build_info=WORDS,
     ),
     "Slots": array(said(id=COUNT, n_ctx=COUNT, is_processing=YES_OR_NO)),
-    "Memory": said(resident_bytes=_BYTES, peak_bytes=_BYTES),
+    "Memory": said(
+        resident_bytes=_BYTES,
+        peak_bytes=_BYTES,
+        free_bytes=COUNT,
+        weights_bytes=COUNT,
+        cache=said(bytes=COUNT, tokens=COUNT, tokens_used=COUNT, tokens_at_most=COUNT),
+        devices=array(said(name=WORDS, free_bytes=_BYTES, total_bytes=_BYTES)),
+    ),
     "Document": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
 }

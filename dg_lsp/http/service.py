@@ -82,9 +82,9 @@ class Service:
         return self._runs.num_shared
 
     @property
-    def is_asleep(self) -> bool:
-        """The model was given up for want of work; the next request has it opened again."""
-        return self._worker.is_asleep
+    def worker(self) -> Worker | Share:
+        """To be looked at."""
+        return self._worker
 
     async def opened(self) -> Engine:
         """The engine, waited for.

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from dg_lsp import __version__
 from dg_lsp.http.service import Service
 from dg_lsp.http.wire import answer
+from dg_lsp.machine import system_free
 from dg_lsp.metrics.prometheus import CONTENT_TYPE
 
 
@@ -51,7 +52,7 @@ async def props(request: Request) -> Response:
             },
             "total_slots": settings.runtime.num_slots,
             "model_alias": spec.name,
-            "is_sleeping": service.is_asleep,
+            "is_sleeping": service.worker.is_asleep,
             "build_info": f"dg-lsp {__version__}",
         }
     )
@@ -70,10 +71,32 @@ async def slots(request: Request) -> Response:
 
 
 async def memory(request: Request) -> Response:
-    """Bytes that this process holds, and the most it has held; null where the system does not say."""
+    """Bytes that this process holds, and the most it has held, and what of that is the model's.
+
+    null where the system does not say.
+    """
     service: Service = request.app.state.service
     service.engine()
-    return answer({"resident_bytes": _resident(), "peak_bytes": _peak()})
+    model = service.worker.footprint
+    cache = {
+        "bytes": model.cache_bytes,
+        "tokens": model.cache_cells,
+        "tokens_used": model.cache_used,
+        "tokens_at_most": model.cache_limit,
+    }
+    return answer(
+        {
+            "resident_bytes": _resident(),
+            "peak_bytes": _peak(),
+            "free_bytes": system_free(),
+            "weights_bytes": model.weights_bytes,
+            "cache": cache,
+            "devices": [
+                {"name": device.name, "free_bytes": device.free or None, "total_bytes": device.total or None}
+                for device in model.devices
+            ],
+        }
+    )
 
 
 async def metrics(request: Request) -> Response:

@@ -1,6 +1,9 @@
 """What the server says of itself."""
 
+import time
+
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 
 
 def test_the_model_is_listed(module_client):
@@ -35,9 +38,46 @@ def test_a_slot_works_while_the_model_does(start, gated):
 
 
 def test_memory(module_client):
+    module_client.post("/infill", {"input_prefix": "a = "})
     memory = module_client.get("/memory").tree
-    assert list(memory) == ["resident_bytes", "peak_bytes"]
-    assert all(value is None or value > 10_000_000 for value in memory.values())
+    assert list(memory) == ["resident_bytes", "peak_bytes", "free_bytes", "weights_bytes", "cache", "devices"]
+    assert all(memory[name] is None or memory[name] > 10_000_000 for name in ("resident_bytes", "peak_bytes"))
+    assert memory["free_bytes"] > 10_000_000
+    cache = memory["cache"]
+    assert 0 < cache["tokens_used"] <= cache["tokens"] <= cache["tokens_at_most"]
+    assert cache["bytes"] > 0
+    assert memory["devices"] == []
+
+
+class OnDevice(ScriptedDenoiser):
+    """Says that it is on a GPU."""
+
+    @property
+    def footprint(self):
+        cards = (DeviceMemory("RTX", 3, 10), DeviceMemory("silent", 0, 0))
+        return Footprint(weights_bytes=7, cache_bytes=5, cache_cells=4, cache_limit=9, cache_used=2, devices=cards)
+
+
+def test_memory_of_devices(start):
+    memory = start(OnDevice("x")).get("/memory").tree
+    assert memory["weights_bytes"] == 7
+    assert memory["cache"] == {"bytes": 5, "tokens": 4, "tokens_used": 2, "tokens_at_most": 9}
+    assert memory["devices"] == [
+        {"name": "RTX", "free_bytes": 3, "total_bytes": 10},
+        {"name": "silent", "free_bytes": None, "total_bytes": None},
+    ]
+
+
+def test_a_model_that_was_given_up_holds_nothing(start):
+    denoiser = OnDevice("x")
+    client = start(denoiser, runtime={"idle_seconds": 0.05})
+    end = time.monotonic() + 30
+    while client.get("/memory").tree["weights_bytes"]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    memory = client.get("/memory").tree
+    assert memory["cache"]["bytes"] == 0
+    assert memory["devices"] == []
 
 
 def test_metrics_count_requests_fills_and_steps(start):
