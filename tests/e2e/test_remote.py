@@ -150,6 +150,16 @@ def test_a_chat_goes_through_word_by_word(start):
     server.close()
 
 
+def test_half_a_character_is_made_one_that_can_be_sent(start):
+    said = {"choices": [{"index": 0, "delta": {"content": "a\ud800b"}, "finish_reason": "stop"}]}
+    server = LyingServer(events(json.dumps(said), "[DONE]"))
+    client = start(open_engine=loading.open_engine, **remote_to(server.url, api="chat"))
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    assert client.post("/v1/chat/completions", body).tree["choices"][0]["message"]["content"] == "a?b"
+    assert client.post("/v1/chat/completions", {**body, "stream": True}).events[-1] == "[DONE]"
+    server.close()
+
+
 def test_a_server_behind_a_server_that_is_gone_is_503(start):
     server = LyingServer(b"")
     client = start(open_engine=loading.open_engine, **remote_to(server.url))

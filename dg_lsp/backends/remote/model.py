@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from dg_lsp.backends.remote.call import Call
 from dg_lsp.backends.remote.dialects import SPREAD, dialect_of
 from dg_lsp.backends.remote.key import Key, key_of
-from dg_lsp.backends.remote.reading import beginning, most_bytes, read
+from dg_lsp.backends.remote.reading import beginning, most_bytes, printable, read
 from dg_lsp.backends.remote.refusal import Refused, of_connection, of_status
 from dg_lsp.backends.remote.trouble import Breaker, RetryBudget
 from dg_lsp.context.asking import Answers, Asking
@@ -168,7 +168,7 @@ class RemoteModel:
                     raise RemoteError("it compresses an answer that must not be compressed")
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
                 limit = most_bytes((asking.max_tokens + 64) * asking.num_answers)
-                await read(response.aiter_raw(), _printable(kind), self._dialect, call, limit)
+                await read(response.aiter_raw(), printable(kind)[:60], self._dialect, call, limit)
             if not call.has_begun:
                 raise Refused("it ends without an answer", is_passing=True)
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError, OSError) as error:
@@ -236,7 +236,3 @@ def _trust(settings: RemoteSettings) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=str(Path(settings.ca_file).expanduser()))
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(f"remote.ca_file {settings.ca_file} holds no certificates that can be read") from error
-
-
-def _printable(kind: str) -> str:
-    return "".join(char for char in kind if char.isprintable())[:60]

@@ -15,12 +15,18 @@ _PER_TOKEN = 2048
 _SPARE = 1 << 16
 """Bytes that an answer may have: events repeat names and ids around each token."""
 _REFUSAL_BYTES = 4096
+_NAME_LENGTH = 120
 DONE = b"[DONE]"
 
 
 def most_bytes(num_tokens: int) -> int:
     """Of an answer of so many tokens."""
     return _SPARE + _PER_TOKEN * num_tokens
+
+
+def printable(text: str) -> str:
+    """What a server calls something, without what a terminal would obey or no encoding takes."""
+    return "".join(char for char in text if char.isprintable())
 
 
 async def read(chunks: AsyncIterator[bytes], kind: str, dialect: Dialect, call: Call, limit: int) -> None:
@@ -93,4 +99,4 @@ def _take(tree: Any, dialect: Dialect, call: Call) -> None:
     trees = tree if isinstance(tree, list) else [tree]
     costs = costs_of(trees[-1]) if trees else {}
     model = trees[-1].get("model") if trees else None
-    call.add(pieces, costs, model if isinstance(model, str) else "")
+    call.add(pieces, costs, printable(model)[:_NAME_LENGTH] if isinstance(model, str) else "")

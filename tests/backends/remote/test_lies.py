@@ -185,3 +185,8 @@ def test_who_had_time_is(lie, model_of):
         assert ask(model, seconds=0.2).texts == ()
     with pytest.raises(RemoteError, match=r"says nothing within the deadline; it is asked again in"):
         ask(model)
+
+
+def test_what_a_server_calls_its_model_is_made_fit_to_print(lie, model_of):
+    tree = {"model": "m\x1b[2J\ud800\n" + "x" * 9999, "choices": [{"text": "y", "finish_reason": "stop"}]}
+    assert ask(model_of(lie(reply(json.dumps(tree))).url)).model == "m[2J" + "x" * 116
