@@ -14,6 +14,8 @@ from dg_lsp.context.prompt import Prompt
 
 MIN_ROOM = 16
 """Tokens under which nothing is worth its place."""
+TOKEN_CHARS = 64
+"""No token says more; what is longer than its room for sure is cut before it is tokenized."""
 _HASH = frozenset(
     ("python", "shellscript", "ruby", "perl", "r", "yaml", "toml", "makefile", "dockerfile", "elixir", "julia", "cmake")
 )
@@ -69,6 +71,10 @@ def _cut(chunk: Chunk, room: int, encode: Encode) -> TokenIds:
     """The chunk, as many of its first lines as there is room for, or nothing."""
     if room < MIN_ROOM:
         return NOTHING
+    if len(chunk.text) > room * TOKEN_CHARS:
+        chunk = replace(chunk, text=chunk.text[: room * TOKEN_CHARS].rpartition("\n")[0])
+        if not chunk.text:
+            return NOTHING
     ids = encode(chunk)
     if len(ids) <= room:
         return ids

@@ -1,6 +1,7 @@
 """What may be asked, as JSON Schema: the bodies of requests."""
 
 from dg_lsp.http.asked import MAX_CANDIDATES
+from dg_lsp.http.fields import MOST_OBJECTS
 from dg_lsp.http.shapes import MOST, Schema, array, asked, flag, integer, number, one_of, text
 from dg_lsp.http.tabby import KNOWN_ACTIONS, NEXT_EDIT, STANDARD
 
@@ -21,7 +22,7 @@ INFILL = asked(
         "input_prefix": text("Lines above the cursor's."),
         "prompt": text("The cursor's line up to the cursor."),
         "input_suffix": text("All after the cursor."),
-        "input_extra": {"type": ["array", "null"], "items": _CHUNK},
+        "input_extra": {"type": ["array", "null"], "items": _CHUNK, "maxItems": MOST_OBJECTS},
         "n_predict": integer(-2, MOST, "Tokens; 0 only readies the cache."),
         "n_cmpl": integer(1, MAX_CANDIDATES, "Above 1 the answer is an array."),
         "n_indent": integer(0, MOST, "Blanks that later lines must begin with."),
@@ -56,11 +57,11 @@ _PART = asked({"type": one_of("text", None), "text": text()})
 _MESSAGE = asked(
     {
         "role": one_of("system", "developer", "user", "assistant"),
-        "content": {"type": ["string", "array", "null"], "items": _PART},
+        "content": {"type": ["string", "array", "null"], "items": _PART, "maxItems": MOST_OBJECTS},
     },
     "role",
 )
-_MESSAGES = array(_MESSAGE, minItems=1)
+_MESSAGES = array(_MESSAGE, minItems=1, maxItems=MOST_OBJECTS)
 CHAT = asked(
     {
         **_SHARED,

@@ -4,7 +4,6 @@ The region comes back with the fill in it and is otherwise as it was; with nothi
 readers expect.
 """
 
-import re
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -19,9 +18,7 @@ from dg_lsp.http.timings import diffusion, timings, usage
 from dg_lsp.http.wire import DONE, answer, at_once, event, events
 
 _OPEN, _CLOSE, _CURSOR = "<|code_to_edit|>", "<|/code_to_edit|>", "<|cursor|>"
-_FILE = re.compile(
-    r"<\|current_file_content\|>\n(?:current_file_path: ([^\n]*)\n)?(.*)<\|/current_file_content\|>", re.S
-)
+_FILE, _END, _PATH = "<|current_file_content|>\n", "<|/current_file_content|>", "current_file_path: "
 NOTHING = "None"
 _LANGUAGES = {"py": "python", "pyi": "python"}
 
@@ -77,8 +74,12 @@ def region_of(question: str) -> Region:
     Raises:
         Refusal: a mark is missing.
     """
-    file = _FILE.search(question)
-    path, shown = (file[1] or "", file[2]) if file else ("", question)
+    shown, is_file, path = question, False, ""
+    after_mark, found, _ = question.partition(_FILE)[2].rpartition(_END)
+    if found:
+        shown, is_file = after_mark, True
+        if shown.startswith(_PATH):
+            path, _, shown = shown.removeprefix(_PATH).partition("\n")
     above, opened, rest = shown.partition(_OPEN)
     inside, closed, below = rest.partition(_CLOSE)
     before, cursor, after = inside.removeprefix("\n").removesuffix("\n").partition(_CURSOR)
@@ -86,4 +87,4 @@ def region_of(question: str) -> Region:
     if missing:
         raise Refusal(400, f"the last message has no {missing[0]}, which says where to edit", field="messages")
     # the marks stand on lines of their own
-    return Region(above if file else "", before, after, below.removeprefix("\n") if file else "", path)
+    return Region(above if is_file else "", before, after, below.removeprefix("\n") if is_file else "", path)

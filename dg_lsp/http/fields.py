@@ -10,6 +10,8 @@ from starlette.requests import Request
 
 from dg_lsp.http.refusal import Refusal
 
+MOST_OBJECTS = 4096
+"""In an array; editors send a few, and each is looked at while everybody waits."""
 BODY_SECONDS = 10.0
 """For a body to arrive; an editor on the same machine sends it at once."""
 
@@ -111,6 +113,8 @@ class Fields:
             Refusal: it is something else.
         """
         value = self._of(name, list, "an array of objects") or []
+        if len(value) > MOST_OBJECTS:
+            self.refuse(name, f"expected at most {MOST_OBJECTS} objects, got {len(value)}; send the newest ones")
         if not all(isinstance(one, dict) for one in value):
             self.refuse(name, "expected an array of objects")
         return tuple(Fields(one, f"{self._path}{name}[{number}].") for number, one in enumerate(value))

@@ -119,3 +119,20 @@ def test_comments_are_those_of_the_language():
 )
 def test_who_is_shown_any(spec, when, expected):
     assert takes_extra(spec, when) is expected
+
+
+def test_of_an_endless_chunk_only_what_may_fit_is_tokenized():
+    class Counting(ByteTokenizer):
+        num_chars = 0
+
+        def encode(self, text):
+            self.num_chars += len(text)
+            return super().encode(text)
+
+    tokenizer = Counting()
+    lines = "\n".join(f"value_{number} = {number}" for number in range(300_000))
+    ids = extra_ids(prompt(Chunk(Source.GIVEN, "a.py", lines)), tokenizer, MASK_SPEC, 1000)
+    assert text_of(ids).startswith("# a.py\nvalue_0 = 0\nvalue_1 = 1\n")
+    assert 400 < len(ids) <= 500
+    assert tokenizer.num_chars < 200_000
+    assert len(extra_ids(prompt(Chunk(Source.GIVEN, "a.py", "x" * 5_000_000)), tokenizer, MASK_SPEC, 1000)) == 0

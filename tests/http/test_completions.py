@@ -227,6 +227,14 @@ def test_mercury_streamed(ask):
     assert [one["finish_reason"] for one in found] == [None, "stop"]
 
 
+def test_marks_without_an_end_are_read_once(module_client):
+    """And not from each of them on to the end: that would take hours."""
+    content = "<|current_file_content|>\n" * 300_000
+    assert (
+        module_client.post("/v1/edit/completions", {"messages": [{"role": "user", "content": content}]}).status == 400
+    )
+
+
 @pytest.mark.parametrize("content", ["", "<|code_to_edit|>\nx\n<|/code_to_edit|>", "<|cursor|>"])
 def test_a_template_without_its_marks_is_refused(module_client, content):
     reply = module_client.post("/v1/edit/completions", {"messages": [{"role": "user", "content": content}]})

@@ -60,3 +60,10 @@ def test_any_name_will_do(ask, name):
 
 def test_an_empty_chunk_is_harmless(ask):
     assert ask([{"text": ""}]).endswith("x = ")
+
+
+def test_more_chunks_than_anybody_has_are_refused(module_client):
+    reply = module_client.post("/infill", {**GAP, "input_extra": [{"text": "a"}] * 4097})
+    assert (reply.status, reply.error["param"]) == (400, "input_extra")
+    assert "at most 4096" in reply.error["message"]
+    assert module_client.post("/infill", {**GAP, "input_extra": [{"text": "a"}] * 4096}).status == 200
