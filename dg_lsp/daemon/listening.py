@@ -65,7 +65,7 @@ class Daemon:
         self._is_lingering = is_lingering
         self._open_engine = open_engine
         self._deaths, self._working = Deaths(place.folder), Working(place.folder)
-        self._pool = Pool(self._open, idle_seconds, self._working.begin)
+        self._pool = Pool(self._open, idle_seconds, self._working)
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._sessions: set[socket.socket] = set()
         """Of the connections those that are editors; who was refused, or only asks something, is none."""

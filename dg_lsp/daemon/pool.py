@@ -2,13 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import attrs
 
+from dg_lsp.daemon.working import Working
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.share import Share
 from dg_lsp.engine.worker import Worker
@@ -27,6 +29,8 @@ class _Held:
     num_shares: int = 0
     idle_since: float = 0.0
     """`time.monotonic` seconds at which the last session left."""
+    is_wanted: bool = False
+    """Something was asked of it."""
 
 
 class Pool:
@@ -36,10 +40,10 @@ class Pool:
         self,
         open_engine: Callable[[Settings], Engine],
         idle_seconds: float,
-        begins: Callable[[str, Callable[[], bool]], None] = lambda model, is_idle: None,  # noqa: ARG005
+        working: Working | None = None,
     ) -> None:
-        """`begins` is told before anything is asked of a model: its name, and how to see that it has nothing to do."""
-        self._begins = begins
+        """`working` is told before a model is opened, and before something is asked of an open one."""
+        self._working = working
         self._open_engine = open_engine
         self._idle_seconds = idle_seconds
         self._held: dict[Settings, _Held] = {}
@@ -50,14 +54,12 @@ class Pool:
     def share(self, settings: Settings) -> Share:
         """A part in the model of these settings, which begins to be opened if it is not open."""
         key = _key(settings)
-        begin = partial(self._begins, key.model, partial(self._is_idle, key.model))
-        begin()
         with self._lock:
             held = self._held.get(key)
             if held is None or _has_failed(held.worker):  # what was missing may be there by now
                 held = self._held[key] = _Held(Worker.of(self._open, settings))
             held.num_shares += 1
-        return Share(held.worker, settings.fill, partial(self._leave, held), begin)
+        return Share(held.worker, settings.fill, partial(self._leave, held), partial(self._ask, held, key.model))
 
     def sweep(self) -> None:
         """Closes what nobody has needed for long enough."""
@@ -90,13 +92,33 @@ class Pool:
             ModelError, BackendError: it cannot be opened.
         """
         key = _key(settings)
-        with self._opening:
+        with self._opening, self._at_work(key):
             while True:
                 try:
                     return self._open_engine(settings)
                 except ModelMemoryError as error:
                     if not self._close_one(key):
                         raise self._with_holders(error, key) from error
+
+    @contextmanager
+    def _at_work(self, key: Settings) -> Iterator[None]:
+        """Only the model that is being opened, or that somebody waits for, is to blame for what happens meanwhile."""
+        if self._working is None:
+            yield
+            return
+        is_new = self._working.begin(key.model, partial(self._is_idle, key.model))
+        try:
+            yield
+        finally:
+            with self._lock:
+                held = self._held.get(key)
+            if is_new and not (held is not None and held.is_wanted):
+                self._working.end(key.model)
+
+    def _ask(self, held: _Held, model: str) -> None:
+        held.is_wanted = True
+        if self._working is not None and held.worker.ready.done():
+            self._working.begin(model, partial(self._is_idle, model))
 
     def _close_one(self, but: Settings) -> bool:
         """Closes the model that no session has had for the longest time; whether there was one."""

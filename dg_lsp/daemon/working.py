@@ -25,12 +25,19 @@ class Working:
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
 
-    def begin(self, model: str, is_idle: Callable[[], bool]) -> None:
-        """Something is about to be asked of the model, which says itself when it has nothing to do."""
+    def begin(self, model: str, is_idle: Callable[[], bool]) -> bool:
+        """Something is about to be asked of the model, which says itself when it has nothing to do; whether it had."""
         with self._lock:
             is_new = model not in self._busy
             self._busy[model] = (time.monotonic(), is_idle)
             if is_new:
+                self._write()
+        return is_new
+
+    def end(self, model: str) -> None:
+        """It has nothing to do any more."""
+        with self._lock:
+            if self._busy.pop(model, None) is not None:
                 self._write()
 
     def sweep(self) -> None:

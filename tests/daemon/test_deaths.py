@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -97,21 +98,43 @@ def test_a_model_is_at_work_until_it_has_had_nothing_to_do_for_a_while(working, 
     assert working.last()[1] == []
 
 
-def test_the_pool_says_so_before_a_model_is_opened_and_before_each_request(scripts):
-    begun = []
-    pool = Pool(scripts, 60, lambda model, is_idle: begun.append((model, is_idle)))
-    share = pool.share(Settings())
-    assert [model for model, _ in begun] == ["dg-mini"]
-    share.ready.result(TIMEOUT)
-    scripts.denoisers[0]._step_seconds = 0.2
-    running = share.submit(ask())
-    assert [model for model, _ in begun] == ["dg-mini"] * 2
-    assert not begun[0][1]()
+def test_a_model_is_to_blame_while_it_is_opened_or_asked_and_not_while_it_waits(scripts, working):
+    seen = []
+
+    def open_engine(settings):
+        seen.append((settings.model, working.last()[1]))
+        return scripts(settings)
+
+    pool = Pool(open_engine, 60, working)
+    shares = [pool.share(Settings(model=name)) for name in ("one", "other")]
+    for share in shares:
+        share.ready.result(TIMEOUT)
+    assert sorted(seen) == [("one", ["one"]), ("other", ["other"])]
+    assert working.last()[1] == []
+    for denoiser in scripts.denoisers:
+        denoiser._step_seconds = 0.3
+    running = shares[0].submit(ask())
+    assert working.last()[1] == ["one"]
     running.result(TIMEOUT)
-    end = time.monotonic() + TIMEOUT
-    while not begun[0][1]():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    pool.close()
+
+
+def test_a_model_that_somebody_waits_for_stays_to_blame_when_it_is_open(scripts, working):
+    go_on = threading.Event()
+
+    def open_engine(settings):
+        assert go_on.wait(TIMEOUT)
+        engine = scripts(settings)
+        scripts.denoisers[0]._step_seconds = 0.3
+        return engine
+
+    pool = Pool(open_engine, 60, working)
+    share = pool.share(Settings())
+    waiting = share.submit(ask())
+    go_on.set()
+    share.ready.result(TIMEOUT)
+    assert working.last()[1] == ["dg-mini"]
+    waiting.result(TIMEOUT)
     pool.close()
 
 

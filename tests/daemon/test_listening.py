@@ -16,7 +16,6 @@ from dg_lsp.daemon.calling import Refused, ask, call
 from dg_lsp.daemon.listening import Daemon
 from dg_lsp.daemon.place import Place, Record
 from dg_lsp.errors import DaemonError, DaemonRunsError
-from dg_lsp.settings import Settings
 
 
 def mode(path):
@@ -25,7 +24,7 @@ def mode(path):
 
 def test_only_the_user_gets_at_anything_of_it(start, place):
     daemon = start()
-    daemon._pool.share(Settings())
+    daemon._working.begin("it", lambda: False)
     assert mode(place.folder / "daemon.work") == 0o600
     assert mode(place.folder) == 0o700
     assert mode(place.socket) == 0o600

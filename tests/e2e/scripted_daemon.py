@@ -5,7 +5,7 @@ editor over standard input and output. Environment: as of `scripted_server.py`; 
 lingers, DG_TEST_VERSION which version it is, DG_TEST_PORT has it listen on TCP, DG_TEST_HTTP serve HTTP on that port,
 DG_TEST_FORKLESS has it start as where nothing can fork. DG_TEST_ABORT is a file whose presence has the process end by
 a signal, SIGABRT or the one whose number it holds: at the next denoising step, or with `open` when a model is opened;
-once, unless it says `always`.
+once, unless it says `always`. The model `sound` can be opened all the same.
 """
 
 import os
@@ -28,12 +28,12 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import DaemonRunsError
 
 
-def end(*, is_opening):
+def end(*, is_opening, model=""):
     flag = Path(os.environ.get("DG_TEST_ABORT", "nowhere"))
     if not flag.exists():
         return
     words = flag.read_text().split()
-    if ("open" in words) is is_opening:
+    if ("open" in words) is is_opening and model != "sound":
         if "always" not in words:
             flag.unlink()
         number = next((int(word) for word in words if word.isdigit()), signal.SIGABRT)
@@ -49,7 +49,7 @@ plain_predict, ScriptedDenoiser.predict = ScriptedDenoiser.predict, predict
 
 
 def opened(settings):
-    end(is_opening=True)
+    end(is_opening=True, model=settings.model)
     if sys.argv[1] != "chat":
         return open_engine(settings)
     sys.path.append(str(Path(__file__).parents[1]))
