@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 
-# captured from llama.vim a1c8e6e under Vim 9.0; its numbers are Vim's own
+# captured from llama.vim a1c8e6e under Vim 9.0, where `t_max_predict_ms` is 250; its numbers are Vim's own
 LLAMA_VIM = (
     rb'{"id_slot":0,"input_prefix":"import os\n\ndef add(a, b):\n",'
     rb'"input_suffix":"\n\ndef sub(a, b):\n    return a - b\n","input_extra":[],"prompt":"","n_predict":128,"stop":[],'
@@ -52,6 +52,12 @@ def test_llama_vims_request_gets_what_it_reads(ask):
     assert reply.tree["content"] == "    return a + b"
     assert reply.tree["timings/predicted_n"] == len("    return a + b") + 1
     assert reply.tree["truncated"] is False
+
+
+def test_with_its_own_deadline_llama_vim_gets_a_fill_or_an_error_that_it_does_not_keep(ask):
+    reply = ask("    return a + b", "/infill", LLAMA_VIM.replace(b"25000", b"250"))
+    assert reply.status in (200, 504)
+    assert accepted_by_llama_vim(reply.body) == (reply.status == 200)
 
 
 def test_the_model_is_shown_what_stands_around_the_cursor(ask):
