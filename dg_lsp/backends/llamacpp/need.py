@@ -83,7 +83,7 @@ def first_context_need(sizes: Sizes, context_length: int, *, gpu_share: float) -
     """Before it is known how the model is asked: of the context that it will begin with."""
     length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
     budget = ContextBudget(length, length, length, 512, 256, 1, 256)
-    return context_need(sizes, budget, length, gpu_share=gpu_share, flash=True)
+    return context_need(sizes, budget, length, gpu_share=gpu_share, flash=gpu_share > 0)
 
 
 def check_fits(what: str, needs: Needs, advice: str, *, mapped: int = 0) -> None:
