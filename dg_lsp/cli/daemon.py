@@ -144,6 +144,8 @@ def status(as_json: Json = False) -> int:
         typer.echo(json.dumps(facts, indent=2))
     elif not facts["running"]:
         typer.echo("no daemon runs")
+        for line in _last_words():
+            typer.echo(line)
     else:
         for line in _lines(facts):
             typer.echo(line)
@@ -166,6 +168,18 @@ def _status() -> dict[str, Any]:
         return {"running": False}
     except Refused as refused:
         raise DaemonError(str(refused)) from refused
+
+
+def _last_words() -> list[str]:
+    """Of a daemon that died, and that no other one has come after."""
+    from dg_lsp.daemon.place import Place
+    from dg_lsp.daemon.working import Working
+
+    place = Place.of_user()
+    if (record := place.read()) is None:
+        return []
+    how, models, _ = Working(place.folder).last()
+    return [f"process {record.pid} died ({how}), at work: {', '.join(models) or 'nothing'}"]
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:

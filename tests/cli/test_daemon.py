@@ -92,6 +92,16 @@ def test_status_says_what_died_of_what(dg_lsp, running):
     assert dg_lsp("daemon", "status", "--json").json["deaths"] == []
 
 
+def test_status_knows_what_became_of_one_that_is_gone(dg_lsp):
+    place = Place.of_user()
+    place.make()
+    place.write(Record(__version__, 7, "old", path=str(place.folder / "nothing")))
+    (place.folder / "daemon.work").write_text('["mine"]')
+    (place.folder / "daemon.crash").write_text("Fatal Python error: Bus error\n")
+    outcome = dg_lsp("daemon", "status")
+    assert (outcome.code, outcome.out) == (1, "no daemon runs\nprocess 7 died (Bus error), at work: mine\n")
+
+
 def http_of(text, tree=None, *, is_lenient=True, **options):
     options = WebOptions(text, options.get("key_file"), (), ())
     return opener_of(options, parse_settings({"daemon": tree or {}}), is_lenient=is_lenient)
