@@ -1,5 +1,6 @@
 """What does not fit is refused before any of it is taken, with the numbers."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,7 @@ HOST = Device("Xeon", "cpu", 64 * GB, 64 * GB)
 def machine(monkeypatch):
     def has(free, *devices):
         monkeypatch.setattr(need, "system_free", lambda: free)
-        monkeypatch.setattr(need, "devices", lambda: (HOST, *devices))
+        monkeypatch.setattr(sys.modules["dg_lsp.backends.llamacpp.devices"], "devices", lambda: (HOST, *devices))
 
     return has
 
@@ -76,6 +77,9 @@ def test_a_device_without_memory_of_its_own_has_the_machines(machine, monkeypatc
         check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")
     machine(8 * GB, CARD)
     check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")
+    machine(8 * GB, CARD, SHARED)
+    check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")  # llama.cpp takes the card alone
+    machine(8 * GB, CARD)
     monkeypatch.setattr(need.sys, "platform", "darwin")
     with pytest.raises(ModelMemoryError, match="this machine"):
         check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")

@@ -48,8 +48,15 @@ def devices() -> tuple[Device, ...]:
     return tuple(found)
 
 
+def gpus() -> tuple[Device, ...]:
+    """Those that llama.cpp puts layers on: all cards, and only without any what shares the machine's memory."""
+    found = devices()
+    cards = tuple(device for device in found if device.kind == "gpu")
+    return cards or tuple(device for device in found if device.kind == "igpu")
+
+
 def has_gpu() -> bool:
     """Whether layers can be offloaded."""
     if not library().api.llama_supports_gpu_offload():
         return False
-    return any(device.kind in ("gpu", "igpu") for device in devices())
+    return bool(gpus())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dg_lsp.backends.llamacpp.budget import FIRST_TOKENS, ContextBudget
-from dg_lsp.backends.llamacpp.devices import Device, devices
+from dg_lsp.backends.llamacpp.devices import Device, gpus
 from dg_lsp.backends.llamacpp.sizes import Sizes, Weights
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.machine import system_free
@@ -92,19 +92,19 @@ def check_fits(what: str, needs: Needs, advice: str, *, mapped: int = 0) -> None
     Raises:
         ModelMemoryError: it does not fit, with the numbers.
     """
-    gpus = [device for device in devices() if device.kind in ("gpu", "igpu")] if needs.gpu.total else []
-    free = sum(device.memory_free for device in gpus)
+    used = gpus() if needs.gpu.total else ()
+    free = sum(device.memory_free for device in used)
     if free and needs.gpu.total > free:  # 0 where the driver does not say
-        raise _refusal(what, needs.gpu, free, " and ".join(device.name for device in gpus), advice)
-    host = needs.gpu + needs.host if _is_unified(gpus) else needs.host
+        raise _refusal(what, needs.gpu, free, " and ".join(device.name for device in used), advice)
+    host = needs.gpu + needs.host if _is_unified(used) else needs.host
     free = max(0, system_free() - mapped)
     if host.total > free:
         raise _refusal(what, host, free, "this machine", advice)
 
 
-def _is_unified(gpus: Sequence[Device]) -> bool:
+def _is_unified(used: Sequence[Device]) -> bool:
     """The GPU has no memory of its own."""
-    return any(device.kind == "igpu" for device in gpus) or bool(gpus and sys.platform == "darwin")
+    return any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")
 
 
 def _refusal(what: str, need: Need, free: int, where: str, advice: str) -> ModelMemoryError:
