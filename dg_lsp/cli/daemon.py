@@ -111,6 +111,7 @@ def stop() -> int:
     from dg_lsp.daemon.calling import Refused, ask
     from dg_lsp.daemon.deaths import Deaths
     from dg_lsp.daemon.place import Place
+    from dg_lsp.daemon.working import Working
 
     place = Place.of_user()
     record = place.read()
@@ -129,8 +130,10 @@ def stop() -> int:
         lock.acquire(timeout=STOP_SECONDS if is_asked else 0)
     except Timeout:
         _end(record)
+        is_asked = True
         lock.acquire(timeout=STOP_SECONDS)
     place.clear()  # what a killed one left behind
+    Working(place.folder).clear()
     lock.release()
     typer.echo("stopped" if is_asked else "no daemon runs", err=True)
     return 0 if is_asked else 1

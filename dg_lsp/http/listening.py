@@ -69,7 +69,7 @@ class Listening:
         """
         if address.host not in LOOPBACK and not rules.api_key:
             raise UsageError(
-                f"--host {address.host} lets other machines in: set DG_LSP_API_KEY or give --api-key-file,"
+                f"{address.host} lets other machines in: set DG_LSP_API_KEY or give --api-key-file,"
                 " or keep to 127.0.0.1"
             )
         self._socket = _bound(address)

@@ -1,6 +1,8 @@
 """Editors that share a daemon: relays in front, and what they do when it ends."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -144,6 +146,16 @@ def test_what_a_killed_daemon_leaves_is_taken_away_by_the_next(shared):
     assert shared.start() != first
     assert shared.status()["pid"] == shared.pid
     assert begin(shared.edit()).result
+
+
+def test_one_that_is_stuck_is_ended_and_leaves_nothing(shared):
+    pid = shared.start()
+    os.kill(pid, signal.SIGSTOP)
+    command = [sys.executable, "-m", "dg_lsp", "daemon", "stop"]
+    done = subprocess.run(command, env=shared.inherited, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+    assert done.stderr == f"the daemon does not answer: ending process {pid}\nstopped\n"
+    wait_until(lambda: is_gone(pid))
+    assert sorted(path.name for path in shared.place.folder.iterdir()) == ["daemon.lock", "daemon.log"]
 
 
 def test_of_two_daemons_started_at_once_one_stays(shared):
