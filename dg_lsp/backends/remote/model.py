@@ -67,9 +67,11 @@ class RemoteModel:
         self._budget = RetryBudget()
         self._breaker = Breaker(settings.pause_ms / 1e3)
         self._client: httpx2.AsyncClient | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
         self._thread.start()
+        self._loop.call_soon_threadsafe(self._prepare)
 
     @property
     def name(self) -> str:
@@ -116,15 +118,19 @@ class RemoteModel:
             self._loop.close()
 
     async def _leave(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
+        # ours alone: what these have begun ends with them, and a part of it that had not begun would be told of
+        for task in self._answering:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._answering, return_exceptions=True)
         if self._client is not None:
             await self._client.aclose()
 
     async def _answer(self, asking: Asking, call: Call, deadline: float) -> None:
         """Fills the call in; keeps account of what the server is worth."""
+        task = asyncio.current_task()
+        assert task is not None  # as for every coroutine that runs
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
         seconds = deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -183,6 +189,11 @@ class RemoteModel:
                 async with asyncio.timeout(REFUSAL_SECONDS):
                     said = await beginning(response.aiter_raw())
         return of_status(response.status_code, response.headers, self._dialect.path, said)
+
+    def _prepare(self) -> None:
+        """The imports, which take a busy machine longer than a completion may; what is wrong is told to who asks."""
+        with suppress(ImportError, OSError, ValueError):
+            self._connected()
 
     def _connected(self) -> "httpx2.AsyncClient":
         if self._client is None:
