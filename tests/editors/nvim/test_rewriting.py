@@ -119,6 +119,7 @@ def test_the_status_says_model_time_and_counts(editor):
     editor.keys("idef hello")
     editor.wait_ghost("(name):")
     editor.wait(lambda: " ms" in editor.lua("return require('dg_lsp').status()"))
+    editor.wait(lambda: editor.lua("return require('dg_lsp.status').of(0).dgLsp.shown") >= 1, "it counts as shown")
     editor.nvim.command("DgStatus")
     [said] = editor.lua("return told")
     assert said.startswith("dg-lsp · ready · scripted · ")
