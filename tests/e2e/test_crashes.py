@@ -56,6 +56,12 @@ def test_a_signal_takes_no_editor_along(shared, flag):
     assert log.count("Fatal Python error") == 2
     assert "in predict" in log
     assert "other" not in log
+    flag.write_text("always")  # once more, and it is enough
+    assert client.items(client.complete(0, 8)) == []
+    client.wait_log(f"dg-mini ended the daemon {MAX_DEATHS} times (Aborted)")
+    assert client.items(client.complete(0, 8)) == []
+    assert flag.exists()
+    assert shared.daemons() == [shared.pid]
     assert client.leave() == 0
     client.check()
 
