@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from http_server import Starter
+from http_server import UNHURRIED, Starter
 from lying_server import LyingServer, events, reply
 
 from dg_lsp.bench.runs import Run
@@ -48,7 +48,7 @@ def knowing():
 def served():
     """Our own server with the bundled model."""
     starter = Starter()
-    client = starter(open_engine=loading.open_engine)
+    client = starter(open_engine=loading.open_engine, **UNHURRIED)
     yield f"http://127.0.0.1:{client.port}"
     starter.stop()
 

@@ -66,7 +66,7 @@ def test_hanging_up_does_not_wait_for_a_farewell(lie, model_of):
     while not server.requests:
         next(answers)
     answers.close()
-    assert server.left.wait(10)
+    assert server.left.wait(30)
 
 
 @pytest.mark.parametrize("name", ["gone.pem", "lying_server.py"])
