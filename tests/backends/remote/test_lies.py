@@ -179,12 +179,10 @@ def test_who_had_no_time_is_not_to_blame(lie, model_of):
 
 
 def test_who_had_time_is(lie, model_of):
-    server = lie(silent)
-    model = model_of(server.url, pause_ms=60_000)
-    for _ in range(3):
-        assert ask(model, seconds=0.5).texts == ()
+    model = model_of(lie(silent).url, pause_ms=60_000)
     with pytest.raises(RemoteError, match=r"says nothing within the deadline; it is asked again in"):
-        ask(model)
+        for _ in range(20):  # three are enough where the machine has time itself
+            assert ask(model, seconds=0.5).texts == ()
 
 
 def test_what_a_server_calls_its_model_is_made_fit_to_print(lie, model_of):
