@@ -33,12 +33,20 @@ class Run:
     """One job of the worker, for everybody who asked for it."""
 
     def __init__(
-        self, begin: Begin, framer: Callable[[], Framer], on_end: Callable[[Future[FillResult]], None]
+        self,
+        begin: Begin,
+        framer: Callable[[], Framer],
+        on_end: Callable[[Future[FillResult]], None],
+        *,
+        is_watched: bool,
     ) -> None:
-        """`framer` is called by the model's thread, `on_end` when nobody can join any longer."""
+        """`framer` is called by the model's thread, `on_end` when nobody can join any longer.
+
+        Whether frames are made is said before the run begins: the model's first pass may be over before anybody joins.
+        """
         self._loop = asyncio.get_running_loop()
         self._stakes: list[Stake] = []
-        self._is_watched = False
+        self._is_watched = is_watched
         self._framer = framer
         self._on_end = on_end
         self._future = begin(self._look)
@@ -99,7 +107,9 @@ class Runs:
         """A stake in the run of this very request, which is begun unless it is under way."""
         run = self._open.get(asked)
         if run is None:
-            run = self._open[asked] = Run(begin, framer, lambda future: self._forget(asked, future))
+            run = self._open[asked] = Run(
+                begin, framer, lambda future: self._forget(asked, future), is_watched=show is not None
+            )
         else:
             self.num_shared += 1
         return run.join(show)

@@ -1,11 +1,14 @@
 """Requests that ask the very same share one run of the model; each of them may leave without harm to the others."""
 
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from http_server import GAP, TIMEOUT, metric, raw, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.http.runs import Runs
 
 TEXT = "abcdefgh"
 NUM_STEPS = len(TEXT) + 1
@@ -159,3 +162,21 @@ def test_who_is_on_this_machine_cannot_be_told_apart(host, peer):
     from dg_lsp.http.service import _peer
 
     assert _peer(Request({"type": "http", "client": (host, 1) if host else None, "headers": []})) == peer
+
+
+def test_no_pass_is_missed_by_who_began_it():
+    """However fast the model is: here it is done before the run is there to be joined."""
+
+    def begin(look):
+        look("pass 1")
+        done = Future()
+        done.set_result("text")
+        return done
+
+    async def shown():
+        frames = []
+        stake = Runs(lambda _: None).join("a", begin, lambda: SimpleNamespace(frame=str.upper), frames.append)
+        assert await stake.outcome == "text"
+        return frames
+
+    assert asyncio.run(shown()) == ["PASS 1"]
