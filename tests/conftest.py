@@ -1,8 +1,13 @@
 """What tests of several rooms share."""
 
+import os
+
 import pytest
 import tiny_diffusiongemma
 from hypothesis import settings
+
+# the tests' own servers are on this machine: a proxy knows nothing of them
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 # property tests never fail because the machine is busy
 settings.register_profile("dg-lsp", deadline=None)
