@@ -1,5 +1,6 @@
 """One piece of work for the model's thread, and how it ends."""
 
+import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -81,6 +82,14 @@ def settle(future: Future[Any], outcome: FillResult | Exception) -> None:
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
+
+
+def settle_in(seconds: float, future: Future[Any]) -> None:
+    """Ends it as unfinished at its deadline, whatever the model's thread is at."""
+    timer = threading.Timer(seconds, lambda: settle(future, unfinished()))
+    timer.daemon = True
+    future.add_done_callback(lambda _: timer.cancel())
+    timer.start()
 
 
 def is_same(job: Job, asked: FillRequest | RewriteRequest | ChatRequest) -> bool:

@@ -22,7 +22,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.frames import Framer
 from dg_lsp.engine.held import HeldEngine
-from dg_lsp.engine.jobs import Job, Spent, cancel_stale, is_same, settle, unfinished
+from dg_lsp.engine.jobs import Job, Spent, cancel_stale, is_same, settle, settle_in
 from dg_lsp.engine.power import Power
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
@@ -83,7 +83,7 @@ class Worker:
         if kept is not None:
             settle(job.future, kept)
         elif must_wait:
-            self._watch_deadline(job, seconds)
+            settle_in(seconds, job.future)
         return job.future
 
     def submit_rewrite(
@@ -111,7 +111,7 @@ class Worker:
         seconds = request.deadline_ms / 1e3
         job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
         if self._take(job):
-            self._watch_deadline(job, seconds)
+            settle_in(seconds, job.future)
         return job.future
 
     def configure(self, settings: FillSettings) -> None:
@@ -180,12 +180,6 @@ class Worker:
         cancel_stale(job, stale, running)
         return must_wait
 
-    def _watch_deadline(self, job: Job, seconds: float) -> None:
-        timer = threading.Timer(seconds, lambda: settle(job.future, unfinished()))
-        timer.daemon = True
-        job.future.add_done_callback(lambda _: timer.cancel())
-        timer.start()
-
     def _serve(self) -> None:
         try:
             engine = self._held.open()
@@ -209,10 +203,9 @@ class Worker:
     def _next(self) -> Run | None:
         """What is to be done now; None when the worker was closed. Gives the model up while there is nothing."""
         while True:
+            self._end_unwanted()
             with self._changed:
                 self._running = None
-                for ended in self._agenda.pop_ended():
-                    ended.steps.close()
                 has_work = self._changed.wait_for(self._has_work, self._idle_seconds if self._held.is_open else None)
                 if self._is_closed:
                     return None
@@ -253,8 +246,16 @@ class Worker:
                 run.steps.close()
             self._count(job, time.monotonic() - began)
 
+    def _end_unwanted(self) -> None:
+        """Interrupted runs that nobody waits for: a remote one keeps a connection."""
+        with self._changed:
+            ended = self._agenda.pop_ended()
+        for run in ended:
+            run.steps.close()
+
     def _has_to_wait(self, run: Run) -> bool:
         """Something more urgent came; the run goes on after it."""
+        self._end_unwanted()
         with self._changed:
             job = self._running or run.job  # a guess may have become what somebody waits for
             if not self._agenda.outranks(job):

@@ -5,14 +5,16 @@ import time
 from concurrent.futures import CancelledError, Future
 
 import pytest
-from workers import TIMEOUT, Gate, ask
+from workers import LONG, TIMEOUT, Gate, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.snapshot import Snapshot
 from dg_lsp.engine.agenda import Agenda, Run
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.jobs import Job
 from dg_lsp.engine.rewrite import RewriteRequest
 from dg_lsp.engine.urgency import Urgency
+from dg_lsp.engine.worker import Worker
 from dg_lsp.errors import ModelMemoryError
 
 TEXT = "a = old_value_here\n"
@@ -111,6 +113,47 @@ def test_one_that_was_interrupted_can_be_cancelled(worker_of):
     assert typed.result(TIMEOUT).text == "short"
     assert newer.result(TIMEOUT).text == NEW
     assert denoiser.num_steps == 1 + len("short") + 1 + len(NEW) + 1
+
+
+class Stepping(ScriptedDenoiser):
+    """Makes as many steps as it is allowed to."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.allowed = threading.Semaphore(0)
+
+    def predict(self, *args, **more):
+        assert self.allowed.acquire(timeout=TIMEOUT)
+        return super().predict(*args, **more)
+
+
+def test_one_that_was_interrupted_ends_when_it_is_cancelled_while_the_other_runs():
+    ended = threading.Event()
+
+    class Noting(Engine):
+        def rewrite(self, request, **more):
+            try:
+                return (yield from super().rewrite(request, **more))
+            finally:
+                ended.set()
+
+    denoiser = Stepping(script, tokens_per_step=1)
+    worker = Worker(lambda: Noting(denoiser, denoiser.tokenizer, LONG), LONG)
+    stepped = threading.Semaphore(0)
+    rewritten = worker.submit_rewrite(rewrite(), lambda _: stepped.release())
+    denoiser.allowed.release()
+    assert stepped.acquire(timeout=TIMEOUT)
+    typed = worker.submit(ask(), lambda _: stepped.release())
+    denoiser.allowed.release(2)  # the rewrite may have begun its second
+    assert stepped.acquire(timeout=TIMEOUT)
+    assert stepped.acquire(timeout=TIMEOUT)
+    rewritten.cancel()
+    denoiser.allowed.release()
+    assert ended.wait(TIMEOUT)
+    assert not typed.done()
+    denoiser.allowed.release(20)
+    assert typed.result(TIMEOUT).text == "short"
+    worker.close()
 
 
 def test_one_that_was_interrupted_is_cancelled_when_the_worker_closes(worker_of):
