@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.daemon.calling import Refused, ask, call
+from dg_lsp.daemon.calling import SECONDS, Refused, ask, call
 from dg_lsp.daemon.place import Place
 from dg_lsp.daemon.upstream import ChildUpstream, DaemonUpstream, Upstream
 
@@ -140,9 +140,14 @@ class Finder:
         """Has a daemon of an older version leave, unless it serves somebody."""
         record = self._place.read()
         try:
-            return record is not None and _is_older(record.version) and "stopping" in ask(record, "leave")
+            if record is None or not _is_older(record.version) or "stopping" not in ask(record, "leave"):
+                return False
         except (OSError, Refused):
             return False
+        end = time.monotonic() + SECONDS
+        while self._place.read() == record and time.monotonic() < end:  # until then it may still refuse us
+            time.sleep(_TICK)
+        return True
 
     def _started(self) -> str:
         """Starts a daemon; why that failed, or nothing."""

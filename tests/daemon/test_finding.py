@@ -204,5 +204,6 @@ def test_a_server_is_watched_while_somebody_types(place, quick, monkeypatch):
         assert time.monotonic() < end
         editor.say("custom", {})
         time.sleep(0.02)
+    editor.logged("a server of its own")
     puppet.die()
     editor.leave()
