@@ -5,7 +5,7 @@ the place of the one before it, as Inception's does.
 """
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -87,7 +87,7 @@ async def _chunks(
     stops: tuple[str, ...],
     *,
     has_usage: bool,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(stream):
         async for news in stream:
             if isinstance(news, Refusal):

@@ -5,7 +5,7 @@ The second one puts the text where Mistral's, Codestral's and Inception's reader
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -132,7 +132,7 @@ def _chunks(
     return chunks
 
 
-async def _drafts(frame: Tree, stream: Stream, asked: Asked, *, is_fim: bool) -> AsyncIterator[bytes]:
+async def _drafts(frame: Tree, stream: Stream, asked: Asked, *, is_fim: bool) -> AsyncGenerator[bytes, None]:
     """Every chunk takes the place of the one before it; the last one is what was judged worth showing."""
     drafts = Drafts()
     async with aclosing(stream):

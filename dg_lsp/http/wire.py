@@ -4,10 +4,12 @@ llama.vim looks for `"content":"` in the raw body, without a blank after the col
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 Tree = Mapping[str, Any]
 
@@ -30,13 +32,26 @@ def event(tree: Tree) -> bytes:
     return b"data: " + compact(tree) + b"\n\n"
 
 
-def events(chunks: AsyncIterator[bytes]) -> Response:
+def events(chunks: AsyncGenerator[bytes, None]) -> Response:
     """A stream of server-sent events that no proxy should keep back."""
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
+    return _Events(chunks)
 
 
-async def at_once(*chunks: bytes) -> AsyncIterator[bytes]:
+class _Events(StreamingResponse):
+    """Starlette's, that tells what makes the events at once when nobody reads them any more."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(chunks, headers=headers, media_type="text/event-stream")
+        self._chunks = chunks
+
+    async def stream_response(self, send: Send) -> None:
+        """Where sending is cut off, the generator would be closed whenever it is collected."""
+        async with aclosing(self._chunks):
+            await super().stream_response(send)
+
+
+async def at_once(*chunks: bytes) -> AsyncGenerator[bytes, None]:
     """A stream of what is there already."""
     for chunk in chunks:
         yield chunk
