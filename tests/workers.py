@@ -27,3 +27,15 @@ class Gate(ScriptedDenoiser):
         self.is_inside.set()
         assert self.go_on.wait(TIMEOUT)
         return super().predict(*args, **kwargs)
+
+
+class Stepping(ScriptedDenoiser):
+    """Makes as many steps as it is allowed to."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.allowed = threading.Semaphore(0)
+
+    def predict(self, *args, **more):
+        assert self.allowed.acquire(timeout=TIMEOUT)
+        return super().predict(*args, **more)

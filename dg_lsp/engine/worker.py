@@ -76,7 +76,7 @@ class Worker:
         with self._changed:
             if self._is_guessed(job) and self._running is not None:
                 running = self._running
-                self._running = replace(running, is_guess=False)  # it is on its way
+                self._running = replace(running, is_guess=False, on_step=on_step)  # it is on its way
                 return running.future
             kept = self._cache.find(request) if held.type_through and not self._is_closed else None
         must_wait = self._take(job, request, kept)
@@ -233,18 +233,22 @@ class Worker:
         try:
             while not (job.future.done() or (is_paused := self._has_to_wait(run))):
                 progress = next(run.steps)
-                if job.on_step is not None:
-                    job.on_step(progress)
+                if (look := self._by_now(run).on_step) is not None:
+                    look(progress)
         except StopIteration as end:
             if isinstance(job.request, FillRequest):
-                self._keep(job, job.request, end.value)
+                self._keep(self._by_now(run), job.request, end.value)
             settle(job.future, end.value)
         except Exception as error:  # noqa: BLE001 - the model thread outlives whatever one request ran into
             settle(job.future, error)
         finally:
             if not is_paused:
                 run.steps.close()
-            self._count(job, time.monotonic() - began)
+            self._count(self._by_now(run), time.monotonic() - began)
+
+    def _by_now(self, run: Run) -> Job:
+        """What runs: a guess may have become what somebody waits for."""
+        return self._running or run.job
 
     def _end_unwanted(self) -> None:
         """Interrupted runs that nobody waits for: a remote one keeps a connection."""
@@ -257,11 +261,9 @@ class Worker:
         """Something more urgent came; the run goes on after it."""
         self._end_unwanted()
         with self._changed:
-            job = self._running or run.job  # a guess may have become what somebody waits for
-            if not self._agenda.outranks(job):
-                return False
-            self._agenda.pause(replace(run, job=job))
-            return True
+            if outranked := self._agenda.outranks(job := self._by_now(run)):
+                self._agenda.pause(replace(run, job=job))
+            return outranked
 
     def _count(self, job: Job, seconds: float) -> None:
         spent = self.spent

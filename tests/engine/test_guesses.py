@@ -2,7 +2,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from workers import TIMEOUT, Gate, ask
+from workers import TIMEOUT, Gate, Stepping, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine import power
@@ -73,6 +73,21 @@ def test_a_guess_never_keeps_a_request_waiting_and_a_right_one_goes_on(worker_of
     assert denoiser.is_inside.wait(TIMEOUT)
     denoiser.go_on.set()
     assert other.result(TIMEOUT).text == text
+
+
+def test_who_asks_for_what_is_being_guessed_gets_it_and_may_watch(worker_of, mains):
+    denoiser = Stepping(fill_of, tokens_per_step=1)
+    worker = worker_of(denoiser, SPECULATING)
+    denoiser.allowed.release(len("one(") + 2)  # the fill with its end, and the guess's first step
+    assert worker.submit(ask(max_lines=1)).result(TIMEOUT).text == "one("
+    wait_until(lambda: denoiser.num_steps == len("one(") + 2)
+    seen = []
+    asked = worker.submit(ask(text="a = one(", max_lines=1), seen.append)
+    denoiser.allowed.release(20)
+    assert asked.result(TIMEOUT).text == "two"
+    assert denoiser.num_steps >= len("one(") + 1 + len("two") + 1
+    assert [progress.number for progress in seen][-1] == len("two") + 1
+    assert len(seen) >= len("two")
 
 
 def test_nothing_is_guessed_on_a_battery(worker_of, monkeypatch):

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import CancelledError, Future
 
 import pytest
-from workers import LONG, TIMEOUT, Gate, ask
+from workers import LONG, TIMEOUT, Gate, Stepping, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.snapshot import Snapshot
@@ -113,18 +113,6 @@ def test_one_that_was_interrupted_can_be_cancelled(worker_of):
     assert typed.result(TIMEOUT).text == "short"
     assert newer.result(TIMEOUT).text == NEW
     assert denoiser.num_steps == 1 + len("short") + 1 + len(NEW) + 1
-
-
-class Stepping(ScriptedDenoiser):
-    """Makes as many steps as it is allowed to."""
-
-    def __init__(self, *args, **more):
-        super().__init__(*args, **more)
-        self.allowed = threading.Semaphore(0)
-
-    def predict(self, *args, **more):
-        assert self.allowed.acquire(timeout=TIMEOUT)
-        return super().predict(*args, **more)
 
 
 def test_one_that_was_interrupted_ends_when_it_is_cancelled_while_the_other_runs():
