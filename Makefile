@@ -86,7 +86,7 @@ $(BASE): pyproject.toml $(CREATED)
 $(DEV): pyproject.toml $(BASE)
 	@echo 'Installing the developer tools, torch for the training tests, and transformers, what the model of DiffusionGemma is held to.'
 	$(PIP) --editable '.[dev]'
-	$(PIP) torch==2.13.0 transformers==5.23.0
+	$(PIP) torch==2.13.0 transformers==5.23.0 accelerate==1.15.0
 	@touch $@
 
 # DiffusionGemma is compared with its reference on the llama.cpp that it needs: one class of it is compiled, in seconds on
