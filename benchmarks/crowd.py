@@ -6,8 +6,8 @@ First every prompt is asked alone. Then all clients ask at the same time: prompt
 others, some that they do not wait for, and nonsense. Whoever hears 503 or 429 waits as long as it is told. Every answer
 is held against the one that was given alone. Exits with 1 where an answer was lost, crossed or unforeseen.
 
-A few are other than alone where two tokens are almost as likely: where in the cache a prompt lies decides in which order
-attention sums up, and Q8_0's rounding of what a matrix is multiplied by makes up to a quarter of a logit of that.
+A few are other than alone where two tokens are almost as likely: where in the cache a prompt lies decides in which
+order attention sums up, and Q8_0's rounding of what a matrix is multiplied by makes up to a quarter of a logit of that.
 """
 
 import argparse
