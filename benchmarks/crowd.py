@@ -4,10 +4,7 @@
 
 First every prompt is asked alone. Then all clients ask at the same time: prompts of their own, the very same ones as
 others, some that they do not wait for, and nonsense. Whoever hears 503 or 429 waits as long as it is told. Every answer
-is held against the one that was given alone. Exits with 1 where an answer was lost, crossed or unforeseen.
-
-A few are other than alone where two tokens are almost as likely: where in the cache a prompt lies decides in which
-order attention sums up, and Q8_0's rounding of what a matrix is multiplied by makes up to a quarter of a logit of that.
+is held against the one alone; a few change at near ties (docs/log.md). Exits with 1 at one lost, crossed or unforeseen.
 """
 
 import argparse

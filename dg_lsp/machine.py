@@ -1,7 +1,8 @@
-"""What this process may still take of the machine's memory: the system's word, a container's limit, its own limit."""
+"""What this process has of the machine's memory, and what it may still take: by the system, a container, a limit."""
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,26 @@ def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
             if allowed is not None and taken is not None:
                 free = min(free, allowed - taken + _kept(group / "memory.stat", kept))
     return max(0, min(free, _address_space()))
+
+
+def resident_bytes() -> int | None:
+    """Bytes that this process holds; None where the system does not say."""
+    import psutil
+
+    try:
+        return int(psutil.Process().memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+def peak_bytes() -> int | None:
+    """The most that it has held; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _available() -> int:

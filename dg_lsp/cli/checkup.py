@@ -4,7 +4,6 @@ import dataclasses
 import importlib.metadata
 import math
 import platform
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.planner import PlaceKind
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import DgLspError
+from dg_lsp.machine import peak_bytes
 from dg_lsp.postprocess.candidate import Reason
 from dg_lsp.settings import Settings
 
@@ -79,7 +79,7 @@ def examine(over: Mapping[str, Any]) -> Checkup:
         _try_model(checkup, configure(over))
     except DgLspError as error:
         checkup.problems.append(str(error))
-    checkup.memory_bytes = _peak_memory()
+    checkup.memory_bytes = peak_bytes()
     return checkup
 
 
@@ -170,12 +170,3 @@ def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> d
         "plan": result.plan.value,
         "canvas_length": result.canvas_length,
     }
-
-
-def _peak_memory() -> int | None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

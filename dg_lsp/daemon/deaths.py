@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dg_lsp.daemon.place import write_private
 from dg_lsp.errors import ModelCrashedError
 
 SECONDS = 600.0
@@ -41,11 +42,8 @@ class Deaths:
     def note(self, how: str, models: Sequence[str]) -> None:
         """One more, just now."""
         kept = [*self.recent(), Death(time.time(), how, tuple(models))][-_KEPT:]
-        beside = self._path.with_suffix(".new")
         with suppress(OSError):  # a full disk keeps nobody from having a model
-            beside.touch(0o600)
-            beside.write_text(json.dumps([asdict(one) for one in kept]), encoding="utf-8")
-            beside.replace(self._path)
+            write_private(self._path, [asdict(one) for one in kept])
 
     def recent(self) -> list[Death]:
         """Those of the last ten minutes, the oldest first."""

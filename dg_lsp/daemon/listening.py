@@ -14,8 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from dg_lsp import __version__
 from dg_lsp.daemon.binding import listener, locked
 from dg_lsp.daemon.deaths import Death, Deaths
@@ -26,6 +24,7 @@ from dg_lsp.daemon.working import Working
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.share import Share
 from dg_lsp.errors import UsageError
+from dg_lsp.machine import resident_bytes
 from dg_lsp.server.app import quieten
 from dg_lsp.settings import Settings
 
@@ -213,7 +212,7 @@ class Daemon:
                 "sessions": num_sessions,
                 "models": self._pool.facts(),
                 "deaths": [_facts(one) for one in self._deaths.recent()],
-                "memory_bytes": psutil.Process().memory_info().rss,
+                "memory_bytes": resident_bytes(),
             },
         )
 

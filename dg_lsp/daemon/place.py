@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dg_lsp.folder import VARIABLE as DATA_VARIABLE
 from dg_lsp.folder import data_folder
@@ -113,12 +114,7 @@ class Place:
 
     def write(self, record: Record) -> None:
         """Says how the daemon is reached, at once or not at all."""
-        path = self.folder / _RECORD
-        beside = path.with_suffix(".new")
-        beside.unlink(missing_ok=True)
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(record), file)
-        beside.replace(path)
+        write_private(self.folder / _RECORD, asdict(record))
 
     def clear(self) -> None:
         """Forgets the daemon; only for who holds the lock."""
@@ -134,3 +130,16 @@ def is_private(found: os.stat_result, forbidden: int = stat.S_IRWXG | stat.S_IRW
 
 def _is_owned(found: os.stat_result) -> bool:
     return sys.platform == "win32" or found.st_uid == os.getuid()
+
+
+def write_private(path: Path, tree: Any) -> None:
+    """JSON for the user alone, at once or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(tree, file)
+    beside.replace(path)

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from dg_lsp.daemon.place import write_private
+
 _WORK, _WORDS = "daemon.work", "daemon.crash"
 _SETTLED = 1.0
 """Seconds after which a model with nothing to do is no longer at work: what was asked has reached it by then."""
@@ -77,8 +79,5 @@ class Working:
         self._words.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        beside = self._work.with_suffix(".new")
         with suppress(OSError):  # a full disk keeps nobody from having a model
-            beside.touch(0o600)
-            beside.write_text(json.dumps([*self._busy]), encoding="utf-8")
-            beside.replace(self._work)
+            write_private(self._work, [*self._busy])

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from dg_lsp.engine.result import FillResult
 from dg_lsp.engine.rewrite import RewriteResult
+from dg_lsp.machine import resident_bytes
 from dg_lsp.metrics.audit import AuditLog, AuditRecord
 from dg_lsp.postprocess.candidate import Reason
 from dg_lsp.settings import AuditSettings
@@ -44,7 +43,7 @@ class _Ticket:
             endpoint=self.endpoint,
             requested_tokens=self.requested_tokens,
             total_seconds=total,
-            resident_bytes=_resident(),
+            resident_bytes=resident_bytes() or 0,
             **{"model": "", **facts},
         )
 
@@ -108,10 +107,3 @@ def _costs(result: FillResult) -> dict[str, Any]:
 
 def _rate(number: int, seconds: float) -> float:
     return number / seconds if seconds else 0.0
-
-
-def _resident() -> int:
-    try:
-        return int(psutil.Process().memory_info().rss)
-    except psutil.Error:
-        return 0

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.frames import Framer
@@ -36,7 +37,7 @@ class Run:
         self,
         begin: Begin,
         framer: Callable[[], Framer],
-        on_end: Callable[[Future[FillResult]], None],
+        on_end: Callable[["Run"], None],
         *,
         is_watched: bool,
     ) -> None:
@@ -49,8 +50,9 @@ class Run:
         self._is_watched = is_watched
         self._framer = framer
         self._on_end = on_end
-        self._future = begin(self._look)
-        self._future.add_done_callback(lambda _: self._later(self._end))
+        self.future = begin(self._look)
+        """What the worker will say."""
+        self.future.add_done_callback(lambda _: self._later(self._end))
 
     def join(self, show: Show | None) -> Stake:
         """One more who waits, and maybe wants to see frames from now on."""
@@ -59,17 +61,13 @@ class Run:
         self._is_watched = self._is_watched or show is not None
         return stake
 
-    def is_of(self, future: Future[FillResult]) -> bool:
-        """Whether this is what it waits for."""
-        return self._future is future
-
     def leave(self, stake: Stake) -> None:
         """See `Stake.leave`."""
         if stake in self._stakes:
             self._stakes.remove(stake)
             if not self._stakes:
-                self._future.cancel()
-                self._on_end(self._future)
+                self.future.cancel()
+                self._on_end(self)
 
     def _look(self, progress: Progress) -> None:
         if self._is_watched:
@@ -84,9 +82,9 @@ class Run:
     def _end(self) -> None:
         for stake in self._stakes:
             if not stake.outcome.done():
-                _copy(self._future, stake.outcome)
+                _copy(self.future, stake.outcome)
         self._stakes = []
-        self._on_end(self._future)
+        self._on_end(self)
 
     def _later(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
@@ -107,18 +105,15 @@ class Runs:
         """A stake in the run of this very request, which is begun unless it is under way."""
         run = self._open.get(asked)
         if run is None:
-            run = self._open[asked] = Run(
-                begin, framer, lambda future: self._forget(asked, future), is_watched=show is not None
-            )
+            run = self._open[asked] = Run(begin, framer, partial(self._forget, asked), is_watched=show is not None)
         else:
             self.num_shared += 1
         return run.join(show)
 
-    def _forget(self, asked: Hashable, future: Future[FillResult]) -> None:
-        run = self._open.get(asked)
-        if run is not None and run.is_of(future):
+    def _forget(self, asked: Hashable, run: Run) -> None:
+        if self._open.get(asked) is run:
             del self._open[asked]
-            self._on_end(future)
+            self._on_end(run.future)
 
 
 def _copy(future: Future[FillResult], outcome: "asyncio.Future[FillResult]") -> None:

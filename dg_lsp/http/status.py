@@ -1,7 +1,5 @@
 """What the server says of itself: health, model, slots, memory, metrics. Nothing here waits for the model's thread."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +8,7 @@ from starlette.responses import Response
 from dg_lsp import __version__
 from dg_lsp.http.service import Service
 from dg_lsp.http.wire import answer
-from dg_lsp.machine import system_free
+from dg_lsp.machine import peak_bytes, resident_bytes, system_free
 from dg_lsp.metrics.prometheus import CONTENT_TYPE
 
 
@@ -86,8 +84,8 @@ async def memory(request: Request) -> Response:
     }
     return answer(
         {
-            "resident_bytes": _resident(),
-            "peak_bytes": _peak(),
+            "resident_bytes": resident_bytes(),
+            "peak_bytes": peak_bytes(),
             "free_bytes": system_free(),
             "weights_bytes": model.weights_bytes,
             "cache": cache,
@@ -103,22 +101,3 @@ async def metrics(request: Request) -> Response:
     """Prometheus' text format; also before the model is there."""
     service: Service = request.app.state.service
     return Response(service.counts.exposition(service.num_inside, service.num_shared), media_type=CONTENT_TYPE)
-
-
-def _resident() -> int | None:
-    try:
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ImportError):
-        return None
-    return pages * resource.getpagesize()
-
-
-def _peak() -> int | None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from llama_server import PROGRAM, WHY_NOT, LlamaServer
+from remote_models import remote_models
 
-from dg_lsp.backends.remote import open_remote
 from dg_lsp.cli import run
 from dg_lsp.context.asking import Asking, Task
 from dg_lsp.context.prompt import Prompt
 from dg_lsp.errors import RemoteError
-from dg_lsp.settings import RemoteSettings
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -48,15 +47,8 @@ def fresh():
 
 @pytest.fixture
 def model_of():
-    models = []
-
-    def call(url, **settings):
-        models.append(open_remote(RemoteSettings(url=url, **{"retries": 0, "pause_ms": 0.0, **settings})))
-        return models[-1]
-
-    yield call
-    for model in models:
-        model.close()
+    with remote_models() as call:
+        yield call
 
 
 def asking(num_tokens=16, **more):

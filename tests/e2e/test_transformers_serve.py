@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 
 import pytest
+from remote_models import remote_models
 
-from dg_lsp.backends.remote import open_remote
 from dg_lsp.context.asking import Asking, Task
 from dg_lsp.context.prompt import Prompt
 from dg_lsp.errors import RemoteError
-from dg_lsp.settings import RemoteSettings
 
 NEEDED = ("fastapi", "openai", "accelerate")
 pytestmark = pytest.mark.skipif(
@@ -73,15 +73,8 @@ def _wait(process, url):
 
 @pytest.fixture
 def model_of(served):
-    models = []
-
-    def call(**settings):
-        models.append(open_remote(RemoteSettings(url=served, **{"retries": 0, "pause_ms": 0.0, **settings})))
-        return models[-1]
-
-    yield call
-    for model in models:
-        model.close()
+    with remote_models() as call:
+        yield partial(call, served)
 
 
 def ask(model, one):

@@ -2,9 +2,7 @@
 
 import pytest
 from lying_server import LyingServer
-
-from dg_lsp.backends.remote import open_remote
-from dg_lsp.settings import RemoteSettings
+from remote_models import remote_models
 
 
 @pytest.fixture
@@ -24,12 +22,5 @@ def lie():
 @pytest.fixture
 def model_of():
     """`model_of(url, **settings)` -> the model behind it."""
-    models = []
-
-    def call(url, **settings):
-        models.append(open_remote(RemoteSettings(url=url, **{"retries": 0, "pause_ms": 0.0, **settings})))
-        return models[-1]
-
-    yield call
-    for model in models:
-        model.close()
+    with remote_models() as call:
+        yield call
