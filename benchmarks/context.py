@@ -21,20 +21,18 @@ import attrs
 
 from dg_lsp.bench.sites import Site, read_sites
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.context.extra import Chunk, Extra, Source
-from dg_lsp.context.similar import most_alike, parts_of, words_of
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_alike, windows_of, words_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
+from dg_lsp.server.workspace_index import Workspace, imports_of
 from dg_lsp.settings import Settings
-from dg_lsp.symbols.imports import imports_of
-from dg_lsp.symbols.workspace import Workspace
 
 NUM_OPEN = 6
 """Other files of the package that are taken to be open."""
 NEAR = 1200
 """Characters before and after a place that say what is like it."""
 
-Collect = Callable[[Site], tuple[Chunk, ...]]
+Collect = Callable[[Site], tuple[Snippet, ...]]
 
 
 class Disk:
@@ -57,29 +55,29 @@ class Sources:
         packages = sorted({path.split("/")[0] for path in files})
         self._workspace = Workspace([root, *(root / package for package in packages)], Disk())
 
-    def none(self, _site: Site) -> tuple[Chunk, ...]:
+    def none(self, _site: Site) -> tuple[Snippet, ...]:
         """Nothing."""
         return ()
 
-    def imports(self, site: Site) -> tuple[Chunk, ...]:
+    def imports(self, site: Site) -> tuple[Snippet, ...]:
         """Signatures of what the file imports."""
         found = self._workspace.definitions(self._root / site.path, imports_of(site.prefix), _near(site))
-        return tuple(Chunk(Source.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
+        return tuple(Snippet(SnippetSource.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
 
-    def open_files(self, site: Site) -> tuple[Chunk, ...]:
+    def open_files(self, site: Site) -> tuple[Snippet, ...]:
         """Of some files of the package the parts that are most like the place."""
         words = words_of(_near(site))
-        found = [(path, *most_alike(parts_of(self._files[path]), words)) for path in self._open(site)]
+        found = [(path, *most_alike(windows_of(self._files[path]), words)) for path in self._open(site)]
         found.sort(key=lambda one: -one[1])
-        return tuple(Chunk(Source.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
+        return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
 
-    def anywhere(self, site: Site) -> tuple[Chunk, ...]:
+    def anywhere(self, site: Site) -> tuple[Snippet, ...]:
         """Of the same files any parts: what similarity is worth."""
         chance = random.Random(site.id)
-        parts = [(path, chance.choice(parts_of(self._files[path]))) for path in self._open(site)]
-        return tuple(Chunk(Source.OPEN_FILES, path, "\n".join(part.lines)) for path, part in parts)
+        parts = [(path, chance.choice(windows_of(self._files[path]))) for path in self._open(site)]
+        return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, part in parts)
 
-    def all(self, site: Site) -> tuple[Chunk, ...]:
+    def all(self, site: Site) -> tuple[Snippet, ...]:
         """Both."""
         return (*self.imports(site), *self.open_files(site))
 
@@ -105,8 +103,8 @@ def measure(engine: Engine, sites: list[Site], collect: Collect, share: float) -
         began = time.perf_counter()
         chunks = collect(site)
         counts["ms"] += round(1e3 * (time.perf_counter() - began))
-        request = FillRequest(site.snapshot, site.offset, extra=Extra(chunks, share))
-        result = engine.fill(replace(request, patience_ms=0.0), deadline=float("inf"))
+        request = FillRequest(site.snapshot, site.offset, extra=Snippets(chunks, share))
+        result = engine.fill(replace(request, early_stop_ms=0.0), deadline=float("inf"))
         is_right = result.text.split("\n")[0].rstrip() == site.want.split("\n")[0].rstrip()
         rights.append(is_right and bool(result.candidates))
         counts["shown"] += bool(result.candidates)

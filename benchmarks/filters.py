@@ -14,13 +14,11 @@ import attrs
 
 from dg_lsp.bench.sites import Site, read_sites
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import Engine
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.postprocess import judge as judging
-from dg_lsp.postprocess.balance import balance
-from dg_lsp.postprocess.trim import cut_lines
+from dg_lsp.postprocess import validate as judging
+from dg_lsp.postprocess.text_edits import balance, cut_lines
 from dg_lsp.settings import Settings
 
 FAULTS = ("repeats what follows", "leaves brackets open", "indents wrongly", "adds a syntax error")
@@ -113,7 +111,7 @@ def main() -> None:
     sites = [site for site in read_sites(arguments.sites) if parses(site.prefix + site.want + site.suffix) is None]
     random.Random(0).shuffle(sites)
     settings = attrs.evolve(Settings(), model=arguments.model)
-    settings = attrs.evolve(settings, fill=attrs.evolve(settings.fill, deadline_ms=60_000.0, patience_ms=0.0))
+    settings = attrs.evolve(settings, fill=attrs.evolve(settings.fill, deadline_ms=60_000.0, early_stop_ms=0.0))
     engine = open_engine(settings)
     recorder = Recorder()
     import dg_lsp.engine.engine as module

@@ -15,19 +15,17 @@ import numpy as np
 import numpy.typing as npt
 from shape import Shape
 
+from dg_lsp import gguf as v
+from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Look, Tensor, TensorType, Value, vector
 from dg_lsp.models.repack.description import Sampler, describe_diffusion
 from dg_lsp.models.repack.geometry import Geometry
 from dg_lsp.models.repack.names import ARCHITECTURE, SELF_CONDITIONING
 from dg_lsp.models.repack.pair import write_pair
 from dg_lsp.models.repack.parts import Parts
 from dg_lsp.models.repack.vocabulary import vocabulary
-from dg_lsp.weights import values as v
-from dg_lsp.weights.kinds import F32, KINDS, Kind
-from dg_lsp.weights.values import Value
-from dg_lsp.weights.writing import BLOCK_BYTES, Look, Tensor, vector
 
 _SAMPLE_ROWS = 64
-_BY_NAME = {kind.name: kind for kind in KINDS.values()}
+_BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
 _FILE_TYPES = {"Q4_K": 15, "Q8_0": 7, "F16": 1}
 TYPES = tuple(_FILE_TYPES)
 _SPECIALS = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<|tool_response>", 100: "<|channel>"} | {
@@ -120,7 +118,7 @@ def _matrix(name: str, size: tuple[int, ...], kind: str, *, scale: float = 0.0) 
     return Tensor(name, size, fitting, partial(_repeated, fitting, size, scale or size[-1] ** -0.5))
 
 
-def _fitting(kind: str, width: int) -> Kind:
+def _fitting(kind: str, width: int) -> TensorType:
     """As llama.cpp's own quantization does where rows are no whole number of blocks."""
     for name in (kind, "Q5_0", "F16"):
         if width % _BY_NAME[name].block_weights == 0:
@@ -128,7 +126,7 @@ def _fitting(kind: str, width: int) -> Kind:
     raise ValueError(f"rows of {width}")
 
 
-def _repeated(kind: Kind, size: tuple[int, ...], scale: float) -> Iterable[bytes]:
+def _repeated(kind: TensorType, size: tuple[int, ...], scale: float) -> Iterable[bytes]:
     sample = _sample(kind, size[-1], scale)
     left = prod(size[:-1]) * kind.row_bytes(size[-1])
     piece = sample * max(1, BLOCK_BYTES // len(sample))
@@ -138,7 +136,7 @@ def _repeated(kind: Kind, size: tuple[int, ...], scale: float) -> Iterable[bytes
 
 
 @functools.cache
-def _sample(kind: Kind, width: int, scale: float) -> bytes:
+def _sample(kind: TensorType, width: int, scale: float) -> bytes:
     rng = np.random.default_rng(width)
     rows: npt.NDArray[np.float32] = rng.standard_normal((_SAMPLE_ROWS, width), np.float32) * np.float32(scale)
     if kind is F32:

@@ -1,4 +1,4 @@
-"""What a completion waits for while long fills keep the model busy: by urgency, and first come, first served.
+"""What a completion waits for while long fills keep the model busy: by priority, and first come, first served.
 
     python benchmarks/turns.py [--requests 200] [--seed 0]
 
@@ -17,11 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.urgency import Urgency
-from dg_lsp.engine.worker import Worker
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.request import DecoderName, FillRequest, Priority
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -36,7 +34,7 @@ def places(name: str) -> list[FillRequest]:
     for line in text.splitlines(keepends=True):
         if len(line.strip()) > 12:
             offset = at + len(line) // 2
-            found.append(FillRequest(Snapshot(f"file:///{name}", 0, text, "python"), offset, patience_ms=0))
+            found.append(FillRequest(Snapshot(f"file:///{name}", 0, text, "python"), offset, early_stop_ms=0))
         at += len(line)
     return found
 
@@ -44,8 +42,8 @@ def places(name: str) -> list[FillRequest]:
 class Background:
     """Long fills without a pause, as urgent as it is told."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.urgency = Urgency.TYPED
+    def __init__(self, worker: Scheduler) -> None:
+        self.priority = Priority.TYPED
         self.num_done = 0
         self._worker = worker
         self._is_over = threading.Event()
@@ -62,8 +60,8 @@ class Background:
         while not self._is_over.is_set():
             number += 1
             snapshot = Snapshot("file:///long.py", number, LONG, "python")
-            asked = FillRequest(snapshot, len(LONG), max_lines=40, max_tokens=200, patience_ms=0, seed=number)
-            asked = replace(asked, urgency=self.urgency, plan=PlanName.CANVAS, deadline_ms=60_000)
+            asked = FillRequest(snapshot, len(LONG), max_lines=40, max_tokens=200, early_stop_ms=0, seed=number)
+            asked = replace(asked, priority=self.priority, plan=DecoderName.CANVAS, deadline_ms=60_000)
             try:
                 self._worker.submit(asked).result()
             except CancelledError:
@@ -78,14 +76,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     fill = FillSettings(type_through=False, speculate=False, deadline_ms=60_000)
-    worker = Worker.of(open_engine, Settings(fill=fill, runtime=RuntimeSettings(gpu_layers=0)))
+    worker = Scheduler.of(open_engine, Settings(fill=fill, runtime=RuntimeSettings(gpu_layers=0)))
     worker.ready.result()
     lines, pause = places("inventory.py"), random.Random(given.seed)
     alone = {one.offset: worker.submit(one).result().text for one in lines}
     background, waits, num_other = Background(worker), {}, 0
     for number in range(2 * given.requests):
-        way = "by urgency" if number // ROUND % 2 else "as they come"
-        background.urgency = Urgency.REWRITE if way == "by urgency" else Urgency.TYPED
+        way = "by priority" if number // ROUND % 2 else "as they come"
+        background.priority = Priority.REWRITE if way == "by priority" else Priority.TYPED
         time.sleep(pause.uniform(0.005, 0.03))
         asked, began = lines[number % len(lines)], time.perf_counter()
         text = worker.submit(asked).result().text

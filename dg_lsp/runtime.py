@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dg_lsp.folder import data_folder
+from dg_lsp.system import data_folder
 
 VARIABLE = "DG_LSP_RUNTIME"
 """Names another folder, to be made as well as to be used; `stock` uses none."""

@@ -6,9 +6,16 @@ used; nothing else is lost.
 """
 
 import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import attrs
+import cattrs
 from attrs import field, validators
+
+from dg_lsp.errors import SettingsError
 
 CACHES = ("auto", "recomputed", "once", "cached")
 WHEN = ("auto", "always", "never")
@@ -50,7 +57,7 @@ class FillSettings:
 
     deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
     """Milliseconds after which what is stable so far is shown, or nothing."""
-    patience_ms: float = field(default=150.0, validator=validators.ge(0))
+    early_stop_ms: float = field(default=150.0, validator=validators.ge(0))
     """Milliseconds after which the whole lines that are stable are enough; 0 waits for all of the fill."""
     plan: str = field(default="auto", validator=validators.in_(PLANS))
     """How a fill is decoded: `auto`, `canvas`, `race`, `causal`, `draft-verify` or `lookup`."""
@@ -70,7 +77,7 @@ class FillSettings:
     """Give the rest of a fill again, without the model, while the user types what it says."""
     speculate: bool = True
     """Make the fill that follows an accepted one while it is still looked at; not on a battery."""
-    min_chance: float = field(default=0.05, validator=[validators.ge(0), validators.le(1)])
+    min_confidence: float = field(default=0.05, validator=[validators.ge(0), validators.le(1)])
     """Probability of being right under which nothing is shown unasked; 0 shows everything."""
     check_syntax: bool = True
     """Refuse a fill that adds a syntax error where there was none."""
@@ -234,3 +241,68 @@ class Settings:
     """Rewrites of a selection."""
     runtime: RuntimeSettings = RuntimeSettings()
     """The model's runtime."""
+
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True, prefer_attrib_converters=True)
+
+
+def _strict(value: Any, kind: type) -> Any:
+    """cattrs would turn `"8"` into 8 and 1 into True; a settings file that says so is wrong."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+def _strings(value: Any, _kind: type) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"expected a list of strings, got {value!r:.80}")
+    return tuple(value)
+
+
+_CONVERTER.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _strings)
+for _kind in (int, float, bool, str):
+    _CONVERTER.register_structure_hook(_kind, _strict)
+
+
+def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Settings:
+    """Settings from a mapping such as TOML gives; what is absent keeps its value in `over`.
+
+    Raises:
+        SettingsError: unknown keys, wrong types, values out of range; all of them named in one line.
+    """
+    base = cattrs.unstructure(over or Settings())
+    try:
+        return _CONVERTER.structure(_merge(base, tree), Settings)
+    except (cattrs.BaseValidationError, ValueError, TypeError, AttributeError) as error:
+        reasons = cattrs.transform_error(error, path="settings", format_exception=_reason)
+        raise SettingsError("; ".join(reasons)) from error
+
+
+def _reason(error: BaseException, kind: type | None) -> str:
+    """The message of a validator, which names the field and the bound; cattrs would say "invalid value"."""
+    if isinstance(error, ValueError) and error.args:
+        return str(error.args[0])
+    return cattrs.v.format_exception(error, kind)
+
+
+def _merge(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in tree.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def read_settings(path: Path, over: Settings | None = None) -> Settings:
+    """Settings from a TOML file.
+
+    Raises:
+        SettingsError: the file cannot be read, is no TOML or has bad values.
+    """
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return parse_settings(tree, over)

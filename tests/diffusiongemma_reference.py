@@ -73,7 +73,7 @@ class Reference:
 
     def steps(self, prompt, canvas, temperatures, noise, *, frozen=None, bound=0.1, per_token=False):
         """Teacher-forced steps. Accepted positions take the argmax, the others the noise, frozen ones stay."""
-        from dg_lsp.diffusion.uniform_sampler import accept
+        from dg_lsp.diffusion.samplers import accept
 
         cache, said, done = self.encoded(prompt), None, []
         frozen = np.zeros(len(canvas), dtype=np.bool_) if frozen is None else frozen

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.http.gate import Rules
 from dg_lsp.http.listening import Address, Listening
-from dg_lsp.reading import parse_settings
+from dg_lsp.settings import parse_settings
 
 TIMEOUT = 30
 GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
-UNHURRIED = {"fill": {"patience_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
+UNHURRIED = {"fill": {"early_stop_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Starter:
         self.started = []
 
     def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
-        open_worker = partial(Worker.of, open_engine or engine_of(denoiser))
+        open_worker = partial(Scheduler.of, open_engine or engine_of(denoiser))
         listening = Listening(Address(port=0), open_worker, settings_of(tree), rules or Rules())
         thread = threading.Thread(target=listening.run)
         thread.start()

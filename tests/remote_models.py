@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from dg_lsp.backends.remote import open_remote
+from dg_lsp.backends.remote.model import open_remote
 from dg_lsp.settings import RemoteSettings
 
 

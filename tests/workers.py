@@ -3,7 +3,7 @@
 import threading
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import FillSettings
 

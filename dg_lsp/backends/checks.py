@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.errors import RequestError
 
 

@@ -19,7 +19,7 @@ from dg_lsp.backends.checks import (
     checked_extension,
     checked_ids,
 )
-from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion.denoiser import Floats, Footprint, Prediction
 

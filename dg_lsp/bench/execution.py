@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Protocol
 
-from dg_lsp.bench.sandbox import Outcome
+from dg_lsp.bench.sandbox.sandbox import Outcome
 from dg_lsp.bench.sites import Site
 from dg_lsp.errors import UsageError
 from dg_lsp.metrics.attempt import Attempt

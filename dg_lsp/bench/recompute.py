@@ -11,7 +11,7 @@ import numpy as np
 
 from dg_lsp.bench.clock import milliseconds
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.denoiser import Denoiser
 
 

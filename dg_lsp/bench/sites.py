@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.context.place import Place
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.errors import InputFileError
 
 _GZIP = b"\x1f\x8b"
@@ -135,7 +134,7 @@ def _on_a_line_of_its_own(site: Site) -> Site:
 
 def _kind(site: Site) -> str:
     """By where the reference begins and ends."""
-    place = Place.at(site.snapshot.text, site.offset)
+    place = Cursor.at(site.snapshot.text, site.offset)
     if place.is_blank_line and "\n" not in site.want.lstrip("\n"):
         return "whole-line"
     if place.is_blank_line:

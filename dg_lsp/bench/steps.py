@@ -13,7 +13,7 @@ import numpy as np
 
 from dg_lsp.bench.clock import milliseconds
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dg_lsp.bench.sites import Site
-from dg_lsp.context.place import Place, allowed_lines
+from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans import PlanName
 from dg_lsp.engine.remote import RemoteEngine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 
@@ -58,14 +57,14 @@ class Terms:
 
     is_warm: bool = False
     """The prompt less its last character is in the cache already."""
-    patience_ms: float = 0.0
+    early_stop_ms: float = 0.0
     """After it whole lines are enough; 0 waits for all."""
     is_oracle: bool = False
     """As many lines are wanted as the reference has; else the place decides."""
 
     def num_lines(self, site: Site) -> int | None:
         """Lines that are wanted at a site; None is for any number."""
-        return site.num_lines if self.is_oracle else allowed_lines(Place.at(site.snapshot.text, site.offset))
+        return site.num_lines if self.is_oracle else allowed_lines(Cursor.at(site.snapshot.text, site.offset))
 
 
 TERMS = Terms()
@@ -84,7 +83,7 @@ class EngineWay:
 
     name: str
     engine: Engine
-    plan: PlanName
+    plan: DecoderName
     terms: Terms = TERMS
     remarks: Sequence[str] = ()
 
@@ -111,7 +110,7 @@ class EngineWay:
             site.offset,
             max_lines=self.terms.num_lines(site),
             plan=self.plan,
-            patience_ms=self.terms.patience_ms,
+            early_stop_ms=self.terms.early_stop_ms,
             deadline_ms=1e3 * ANSWER_SECONDS,
         )
 

@@ -20,7 +20,7 @@ from dg_lsp.bench.sites import Site
 from dg_lsp.bench.twin import Sentinels, relabel
 from dg_lsp.bench.ways import ANSWER_SECONDS, TERMS, Terms, first_lines
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt, prompt_parts
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at

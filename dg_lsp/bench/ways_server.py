@@ -221,7 +221,7 @@ class ServerWay:
             "samplers": ["temperature"],
             "stream": False,
             "cache_prompt": True,
-            "t_max_predict_ms": round(self._terms.patience_ms) or -1,
+            "t_max_predict_ms": round(self._terms.early_stop_ms) or -1,
         }
 
     def _post(self, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,52 @@
-"""One place as a model is asked: what is cached of it, and what stands frozen around the hole in the canvas."""
+"""A canvas: a block of token ids to be denoised after a cached prompt, some of them frozen."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from dg_lsp.canvas.plan import CanvasPlan, TokenIds, token_ids
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, Sampling, UniformSampling
+
+TokenIds = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+
+def token_ids(ids: npt.ArrayLike) -> TokenIds:
+    """Ids as a read-only int32 array of shape (N,)."""
+    array = np.array(ids, dtype=np.int32).reshape(-1)
+    array.setflags(write=False)
+    return array
+
+
+def among(ids: TokenIds, wanted: TokenIds) -> Flags:
+    """Which ids are any of a few wanted ones; shape (N,). Several times faster than `numpy.isin` at this size."""
+    found: Flags = (ids[:, None] == wanted).any(axis=1)
+    return found
+
+
+def common_prefix_length(a: TokenIds, b: TokenIds) -> int:
+    """How many ids the two share from their start."""
+    shortest = min(len(a), len(b))
+    differs = np.flatnonzero(a[:shortest] != b[:shortest])
+    return int(differs[0]) if len(differs) else shortest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Canvas:
+    """What is prefilled into the KV cache, and what is denoised after it."""
+
+    prompt_ids: TokenIds
+    """Shape (P,): encoded causally, cached."""
+    canvas_ids: TokenIds
+    """Shape (L,): the canvas before the first step; free positions hold masks or noise."""
+    frozen: Flags
+    """Shape (L,): positions that the user already wrote; never changed, left out of every mean."""
+
+    def __post_init__(self) -> None:
+        if self.canvas_ids.shape != self.frozen.shape:
+            raise ValueError(f"canvas of {self.canvas_ids.shape} but frozen flags of {self.frozen.shape}")
+
 
 NOTHING = token_ids([])
 
@@ -32,14 +73,14 @@ class Layout:
         """Tokens before the hole, prompt and head together."""
         return len(self.prompt_ids) + len(self.head_ids)
 
-    def canvas(self, num_free: int, spec: ModelSpec, rng: np.random.Generator, *, length: int = 0) -> CanvasPlan:
+    def canvas(self, num_free: int, spec: ModelSpec, rng: np.random.Generator, *, length: int = 0) -> Canvas:
         """Head, `num_free` tokens of noise, and as much of the tail as fits into `length`, 0 for none of it."""
         size = len(self.head_ids)
         tail_ids = self.tail_ids[: max(0, length - size - num_free)]
         canvas = np.concatenate([self.head_ids, noise(spec, num_free, rng), tail_ids])
         frozen = np.ones(len(canvas), np.bool_)
         frozen[size : size + num_free] = False
-        return CanvasPlan(self.prompt_ids, canvas, frozen)
+        return Canvas(self.prompt_ids, canvas, frozen)
 
     def in_prompt(self) -> "Layout":
         """The same for who goes on causally: what stands before the hole is all prompt, and no tail is seen."""
@@ -67,3 +108,63 @@ def end_of(ids: TokenIds, room: int) -> TokenIds:
         return ids
     stride = max(1, room // 8)
     return ids[-(-excess // stride) * stride :]
+
+
+def renoised(ids: TokenIds, strength: float, spec: ModelSpec, rng: np.random.Generator) -> TokenIds:
+    """Shape (N,): the ids, a share `strength` of them, one at least, replaced by masks or random tokens."""
+    num_noisy = max(1, round(strength * len(ids)))
+    where = rng.choice(len(ids), min(num_noisy, len(ids)), replace=False)
+    canvas = np.array(ids)
+    canvas[where] = noise(spec, len(where), rng)
+    return token_ids(canvas)
+
+
+def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
+    """The part of the schedule that is left: uniform noise of a share `strength` is where so many steps are left."""
+    if not isinstance(sampling, UniformSampling):
+        return sampling
+    num_steps = max(1, round(strength * sampling.max_denoising_steps))
+    hottest = sampling.t_min + strength * (sampling.t_max - sampling.t_min)
+    return replace(sampling, max_denoising_steps=num_steps, t_max=hottest)
+
+
+class Renoise:
+    """One selection as canvases, one after the other: each stands after what became of those before it."""
+
+    def __init__(
+        self, layout: Layout, ids: TokenIds, spec: ModelSpec, strength: float, rng: np.random.Generator
+    ) -> None:
+        """`ids`, shape (N,), are the selection's; `layout` is the place of it, with nothing of it in the prompt."""
+        self._layout = layout
+        self._ids = ids
+        self._spec = spec
+        self._strength = strength
+        self._rng = rng
+        self.result_ids = NOTHING
+        """What became of the canvases so far; the caller adds to it with `settle`."""
+
+    def __iter__(self) -> Iterator[Canvas]:
+        """A canvas at a time, as long as the model takes them."""
+        head_ids, prompt_ids = self._layout.head_ids, self._layout.prompt_ids
+        at = 0
+        while at < len(self._ids):
+            room = self._spec.longest_block - len(head_ids) - 1
+            piece = self._ids[at : at + max(1, room)]
+            at += len(piece)
+            tail_ids = self._after(room - len(piece) + 1) if at >= len(self._ids) else NOTHING
+            noisy = renoised(piece, self._strength, self._spec, self._rng)
+            frozen = np.ones(len(head_ids) + len(noisy) + len(tail_ids), np.bool_)
+            frozen[len(head_ids) : len(head_ids) + len(noisy)] = False
+            known = prompt_ids if len(head_ids) else np.concatenate([prompt_ids, self.result_ids])
+            yield Canvas(token_ids(known), np.concatenate([head_ids, noisy, tail_ids]), frozen)
+            prompt_ids, head_ids = token_ids(np.concatenate([prompt_ids, head_ids])), NOTHING
+
+    def settle(self, ids: TokenIds) -> None:
+        """What became of the last canvas's free part."""
+        self.result_ids = token_ids(np.concatenate([self.result_ids, ids]))
+
+    def _after(self, room: int) -> TokenIds:
+        """What the last canvas has to meet: the code that follows, or the token that ends a middle."""
+        if self._spec.prompt_format is PromptFormat.FIM:
+            return token_ids(self._spec.end_ids[:1])
+        return self._layout.tail_ids[: max(0, room)]

@@ -5,8 +5,24 @@ Knows no file and no runtime; `models` fills a spec in from GGUF metadata.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
-from dg_lsp.canvas.expectation import Expectation
+
+@dataclass(frozen=True, slots=True)
+class ExpectedPasses:
+    """One plan at one kind of place, from the prompt to the answer."""
+
+    kind: str
+    """Of the place: `line-end`, `whole-line` or `block`."""
+    plan: str
+    singles: float
+    """Causal passes of one token."""
+    checks: float
+    """Causal passes over a guess."""
+    canvases: float
+    """Passes over a canvas, or over all canvases of a race."""
+    hits: float
+    """Share of answers whose first line is right, above 0."""
 
 
 class PromptFormat(StrEnum):
@@ -148,7 +164,7 @@ class ModelSpec:
     echo_match: int = 0
     """Tokens that must have occurred before in the buffer for what followed them to be taken over what the model says;
     0 never does: only a small model gains by it."""
-    expectations: tuple[Expectation, ...] = ()
+    expectations: tuple[ExpectedPasses, ...] = ()
     """What plans take, as far as the file says."""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """What else the file says of itself, for `doctor` and `models show`."""
@@ -164,3 +180,28 @@ class ModelSpec:
     def longest_block(self) -> int:
         """Tokens that a runtime must have room for after the longest prompt."""
         return self.canvas_lengths[-1] if self.canvas_lengths else CAUSAL_BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One directory, found whole."""
+
+    folder: Path
+    special_ids: frozenset[int]
+    """Tokens that are no text."""
+    size_bytes: int
+    """Of its weights on disk."""
+    num_weights: int
+    """Numbers of the text model."""
+    num_vectors: int
+    """Those of them that 8-bit formats leave as they are: embedding, norms, routers."""
+    stored_type: str
+    """`float32`, `float16` or `bfloat16`."""
+
+    @property
+    def description(self) -> str:
+        """For a person."""
+        return f"checkpoint of {self.num_weights / 1e9:.2f} B weights in {self.stored_type}"
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -10,7 +10,7 @@ from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
 from dg_lsp.cli.lsp import lsp
 from dg_lsp.cli.models import app as models
-from dg_lsp.cli.reporting import report
+from dg_lsp.cli.report import report
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.serve import serve
 

@@ -40,7 +40,7 @@ def start(
     allow_origin: AllowedOrigins = None,
 ) -> int:
     """Start the daemon. Models are opened when editors ask for them."""
-    from dg_lsp.cli.configuration import configure
+    from dg_lsp.cli.loading import configure
     from dg_lsp.cli.web import WebOptions, opener_of
     from dg_lsp.daemon.place import Place
 

@@ -40,9 +40,8 @@ def fill(
     threads: Threads = None,
 ) -> int:
     """Fill one place of a file. Without --write the file is only read."""
-    from dg_lsp.cli.configuration import configure, overrides
-    from dg_lsp.cli.location import Location
-    from dg_lsp.cli.source import SourceFile
+    from dg_lsp.cli.loading import configure, overrides
+    from dg_lsp.cli.source import Location, SourceFile
     from dg_lsp.engine.request import FillRequest
 
     location = Location.parse(place)
@@ -86,7 +85,7 @@ def _show(
     """Fills; with --visual, the steps go to standard error where --json owns standard output."""
     from rich.console import Console
 
-    from dg_lsp.cli.visual import show_fill, watch
+    from dg_lsp.cli.output import show_fill, watch
 
     console = Console(highlight=False, stderr=as_json)
     if visual:
@@ -98,7 +97,7 @@ def _show(
 
 
 def _report(result: "FillResult", load_ms: float, written: Path | None, *, as_json: bool) -> None:
-    from dg_lsp.cli.report import fill_object, rejected, timing_line
+    from dg_lsp.cli.output import fill_object, rejected, timing_line
 
     if as_json:
         typer.echo(json.dumps(fill_object(result, load_ms)))

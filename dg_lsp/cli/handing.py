@@ -76,8 +76,7 @@ def absolute_tree(over: Mapping[str, Any]) -> dict[str, Any]:
 def _absolute(model: str) -> str:
     from pathlib import Path
 
-    from dg_lsp.models.registry import known_names
-    from dg_lsp.models.selection import AUTO
+    from dg_lsp.models.registry import AUTO, known_names
 
     return model if model == AUTO or model in known_names() else str(Path(model).expanduser().absolute())
 

@@ -1,5 +1,6 @@
 """Where a backend meets an engine. The runtime is loaded with the first model, not with this module."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,22 +8,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import typer
 
-from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.engine.costs import measure_costs
+from dg_lsp.canvas.spec import Checkpoint, ModelSpec
+from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.machine import system_free
-from dg_lsp.models.checkpoint import read_folder
-from dg_lsp.models.description import describe
-from dg_lsp.models.memory import rooms
-from dg_lsp.models.registry import known_names, locate, ready_path
-from dg_lsp.models.selection import AUTO, select
-from dg_lsp.settings import Settings
-from dg_lsp.weights.checkpoint import Checkpoint
+from dg_lsp.errors import SettingsError
+from dg_lsp.models.metadata import describe, read_folder
+from dg_lsp.models.registry import AUTO, known_names, locate, memory_pools, ready_path, select
+from dg_lsp.settings import AuditSettings, RemoteSettings, Settings, parse_settings, read_settings
+from dg_lsp.system import system_free
 
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
     from dg_lsp.backends.llamacpp import LlamaModel
-    from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
+    from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def with_model_chosen(settings: Settings) -> Settings:
 
     found = devices() if settings.runtime.gpu_layers else ()
     gpus = [(device.name, device.kind, device.memory_free) for device in found]
-    chosen = select(rooms(gpus, system_free()), lambda preset: ready_path(preset) is not None)
+    chosen = select(memory_pools(gpus, system_free()), lambda preset: ready_path(preset) is not None)
     typer.echo(f"dg-lsp: {AUTO} takes {chosen.name}: {chosen.reason}", err=True)
     return attrs.evolve(settings, model=chosen.name)
 
@@ -101,10 +99,10 @@ def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | H
         from dg_lsp.backends.hf import open_checkpoint
 
         return open_checkpoint(model.weights, model.spec, settings.runtime)
-    from dg_lsp.backends.llamacpp.opening import denoiser_of
+    from dg_lsp.backends.llamacpp.loader import open_denoiser
 
     try:
-        return denoiser_of(model.weights, model.spec, settings.runtime)
+        return open_denoiser(model.weights, model.spec, settings.runtime)
     except BaseException:
         model.weights.close()
         raise
@@ -119,9 +117,77 @@ def open_engine(settings: Settings) -> Engine:
         SettingsError: a remote server is wanted, and it is not said where it is or how to get in.
     """
     if settings.backend == "remote":
-        from dg_lsp.backends.remote import open_remote
+        from dg_lsp.backends.remote.model import open_remote
         from dg_lsp.engine.remote import RemoteEngine
 
         return RemoteEngine(open_remote(settings.remote), settings.fill)
     denoiser = open_denoiser(load_model(settings), settings)
     return Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))
+
+
+FILE_NAME = "dg-lsp.toml"
+
+
+def settings_file(start: Path) -> Path | None:
+    """The nearest `dg-lsp.toml` in this directory or above it."""
+    return next((path for path in (folder / FILE_NAME for folder in (start, *start.parents)) if _is_file(path)), None)
+
+
+def overrides(
+    *,
+    model: str | None,
+    gpu_layers: int | None,
+    threads: int | None,
+    prompt_format: str | None = None,
+    remote: str | None = None,
+) -> dict[str, Any]:
+    """The settings tree of what was given on the command line. With a remote server, the model is one of its own."""
+    runtime = {"gpu_layers": gpu_layers, "threads": threads}
+    tree: dict[str, Any] = {"runtime": {key: value for key, value in runtime.items() if value is not None}}
+    if prompt_format is not None:
+        tree["fill"] = {"prompt_format": str(prompt_format)}
+    if remote is not None:
+        there = {"url": remote} if model is None else {"url": remote, "model": model}
+        return {**tree, "backend": "remote", "remote": there}
+    return tree if model is None else {**tree, "model": model, "backend": "local"}
+
+
+def configure(over: Mapping[str, Any]) -> Settings:
+    """Defaults, then the settings file of the working directory's tree, then `over`.
+
+    Raises:
+        SettingsError: the file or a value is bad.
+    """
+    path = settings_file(Path.cwd())
+    return parse_settings(over, file_settings(path) if path else None)
+
+
+def file_settings(path: Path) -> Settings:
+    """The file's settings; a relative path of a model in it counts from the file's own directory.
+
+    Raises:
+        SettingsError: the file or a value in it is bad, or says more than a folder that somebody opens may say.
+    """
+    settings = read_settings(path)
+    if path.parent != _home() and (settings.remote, settings.audit) != (RemoteSettings(), AuditSettings()):
+        raise SettingsError(
+            f"{path} says remote or audit: a folder that you open must not say where your code goes or which files are"
+            f" written; put that into {FILE_NAME} of your home, into the editor's settings, or pass --remote"
+        )
+    if settings.model in known_names():
+        return settings
+    return attrs.evolve(settings, model=str(path.parent / Path(settings.model).expanduser()))
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # nobody knows where it is
+        return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a directory above that may not be looked into
+        return False

@@ -25,8 +25,8 @@ def lsp(
     ] = None,
 ) -> int:
     """Run the language server."""
-    from dg_lsp.cli.configuration import overrides
-    from dg_lsp.reading import parse_settings
+    from dg_lsp.cli.loading import overrides
+    from dg_lsp.settings import parse_settings
 
     if stdio and tcp is not None:
         raise UsageError("--stdio and --tcp exclude each other: give one of them")
@@ -42,7 +42,7 @@ def lsp(
 
     if address is None:
         hand_over(settings, over, daemon)
-    from dg_lsp.server import app as server  # a relay has no use for it
+    from dg_lsp.server import app as server
 
     if address is None:
         return server.serve_stdio(open_engine, settings)
@@ -68,8 +68,8 @@ def _settings(over: dict[str, Any]) -> "Settings":
     Raises:
         SettingsError: the command line itself is bad.
     """
-    from dg_lsp.cli.configuration import configure
-    from dg_lsp.reading import parse_settings
+    from dg_lsp.cli.loading import configure
+    from dg_lsp.settings import parse_settings
 
     from_command_line = parse_settings(over)
     try:

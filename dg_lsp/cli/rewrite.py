@@ -11,9 +11,8 @@ import typer
 from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
 
 if TYPE_CHECKING:
-    from dg_lsp.cli.location import Lines
-    from dg_lsp.cli.source import SourceFile
-    from dg_lsp.engine.rewrite import RewriteResult
+    from dg_lsp.cli.source import Lines, SourceFile
+    from dg_lsp.engine.request import RewriteResult
 
 
 def rewrite(
@@ -38,11 +37,10 @@ def rewrite(
     threads: Threads = None,
 ) -> int:
     """Rewrite lines of a file and show the difference. Without --write the file is only read."""
-    from dg_lsp.cli.configuration import configure, overrides
-    from dg_lsp.cli.location import Lines
-    from dg_lsp.cli.source import SourceFile
-    from dg_lsp.engine.drain import drain
-    from dg_lsp.engine.rewrite import RewriteRequest
+    from dg_lsp.cli.loading import configure, overrides
+    from dg_lsp.cli.source import Lines, SourceFile
+    from dg_lsp.engine.engine import drain
+    from dg_lsp.engine.request import RewriteRequest
 
     place = Lines.parse(lines)
     source = SourceFile.read(place.path)

@@ -40,13 +40,13 @@ def serve(
 ) -> int:
     """Serve fills over HTTP."""
     from dg_lsp.cli import loading
-    from dg_lsp.cli.configuration import configure, overrides
-    from dg_lsp.engine.worker import Worker
+    from dg_lsp.cli.loading import configure, overrides
+    from dg_lsp.engine.scheduler import Scheduler
     from dg_lsp.http.listening import Address, Listening
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     rules = rules_of(settings, host, api_key_file, allow_host or (), allow_origin or ())
-    return Listening(Address(host, port), partial(Worker.of, loading.open_engine), settings, rules).run()
+    return Listening(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
 
 
 def rules_of(

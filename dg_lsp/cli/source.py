@@ -3,15 +3,68 @@
 Knows nothing of models. Text keeps its line ends; positions are code-point offsets into it.
 """
 
+import contextlib
 import os
 import re
 import stat
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.cli.replace import replace_file
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.errors import InputFileError, PositionError
+from dg_lsp.context.document import Snapshot
+from dg_lsp.errors import InputFileError, PositionError, UsageError
+
+
+def replace_file(path: Path, old: bytes, new: bytes) -> None:
+    """Writes a temporary file beside `path`, flushes it to the disk and renames it over `path`.
+
+    Mode, owner and extended attributes are kept as far as this user may set them; a hard link to the old file keeps
+    the old content. `path` must not be a symbolic link: the link itself would be replaced.
+
+    Raises:
+        InputFileError: the file no longer holds `old`.
+        OSError: the directory or the disk refused; the file is as it was.
+    """
+    status = path.stat()
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(new)
+            file.flush()
+            _copy_rights(path, temporary, status)
+            os.fsync(file.fileno())
+        if path.read_bytes() != old:
+            raise InputFileError(f"{path} changed while it was being filled: nothing was written; run it again")
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_directory(path.parent)
+
+
+def _copy_rights(source: Path, target: Path, status: os.stat_result) -> None:
+    """Owner first: changing it clears the set-user-id bits."""
+    if hasattr(os, "chown"):
+        with contextlib.suppress(OSError):
+            os.chown(target, status.st_uid, status.st_gid)
+    if hasattr(os, "listxattr"):
+        with contextlib.suppress(OSError):
+            for key in os.listxattr(source):
+                os.setxattr(target, key, os.getxattr(source, key))
+    target.chmod(status.st_mode & 0o7777)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Makes the rename itself last; systems that cannot open a directory do it by themselves."""
+    with contextlib.suppress(OSError):
+        number = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -128,3 +181,75 @@ def _cannot(verb: str, path: Path, error: OSError | ValueError) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_NUMBER = "[0-9]{1,12}"
+_LINES = re.compile(f"(?P<path>.+):(?P<first>{_NUMBER})(?:-(?P<last>{_NUMBER}))?", re.DOTALL)
+_BOTH = re.compile(f"(?P<path>.+):(?P<line>{_NUMBER}):(?P<column>{_NUMBER})", re.DOTALL)
+_LINE = re.compile(f"(?P<path>.+):(?P<line>{_NUMBER})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A cursor in a file."""
+
+    path: Path
+    line: int
+    """From 1."""
+    column: int | None = None
+    """From 1, in characters; the cursor stands before that character. None is the end of the line."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Location":
+        """Numbers are read from the right, so colons in the path and drive letters stay in the path.
+
+        Raises:
+            UsageError: there is no line number.
+            PositionError: a line or column of 0.
+        """
+        both, line = _BOTH.fullmatch(text), _LINE.fullmatch(text)
+        if both and line and not _is_there(both["path"]) and _is_there(line["path"]):
+            both = None  # a file whose own name ends in a colon and a number
+        match = both or line
+        if match is None:
+            raise UsageError(f"{text}: expected FILE:LINE or FILE:LINE:COL, for example samples/shapes.py:12")
+        column = int(match["column"]) if match is both else None
+        if int(match["line"]) == 0 or column == 0:
+            raise PositionError(f"{text}: lines and columns are counted from 1")
+        return cls(Path(match["path"]), int(match["line"]), column)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" + ("" if self.column is None else f":{self.column}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Whole lines of a file, counted from 1, both ends included."""
+
+    path: Path
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Lines":
+        """`FILE:FIRST-LAST`, or `FILE:LINE`.
+
+        Raises:
+            UsageError: it is no such thing.
+            PositionError: a line of 0, or a range that runs backwards.
+        """
+        match = _LINES.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{text}: expected FILE:FIRST-LAST, for example samples/shapes.py:12-16")
+        first = int(match["first"])
+        last = int(match["last"] or first)
+        if first == 0 or last < first:
+            raise PositionError(f"{text}: lines are counted from 1, the first one first")
+        return cls(Path(match["path"]), first, last)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name that is too long, a directory that may not be looked into
+        return False

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
-from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
 from dg_lsp.bench.recompute import Comparison, compare_recomputed
-from dg_lsp.bench.steps import BatchTimes, Overhead, StepTimes, measure_batches, measure_overhead, measure_steps
+from dg_lsp.bench.steps import (
+    BatchTimes,
+    Overhead,
+    StepTimes,
+    measure_batches,
+    measure_overhead,
+    measure_steps,
+)
 from dg_lsp.bench.steps_shares import Shares, measure_shares
 from dg_lsp.bench.tables import (
     batch_table,
@@ -26,15 +33,13 @@ from dg_lsp.bench.tables import (
     step_table,
 )
 from dg_lsp.bench.twin import write_twin
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.cli.loading import load_model, open_denoiser
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import Settings
-from dg_lsp.weights.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
@@ -142,7 +147,7 @@ def _requests() -> Iterator[FillRequest]:
         offset = text.index(word, start) + len(word)
         end = text.index("\n", offset)
         snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[end:])
-        yield FillRequest(snapshot, offset, deadline_ms=60_000, plan=PlanName.CANVAS)
+        yield FillRequest(snapshot, offset, deadline_ms=60_000, plan=DecoderName.CANVAS)
 
 
 def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, rounds: int) -> tuple[Comparison, ...]:
@@ -152,7 +157,7 @@ def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, roun
             write_twin(Path(folder, architecture), sizes, architecture, spec.vocab_size)
         cached = LlamaDenoiser(LlamaModel.load(Path(folder, "qwen2"), settings.runtime), spec, settings.runtime)
         runtime = attrs.evolve(settings.runtime, threads=cached.threads, cache="recomputed")
-        recomputing = RecomputingDenoiser(LlamaModel.load(Path(folder, "dream"), runtime), spec, runtime)
+        recomputing = ExactDenoiser(LlamaModel.load(Path(folder, "dream"), runtime), spec, runtime)
         try:
             return compare_recomputed(cached, recomputing, COMPARED_PROMPT, COMPARED_CANVASES, rounds=rounds)
         finally:

@@ -12,7 +12,7 @@ from dg_lsp.errors import SettingsError, UsageError
 if TYPE_CHECKING:
     from dg_lsp.daemon.listening import OpenWeb
     from dg_lsp.daemon.web import Web
-    from dg_lsp.engine.share import Share
+    from dg_lsp.engine.scheduler import SchedulerSession
     from dg_lsp.settings import Settings
 
 
@@ -50,7 +50,7 @@ def opener_of(options: WebOptions, settings: "Settings", *, is_lenient: bool) ->
     rules = rules_of(settings, host, options.key_file, options.hosts, options.origins)
     served = absolute(settings)
 
-    def open_web(share: "Callable[[Settings], Share]") -> "Web | None":
+    def open_web(share: "Callable[[Settings], SchedulerSession]") -> "Web | None":
         from dg_lsp.daemon.web import Web
         from dg_lsp.http.listening import Address
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 
 
 class Task(StrEnum):

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from pathspec import GitIgnoreSpec
 
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.settings import ExcludeSettings
 
 SECRETS = (
@@ -33,7 +33,7 @@ _FEW_ODD = 8
 """So many of them mean nothing, however short the text is."""
 
 
-class Why(StrEnum):
+class ExclusionReason(StrEnum):
     """Why a buffer is left out, as the client's log says it."""
 
     LANGUAGE = "its language is turned off"
@@ -50,22 +50,22 @@ class Exclusion:
 
     settings: ExcludeSettings
 
-    def why(self, snapshot: Snapshot) -> Why | None:
+    def why(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why this buffer must not be shown to a model, or None where it may."""
         settings = self.settings
         if snapshot.language in settings.languages:
-            return Why.LANGUAGE
+            return ExclusionReason.LANGUAGE
         if (by_path := self.why_path(path_of(snapshot.uri))) is not None:
             return by_path
         if len(snapshot.text) > settings.max_file_chars:
-            return Why.GIANT
-        return Why.BINARY if is_binary(snapshot.text) else None
+            return ExclusionReason.GIANT
+        return ExclusionReason.BINARY if is_binary(snapshot.text) else None
 
-    def why_path(self, path: str) -> Why | None:
+    def why_path(self, path: str) -> ExclusionReason | None:
         """The same by a file's path alone, before it is read."""
         if self.settings.secrets and _compiled(SECRETS).match_file(path):
-            return Why.SECRETS
-        return Why.PATTERN if _compiled(self.settings.patterns).match_file(path) else None
+            return ExclusionReason.SECRETS
+        return ExclusionReason.PATTERN if _compiled(self.settings.patterns).match_file(path) else None
 
 
 def path_of(uri: str) -> str:

@@ -1,11 +1,38 @@
-"""The part of a buffer around the cursor that the model is shown. Looks at no more of the buffer than the budget."""
+"""What the model is shown, still as text."""
 
 import unicodedata
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
-from dg_lsp.context.prompt import Prompt
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.context.style import TextStyle
+from dg_lsp.context.document import Snapshot, TextStyle
+from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.errors import PositionError
+
+PATH_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Text around the cursor as the model likes it: LF line ends, spaces for tabs, cut at line ends."""
+
+    prefix: str
+    suffix: str
+    instruction: str = ""
+    """What is to be done with the selection; a fill has neither."""
+    selection: str = ""
+    """Between prefix and suffix, to be written anew."""
+    path: str = ""
+    """As a model may be told; see `shown_path`."""
+    language: str = ""
+    """LSP language id."""
+    extra: Snippets = NO_SNIPPETS
+    """Code from elsewhere."""
+
+
+def shown_path(uri: str) -> str:
+    """The last parts of a document's path, on one line: enough to tell what it is, and not where it lies."""
+    return " ".join("/".join(unquote(urlsplit(uri).path).split("/")[-PATH_PARTS:]).lstrip("/").split())
+
 
 CHARS_PER_TOKEN = 4
 """What a token of source text holds, about; a prompt is cut to its tokens afterwards."""

@@ -22,18 +22,18 @@ from dg_lsp.daemon.pool import Pool
 from dg_lsp.daemon.session import Refusal, answer, hello_of, run_session
 from dg_lsp.daemon.working import Working
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.share import Share
+from dg_lsp.engine.scheduler import SchedulerSession
 from dg_lsp.errors import UsageError
-from dg_lsp.machine import resident_bytes
-from dg_lsp.server.app import quieten
+from dg_lsp.server.app import silence_pygls_logging
 from dg_lsp.settings import Settings
+from dg_lsp.system import resident_bytes
 
 if TYPE_CHECKING:  # only a daemon that serves HTTP loads what that needs
     from dg_lsp.daemon.web import Web
 
 MAX_CONNECTIONS = 64
 _TICK = 1.0
-OpenWeb = Callable[[Callable[[Settings], Share]], "Web | None"]
+OpenWeb = Callable[[Callable[[Settings], SchedulerSession]], "Web | None"]
 """Binds an address for HTTP, given what takes a part in a model; None where it may not, and that is no harm."""
 _LEAVING_SECONDS = 5.0
 
@@ -100,7 +100,7 @@ class Daemon:
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serves until a signal, a caller or idleness ends it; returns the process's exit code."""
-        quieten()
+        silence_pygls_logging()
         threading.excepthook = _say_kind
         if _is_alone():
             self._working.listen()

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.folder import VARIABLE as DATA_VARIABLE
-from dg_lsp.folder import data_folder
+from dg_lsp.system import VARIABLE as DATA_VARIABLE
+from dg_lsp.system import data_folder
 
 VARIABLE = "DG_LSP_DAEMON_DIR"
 """Names another folder."""

@@ -12,8 +12,7 @@ import attrs
 
 from dg_lsp.daemon.working import Working
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.share import Share
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.settings import Settings
 
@@ -25,7 +24,7 @@ _OF_A_SESSION = ("fill", "exclude", "rewrite", "context", "audit", "http", "daem
 class _Held:
     """One model in memory."""
 
-    worker: Worker
+    worker: Scheduler
     num_shares: int = 0
     idle_since: float = 0.0
     """`time.monotonic` seconds at which the last session left."""
@@ -51,15 +50,17 @@ class Pool:
         self._opening = threading.Lock()
         """One at a time: two would take the same memory for free."""
 
-    def share(self, settings: Settings) -> Share:
+    def share(self, settings: Settings) -> SchedulerSession:
         """A part in the model of these settings, which begins to be opened if it is not open."""
         key = _key(settings)
         with self._lock:
             held = self._held.get(key)
             if held is None or _has_failed(held.worker):  # what was missing may be there by now
-                held = self._held[key] = _Held(Worker.of(self._open, settings))
+                held = self._held[key] = _Held(Scheduler.of(self._open, settings))
             held.num_shares += 1
-        return Share(held.worker, settings.fill, partial(self._leave, held), partial(self._ask, held, key.model))
+        return SchedulerSession(
+            held.worker, settings.fill, partial(self._leave, held), partial(self._ask, held, key.model)
+        )
 
     def sweep(self) -> None:
         """Closes what nobody has needed for long enough."""
@@ -155,11 +156,11 @@ def _key(settings: Settings) -> Settings:
     return attrs.evolve(settings, **{name: getattr(plain, name) for name in _OF_A_SESSION if name in there})
 
 
-def _has_failed(worker: Worker) -> bool:
+def _has_failed(worker: Scheduler) -> bool:
     return worker.ready.done() and worker.ready.exception() is not None
 
 
-def _state(worker: Worker) -> str:
+def _state(worker: Scheduler) -> str:
     if not worker.ready.done():
         return "loading"
     if _has_failed(worker):

@@ -14,8 +14,8 @@ from dg_lsp.daemon.calling import LONGEST_LINE, SECONDS
 from dg_lsp.daemon.place import Record
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.errors import SettingsError
-from dg_lsp.reading import parse_settings
 from dg_lsp.server.app import create_server, serve
+from dg_lsp.settings import parse_settings
 
 _CHUNK = 1 << 16
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dg_lsp.engine.share import Share
+from dg_lsp.engine.scheduler import SchedulerSession
 from dg_lsp.http.gate import Rules
 from dg_lsp.http.listening import Address, Listening
 from dg_lsp.settings import Settings
@@ -15,7 +15,9 @@ _LEAVING_SECONDS = 10.0
 class Web:
     """Binds at once; serves from `start` to `stop`."""
 
-    def __init__(self, address: Address, share: Callable[[Settings], Share], settings: Settings, rules: Rules) -> None:
+    def __init__(
+        self, address: Address, share: Callable[[Settings], SchedulerSession], settings: Settings, rules: Rules
+    ) -> None:
         """`share` takes a part in the model of the settings.
 
         Raises:

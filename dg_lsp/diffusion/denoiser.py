@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 
 Floats = npt.NDArray[np.float32]

@@ -7,19 +7,29 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.diffusion.mask_sampler import unmask
-from dg_lsp.diffusion.schedule import temperature
+from dg_lsp.diffusion.samplers import renoise, unmask
 from dg_lsp.diffusion.step import Step
-from dg_lsp.diffusion.uniform_sampler import renoise
+
+
+def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> float:
+    """Temperature of step `number` (from 1).
+
+    Uniform noise cools linearly from `t_max` at the first step to almost `t_min` at the last (transformers 5.23).
+    Mask noise is greedy, 0, unless samples are wanted, 1: a prediction's confidence is the same at both.
+    """
+    if isinstance(sampling, MaskSampling):
+        return 1.0 if explore else 0.0
+    num_left = sampling.max_denoising_steps - number + 1
+    return sampling.t_min + (sampling.t_max - sampling.t_min) * num_left / sampling.max_denoising_steps
 
 
 def denoise(
     denoiser: Denoiser,
     slot: int,
-    plan: CanvasPlan,
+    plan: Canvas,
     sampling: Sampling,
     rng: np.random.Generator,
 ) -> Iterator[Step]:
@@ -35,7 +45,7 @@ def denoise(
 def race(
     denoiser: Denoiser,
     slot: int,
-    plans: Sequence[CanvasPlan],
+    plans: Sequence[Canvas],
     sampling: Sampling,
     rng: np.random.Generator,
     *,

@@ -6,7 +6,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.plan import CanvasPlan, Flags, TokenIds
+from dg_lsp.canvas.layout import Canvas, Flags, TokenIds
 from dg_lsp.diffusion.denoiser import Floats
 
 
@@ -45,7 +45,7 @@ class Step:
     stop: Stop | None = None
 
     @classmethod
-    def before(cls, plan: CanvasPlan) -> "Step":
+    def before(cls, plan: Canvas) -> "Step":
         """The state before the first step."""
         return cls(
             number=0,

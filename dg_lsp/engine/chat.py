@@ -9,18 +9,14 @@ from dg_lsp.canvas.chat import Turn, chat_layout
 from dg_lsp.canvas.spec import ModelSpec, Sampling
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.draft import Draft
-from dg_lsp.engine.enough import Enough
-from dg_lsp.engine.filling import Progress, Task
-from dg_lsp.engine.holding import HoldingDenoiser
-from dg_lsp.engine.limits import Limits
-from dg_lsp.engine.plans.choice import filling_of
-from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.decoder_selection import decoder_of
+from dg_lsp.engine.decoders.base import DecodeTask, Draft, Progress
+from dg_lsp.engine.kv_slots import KVSlots
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.engine.request_denoiser import SlotDenoiser, Stopwatch, TimedDenoiser
 from dg_lsp.engine.result import FillResult
-from dg_lsp.engine.slots import Slots
-from dg_lsp.engine.stopwatch import Stopwatch
-from dg_lsp.engine.timed import TimedDenoiser
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 LONGEST_ANSWER = 1024
 """Tokens, where nothing else is asked for."""
@@ -42,14 +38,14 @@ class ChatRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Chatting:
+class ChatDecoder:
     """One model's way to answer. Belongs to the engine's thread."""
 
     denoiser: Denoiser
     tokenizer: Tokenizer
     spec: ModelSpec
     sampling: Sampling | None
-    slots: Slots
+    slots: KVSlots
 
     def run(self, request: ChatRequest, deadline: float) -> Generator[Progress, None, FillResult]:
         """One value per forward pass, then the answer as the only candidate. `deadline` in `time.monotonic` seconds.
@@ -62,11 +58,13 @@ class Chatting:
         watch = Stopwatch()
         with watch.stage("prompt"):
             layout = chat_layout(request.turns, self.tokenizer, self.spec)
-            plan = PlanName.CANVAS if self.sampling else PlanName.CAUSAL
+            plan = DecoderName.CANVAS if self.sampling else DecoderName.CAUSAL
             limits = Limits(self._canvas_length(request), request.max_tokens, None, deadline=deadline)
-            denoiser = TimedDenoiser(HoldingDenoiser(self.denoiser, self.slots), watch, self.spec)
+            denoiser = TimedDenoiser(SlotDenoiser(self.denoiser, self.slots), watch, self.spec)
             rng = np.random.default_rng(request.seed)
-            filling = filling_of(plan, Task(denoiser, limits, Enough(self.tokenizer, limits), rng), self.sampling)
+            filling = decoder_of(
+                plan, DecodeTask(denoiser, limits, StopCriteria(self.tokenizer, limits), rng), self.sampling
+            )
         prompt_ids = layout.prompt_ids
         slot = self.slots.choose(prompt_ids)
         num_decoded = filling.prefill(slot, prompt_ids, self.slots.num_shared(slot, prompt_ids))

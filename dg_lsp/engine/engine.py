@@ -4,48 +4,84 @@ Is handed a denoiser and its tokenizer. Not thread-safe: one thread owns an engi
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.echo import BufferTokens, Echo
 from dg_lsp.canvas.fim import SUFFIX_SHARE
-from dg_lsp.canvas.formats import in_format, layout_of
-from dg_lsp.canvas.layout import Layout
-from dg_lsp.canvas.remembering import RememberingTokenizer
-from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.context.place import Place, allowed_lines
-from dg_lsp.context.prompt import shown_path
-from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
-from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.chance import chance_of
-from dg_lsp.engine.chat import ChatRequest, Chatting
-from dg_lsp.engine.costs import StepCosts
-from dg_lsp.engine.draft import Draft
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.echoing import EchoingDenoiser
-from dg_lsp.engine.enough import Enough
-from dg_lsp.engine.filling import Progress, Task
-from dg_lsp.engine.frames import Framer
-from dg_lsp.engine.holding import HoldingDenoiser
-from dg_lsp.engine.limits import Limits, limits_of
-from dg_lsp.engine.planner import PlaceKind, Planner
-from dg_lsp.engine.plans.choice import filling_of
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.canvas.layout import Layout, TokenIds
+from dg_lsp.canvas.prompt_format import in_format, layout_of
+from dg_lsp.canvas.repetition import BufferTokens, Repetition
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec, Sampling, UnmaskOrder
+from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
+from dg_lsp.context.document import Cursor, allowed_lines
+from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at, shown_path
+from dg_lsp.diffusion.denoiser import Denoiser, Floats, Footprint
+from dg_lsp.engine.chat import ChatDecoder, ChatRequest
+from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, decoder_of
+from dg_lsp.engine.decoders.base import DecodeTask, Draft, Framer, Progress
+from dg_lsp.engine.kv_slots import KVSlots
+from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request_denoiser import EchoingDenoiser, SlotDenoiser, Stopwatch, TimedDenoiser
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
-from dg_lsp.engine.rewriting import Rewriting
-from dg_lsp.engine.sampling import with_overrides
-from dg_lsp.engine.slots import Slots
-from dg_lsp.engine.stopwatch import Stopwatch
-from dg_lsp.engine.timed import TimedDenoiser
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
-from dg_lsp.postprocess.judge import judge
-from dg_lsp.postprocess.rank import rank
+from dg_lsp.engine.rewrite import Rewriter
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria, limits_of
+from dg_lsp.errors import DgLspError
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 from dg_lsp.settings import FillSettings
+
+
+def confidence_of(ids: TokenIds, confidence: Floats, tokenizer: Tokenizer) -> float:
+    """Probability from 0 to 1 that the first line is right.
+
+    Args:
+        ids: shape (N,), the fill without its end token.
+        confidence: shape (N,) or (N + 1,): of each token when it was committed, and of the end token.
+        tokenizer: tells where the first line with text in it ends.
+    """
+    length = _first_line(ids, tokenizer)
+    probabilities = confidence[: length if length is not None else len(confidence)]
+    return float(np.prod(np.clip(probabilities, 1e-9, 1.0), dtype=np.float64))
+
+
+def _first_line(ids: TokenIds, tokenizer: Tokenizer) -> int | None:
+    """Tokens up to the line end that follows the first text, that one included; None where there is none."""
+    has_text = False
+    for number in range(len(ids)):
+        piece = tokenizer.decode(ids[number : number + 1])
+        body, end, _ = piece.partition(b"\n") if has_text else piece.lstrip().partition(b"\n")
+        has_text = has_text or bool(body.strip())
+        if has_text and end:
+            return number + 1
+    return None
+
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+
+def drain(values: Generator[Value, None, Result], look: Callable[[Value], object] = lambda _: None) -> Result:
+    """Asks for every value, has each looked at, and gives back the generator's result."""
+    while True:
+        try:
+            value = next(values)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        look(value)
+
+
+def with_overrides(sampling: Sampling | None, confidence_threshold: float, order: str) -> Sampling | None:
+    """The model's own value where a setting is left at 0 or empty; only mask noise has these two."""
+    if not isinstance(sampling, MaskSampling):
+        return sampling
+    return replace(
+        sampling,
+        confidence_threshold=confidence_threshold or sampling.confidence_threshold,
+        order=UnmaskOrder(order) if order else sampling.order,
+    )
 
 
 class Engine:
@@ -57,7 +93,7 @@ class Engine:
         tokenizer: Tokenizer,
         settings: FillSettings,
         costs: StepCosts | None = None,
-        slots: Slots | None = None,
+        slots: KVSlots | None = None,
     ) -> None:
         """Without costs, `auto` denoises a canvas wherever the model has one; without slots, they are empty.
 
@@ -67,15 +103,15 @@ class Engine:
         self._denoiser = denoiser
         self._spec = in_format(denoiser.spec, settings.prompt_format)
         self._tokenizer = tokenizer
-        self._remembering = RememberingTokenizer(tokenizer)
+        self._remembering = CachingTokenizer(tokenizer)
         self._settings = settings
         self._sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
-        self.planner = Planner(self._spec, costs, wanted_length=settings.canvas_length)
+        self.planner = DecoderSelection(self._spec, costs, wanted_length=settings.canvas_length)
         """What `auto` asks. Read it, don't change it."""
-        self._slots = slots or Slots(denoiser.num_slots)
+        self._slots = slots or KVSlots(denoiser.num_slots)
         self._buffers = BufferTokens(tokenizer, denoiser.spec.echo_match)
-        self._chatting = Chatting(denoiser, tokenizer, self._spec, self._sampling, self._slots)
-        self._rewriting = Rewriting(denoiser, tokenizer, self._spec, self._sampling, self._slots, self.run)
+        self._chatting = ChatDecoder(denoiser, tokenizer, self._spec, self._sampling, self._slots)
+        self._rewriting = Rewriter(denoiser, tokenizer, self._spec, self._sampling, self._slots, self.run)
 
     @property
     def spec(self) -> ModelSpec:
@@ -111,13 +147,13 @@ class Engine:
             plan = self._plan(request)
             layout = self._layout(request, plan)
             limits = limits_of(request, self._settings, self.spec, plan, deadline, layout)
-            enough = Enough(self._tokenizer, limits, layout.stop)
+            enough = StopCriteria(self._tokenizer, limits, layout.stop)
             prompt_ids = layout.prompt_ids
-            denoiser: Denoiser = TimedDenoiser(HoldingDenoiser(self._denoiser, self._slots), watch, self.spec)
+            denoiser: Denoiser = TimedDenoiser(SlotDenoiser(self._denoiser, self._slots), watch, self.spec)
             if echo := self._echo(request):
                 denoiser = EchoingDenoiser(denoiser, echo, layout)
-            task = Task(denoiser, limits, enough, np.random.default_rng(request.seed), echo)
-            filling = filling_of(plan, task, self._sampling)
+            task = DecodeTask(denoiser, limits, enough, np.random.default_rng(request.seed), echo)
+            filling = decoder_of(plan, task, self._sampling)
         slot = self._slots.choose(prompt_ids)
         num_decoded = filling.prefill(slot, prompt_ids, self._slots.num_shared(slot, prompt_ids))
         self._slots.hold(slot, prompt_ids)
@@ -201,17 +237,17 @@ class Engine:
         """Gives the model's memory back."""
         self._denoiser.close()
 
-    def _plan(self, request: FillRequest) -> PlanName:
+    def _plan(self, request: FillRequest) -> DecoderName:
         """What runs; several candidates are a race wherever there is a canvas."""
-        plan = request.plan or PlanName(self._settings.plan)
+        plan = request.plan or DecoderName(self._settings.plan)
         several = request.num_candidates > 1
-        if plan is PlanName.AUTO and not (several and self.spec.sampling):
-            place = Place.at(request.snapshot.text, request.offset)
+        if plan is DecoderName.AUTO and not (several and self.spec.sampling):
+            place = Cursor.at(request.snapshot.text, request.offset)
             max_lines = allowed_lines(place) if request.max_lines is None else request.max_lines
-            return self.planner.choose(PlaceKind.of(place, max_lines))
-        return PlanName.RACE if several and plan in (PlanName.AUTO, PlanName.CANVAS) else plan
+            return self.planner.choose(PositionKind.of(place, max_lines))
+        return DecoderName.RACE if several and plan in (DecoderName.AUTO, DecoderName.CANVAS) else plan
 
-    def _layout(self, request: FillRequest, plan: PlanName) -> Layout:
+    def _layout(self, request: FillRequest, plan: DecoderName) -> Layout:
         """The place in the model's format; who goes on causally has all that precedes the hole in the prompt."""
         chars = self.spec.max_prompt_tokens * CHARS_PER_TOKEN
         prompt = prompt_at(
@@ -226,12 +262,12 @@ class Engine:
         layout = layout_of(prompt, self._remembering, self.spec, self.spec.max_prompt_tokens)
         return layout.in_prompt() if plan.needs_causal_head else layout
 
-    def _echo(self, request: FillRequest) -> Echo | None:
+    def _echo(self, request: FillRequest) -> Repetition | None:
         if not (self._settings.echo and self.spec.echo_match):
             return None
         return self._buffers.echo(request.snapshot.text, request.offset, request.suffix_lines)
 
-    def _judge(self, draft: Draft, enough: Enough, request: FillRequest, limits: Limits) -> Candidate | Rejection:
+    def _judge(self, draft: Draft, enough: StopCriteria, request: FillRequest, limits: Limits) -> Candidate | Rejection:
         if not (len(draft.confidence) or draft.is_ended):
             return Rejection(Reason.UNFINISHED)
         verdict = judge(
@@ -244,4 +280,56 @@ class Engine:
         )
         if isinstance(verdict, Rejection):
             return verdict
-        return replace(verdict, chance=chance_of(draft.ids, draft.confidence, self._tokenizer))
+        return replace(verdict, confidence=confidence_of(draft.ids, draft.confidence, self._tokenizer))
+
+
+class LazyEngine:
+    """Belongs to the model's thread; others may read whether it is there."""
+
+    def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings) -> None:
+        self._open_engine = open_engine
+        self._engine: Engine | None = None
+        self.settings = settings
+        """Of requests that bring none. Whoever sets them is heard at the next request."""
+
+    @property
+    def is_open(self) -> bool:
+        """The model is in memory."""
+        return self._engine is not None
+
+    @property
+    def footprint(self) -> Footprint:
+        """Of the memory, as it is; nothing while no model is there."""
+        engine = self._engine
+        return engine.footprint if engine is not None else Footprint()
+
+    def open(self) -> Engine:
+        """The engine as it is; opened where it is not.
+
+        Raises:
+            ModelError, BackendError: it cannot be opened.
+        """
+        if self._engine is None:
+            self._engine = self._open_engine()
+        return self._engine
+
+    def configured(self, settings: FillSettings | None) -> Engine:
+        """The engine with these settings, or its own.
+
+        Raises:
+            ModelError, BackendError: as `open` does.
+        """
+        engine, wanted = self.open(), settings or self.settings
+        if wanted == engine.settings:
+            return engine
+        try:
+            self._engine = engine.configured(wanted)
+        except DgLspError:  # a prompt format that the model does not know: it goes on as it was
+            return engine
+        return self._engine
+
+    def close(self) -> None:
+        """Gives the model's memory back. Harmless when repeated."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()

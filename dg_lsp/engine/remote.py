@@ -10,34 +10,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.asking import Answers, Asking, Said, Task, TextModel
-from dg_lsp.context.extra import within
-from dg_lsp.context.prompt import Prompt, shown_path
-from dg_lsp.context.style import LINE_END, TextStyle
-from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
+from dg_lsp.context.document import LINE_END, TextStyle
+from dg_lsp.context.snippets import within
+from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.chat import ChatRequest
-from dg_lsp.engine.draft import Draft
+from dg_lsp.engine.decoders.base import Draft, Framer, Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.enough import says_enough
-from dg_lsp.engine.filling import Progress
-from dg_lsp.engine.frames import Framer
-from dg_lsp.engine.limits import Limits, limits_of
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
-from dg_lsp.engine.rewriting import as_comment, whole_lines, without_blanks
-from dg_lsp.engine.stopwatch import Stopwatch
+from dg_lsp.engine.rewrite import as_comment, whole_lines, without_blanks
+from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, RequestError
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
-from dg_lsp.postprocess.judge import judge
-from dg_lsp.postprocess.rank import rank
-from dg_lsp.postprocess.rewritten import judge_rewrite
-from dg_lsp.postprocess.trim import cut_lines
+from dg_lsp.postprocess.text_edits import cut_lines
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
 from dg_lsp.settings import FillSettings
 
 SUFFIX_SHARE = 0.25
@@ -99,7 +90,7 @@ class RemoteEngine(Engine):
         """
         watch = Stopwatch()
         with watch.stage("prompt"):
-            limits = limits_of(request, self._settings, self._spec, PlanName.CAUSAL, deadline)
+            limits = limits_of(request, self._settings, self._spec, DecoderName.CAUSAL, deadline)
             room = int(request.extra.share * self._spec.max_prompt_tokens * CHARS_PER_TOKEN)
             prompt = replace(self._prompt(request), extra=within(request.extra, room))
             session = request.snapshot.uri
@@ -166,7 +157,7 @@ class RemoteEngine(Engine):
             text=verdict.text if isinstance(verdict, Candidate) else "",
             rejection=verdict if isinstance(verdict, Rejection) else None,
             score=0.0,
-            chance=float(is_shown),
+            confidence=float(is_shown),
             follows_instructions=self.follows_instructions,
             steps=said.steps,
             timings=watch.timings(),
@@ -246,7 +237,7 @@ class RemoteEngine(Engine):
     def _verdict(self, said: Said, request: RewriteRequest, limits: Limits) -> Candidate | Rejection:
         """Half a rewrite is none."""
         text = said.texts[0] if said.texts else ""
-        if not (said.is_ended or (limits.max_lines is not None and says_enough(text, limits))):
+        if not (said.is_ended or (limits.max_lines is not None and meets_stop_criteria(text, limits))):
             return Rejection(Reason.UNFINISHED)
         return judge_rewrite(
             cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass"),
@@ -278,7 +269,7 @@ _UNHURRIED = 600.0
 
 
 def _is_enough(said: Said, asking: Asking, limits: Limits) -> bool:
-    return len(said.texts) == asking.num_answers and all(says_enough(text, limits) for text in said.texts)
+    return len(said.texts) == asking.num_answers and all(meets_stop_criteria(text, limits) for text in said.texts)
 
 
 def _whole(text: str, said: Said) -> str:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.postprocess.candidate import Candidate, Rejection
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.postprocess.validate import Candidate, Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class FillResult:
     cached_tokens: int
     """Prompt tokens that did not have to be decoded."""
     timings: Timings
-    plan: PlanName = PlanName.AUTO
+    plan: DecoderName = DecoderName.AUTO
     """What ran; `auto` where the request never got so far."""
     is_cached: bool = False
     """The rest of an earlier fill, through which the user has typed so far."""

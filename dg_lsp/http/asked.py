@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from dg_lsp.context.extra import Chunk
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
-from dg_lsp.engine.urgency import Urgency
 from dg_lsp.http.fields import Fields
 
 MAX_CANDIDATES = 8
@@ -36,13 +35,13 @@ class Asked:
     deadline_ms: float | None = None
     """From its arrival on; None takes the setting."""
     seed: int = 0
-    urgency: Urgency | None = None
+    priority: Priority | None = None
     """None takes one candidate for what was typed, several for what was asked for."""
     stops: tuple[str, ...] = ()
     """Texts that end the answer; they are not part of it."""
     min_indent: int = 0
     """Blanks that lines after the first must begin with; one with fewer ends the answer."""
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[Snippet, ...] = ()
     """Code from elsewhere under the paths that the client says, the most important first."""
 
     @property
@@ -52,7 +51,7 @@ class Asked:
 
     def request(self) -> FillRequest:
         """As the engine takes it."""
-        usual = Urgency.INVOKED if self.num_candidates > 1 else Urgency.TYPED
+        usual = Priority.INVOKED if self.num_candidates > 1 else Priority.TYPED
         return FillRequest(
             Snapshot(f"http:{quote(self.path, errors='replace')}", 0, self.prefix + self.suffix, self.language),
             len(self.prefix),
@@ -60,7 +59,7 @@ class Asked:
             max_tokens=self.max_tokens,
             deadline_ms=self.deadline_ms,
             seed=self.seed,
-            urgency=self.urgency if self.urgency is not None else usual,
+            priority=self.priority if self.priority is not None else usual,
         )
 
 

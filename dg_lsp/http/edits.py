@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dg_lsp.engine.urgency import Urgency
+from dg_lsp.engine.request import Priority
 from dg_lsp.http.asked import DEFAULT_LANGUAGE, Asked, choices_of
 from dg_lsp.http.messages import chat_frame, piece, turns_of, whole
 from dg_lsp.http.refusal import Refusal
@@ -52,7 +52,7 @@ async def edit(request: Request) -> Response:
         f"{region.after}\n{region.below}",
         language=region.language,
         path=region.path,
-        urgency=Urgency.REWRITE,
+        priority=Priority.REWRITE,
         max_tokens=fields.integer("max_tokens", 0, least=0, most=4096) or None,
     )
     is_streamed = fields.flag("stream")

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from urllib.parse import quote
 
-from dg_lsp.canvas.extra import takes_extra
+from dg_lsp.canvas.fim import takes_extra
 from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion
-from dg_lsp.context.extra import Chunk, Extra
-from dg_lsp.context.prompt import PATH_PARTS
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets
+from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.http.asked import Asked
 from dg_lsp.settings import Settings
@@ -27,8 +27,8 @@ def with_extra(asked: Asked, spec: ModelSpec, settings: Settings) -> FillRequest
         path = chunk.path.replace("\\", "/")
         uri = f"file:///{quote(path.lstrip('/'), errors='replace')}"
         if exclusion.why(Snapshot(uri, 0, chunk.text, asked.language)) is None:
-            chunks.append(Chunk(chunk.source, _shown(path), chunk.text))
-    return replace(request, extra=Extra(tuple(chunks), settings.context.share))
+            chunks.append(Snippet(chunk.source, _shown(path), chunk.text))
+    return replace(request, extra=Snippets(tuple(chunks), settings.context.share))
 
 
 def _shown(path: str) -> str:

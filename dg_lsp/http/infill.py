@@ -6,10 +6,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dg_lsp.context.extra import Chunk, Source
-from dg_lsp.context.style import TextStyle
+from dg_lsp.context.document import TextStyle
+from dg_lsp.context.snippets import Snippet, SnippetSource
 from dg_lsp.engine.result import FillResult
-from dg_lsp.http.asked import MAX_CANDIDATES, MAX_TOKENS, Asked, Choice, choices_of, deadline_of, num_predicted, seed_of
+from dg_lsp.http.asked import (
+    MAX_CANDIDATES,
+    MAX_TOKENS,
+    Asked,
+    Choice,
+    choices_of,
+    deadline_of,
+    num_predicted,
+    seed_of,
+)
 from dg_lsp.http.fields import Fields
 from dg_lsp.http.service import Service
 from dg_lsp.http.timings import diffusion, timings
@@ -52,14 +61,14 @@ def _asked(fields: Fields) -> Asked:
     )
 
 
-def _chunks(fields: Fields) -> tuple[Chunk, ...]:
+def _chunks(fields: Fields) -> tuple[Snippet, ...]:
     """Clients send the newest one last, and llama.cpp leaves out the first ones where there is not room for all."""
     chunks = []
     for chunk in fields.objects("input_extra"):
         if "text" not in chunk:
             chunk.refuse("text", 'extra_context chunk must contain a "text" field with a string value')
         text = TextStyle().to_model(chunk.text("text"))
-        chunks.append(Chunk(Source.GIVEN, chunk.text("filename"), text))
+        chunks.append(Snippet(SnippetSource.GIVEN, chunk.text("filename"), text))
     return tuple(reversed(chunks))
 
 

@@ -6,8 +6,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from dg_lsp.engine.filling import Progress
-from dg_lsp.engine.frames import Framer
+from dg_lsp.engine.decoders.base import Framer, Progress
 from dg_lsp.engine.result import FillResult, Frame
 
 Begin = Callable[[Callable[[Progress], None]], Future[FillResult]]

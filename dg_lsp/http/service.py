@@ -18,14 +18,13 @@ from typing import NoReturn
 import attrs
 from starlette.requests import ClientDisconnect, Request
 
-from dg_lsp.engine.auditing import Auditor
+from dg_lsp.engine.audit import Auditor
 from dg_lsp.engine.chat import ChatRequest
+from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.filling import Progress
+from dg_lsp.engine.request import Priority
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.share import Share
-from dg_lsp.engine.urgency import Urgency
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.http.asked import Asked
 from dg_lsp.http.counts import Counts
 from dg_lsp.http.elsewhere import with_extra
@@ -33,7 +32,7 @@ from dg_lsp.http.fields import Fields, fields_of
 from dg_lsp.http.leaving import unless_gone
 from dg_lsp.http.refusal import CANCELLED, Refusal, loading, refusal_of
 from dg_lsp.http.runs import Begin, Runs, Show, Stake
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import Settings
 
 LONGEST_WAIT = 60
@@ -41,7 +40,7 @@ LONGEST_WAIT = 60
 _AT_ONCE_MS = 1e-6
 """A deadline that is over before the first step: the prompt is decoded and nothing is asked of it."""
 
-OpenWorker = Callable[[Settings], Worker | Share]
+OpenWorker = Callable[[Settings], Scheduler | SchedulerSession]
 Join = Callable[[Show | None], Stake]
 """Takes a stake in a run, and maybe wants to see its frames."""
 Stream = AsyncGenerator[Frame | FillResult | Refusal, None]
@@ -82,7 +81,7 @@ class Service:
         return self._runs.num_shared
 
     @property
-    def worker(self) -> Worker | Share:
+    def worker(self) -> Scheduler | SchedulerSession:
         """To be looked at."""
         return self._worker
 
@@ -161,7 +160,7 @@ class Service:
             Refusal: as `fill` does, but for the deadline.
             ClientDisconnect: the client left.
         """
-        prompt = replace(asked, deadline_ms=_AT_ONCE_MS, urgency=Urgency.WARM_UP)
+        prompt = replace(asked, deadline_ms=_AT_ONCE_MS, priority=Priority.WARM_UP)
         return await self._result(self._fill(prompt, request), request)
 
     def close(self) -> None:

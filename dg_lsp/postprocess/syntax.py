@@ -10,11 +10,9 @@ from typing import Self
 
 from tree_sitter import Node, Parser
 
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.context.style import TextStyle
-from dg_lsp.postprocess.balance import balance
-from dg_lsp.postprocess.indent import depth_of
-from dg_lsp.postprocess.language import Language, grammar_of, language_of
+from dg_lsp.context.document import Snapshot, TextStyle
+from dg_lsp.context.languages import Language, grammar_of, language_of
+from dg_lsp.postprocess.text_edits import balance, depth_of
 
 REACH = 6000
 """Characters parsed on each side of the cursor at most; a landmark (`def`, `class`) nearer by cuts earlier."""

@@ -13,20 +13,15 @@ from typing import Any
 
 from lsprotocol import types
 
-from dg_lsp.context.place import Place
+from dg_lsp.context.document import Cursor, Encoding
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.urgency import Urgency
-from dg_lsp.engine.worker import Worker
-from dg_lsp.postprocess.candidate import Candidate
-from dg_lsp.server import actions, configuring, copilot, rewriting
-from dg_lsp.server.documents import Cursor, Documents
-from dg_lsp.server.edits import inline_item
-from dg_lsp.server.lines import Encoding
-from dg_lsp.server.options import names_editor, parse_options
-from dg_lsp.server.protocol import field_of
-from dg_lsp.server.session import OpenWorker, Server
-from dg_lsp.server.transport import StdoutWriter, accept_one, bodies, stdin_reader
+from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.postprocess.validate import Candidate
+from dg_lsp.server import configuring, copilot, rewrite
+from dg_lsp.server.documents import CompletionPosition, DocumentStore, inline_item
+from dg_lsp.server.session import OpenWorker, Server, names_editor, parse_options
+from dg_lsp.server.transport import StdoutWriter, accept_one, bodies, field_of, stdin_reader
 from dg_lsp.settings import Settings
 
 OpenEngine = Callable[[Settings], Engine]
@@ -41,15 +36,15 @@ def create_server(open_worker: OpenWorker, settings: Settings) -> Server:
     server = Server(open_worker, settings)
     server.feature(types.INITIALIZE)(initialize)
     server.feature(types.INITIALIZED)(initialized)
-    server.feature(types.EXIT)(leave)
-    server.feature(DOCUMENT)(held_document)
+    server.feature(types.EXIT)(on_exit)
+    server.feature(DOCUMENT)(document_text)
     server.feature(types.TEXT_DOCUMENT_DID_OPEN)(did_open)
     server.feature(types.TEXT_DOCUMENT_DID_CHANGE)(did_change)
     server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
     # pygls advertises inline completion only when it is given options
     server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())(inline_completion)
-    actions.register(server)
-    rewriting.register(server)
+    rewrite.register_actions(server)
+    rewrite.register_rewrites(server)
     copilot.register(server)
     configuring.register(server)
     return server
@@ -57,7 +52,7 @@ def create_server(open_worker: OpenWorker, settings: Settings) -> Server:
 
 def initialize(ls: Server, params: types.InitializeParams) -> None:
     """Agrees on units and settings; pygls answers with the capabilities."""
-    ls.documents = Documents(Encoding(ls.workspace.position_encoding or Encoding.UTF16))
+    ls.documents = DocumentStore(Encoding(ls.workspace.position_encoding or Encoding.UTF16))
     ls.settings, ls.complaints = parse_options(params.initialization_options, ls.settings)
     ls.status.is_wanted = names_editor(params.initialization_options)
     folders = [folder.uri for folder in params.workspace_folders or ()]
@@ -71,7 +66,7 @@ async def initialized(ls: Server, _params: types.InitializedParams) -> None:
     await ls.load_model()
 
 
-def leave(ls: Server, _params: None) -> None:
+def on_exit(ls: Server, _params: None) -> None:
     """Ends the session; code 1 when `shutdown` did not come before."""
     ls.exit_code = 0 if ls.protocol.is_shut_down else 1
 
@@ -94,7 +89,7 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
         job.cancel()
 
 
-def held_document(ls: Server, params: Any) -> dict[str, Any] | None:
+def document_text(ls: Server, params: Any) -> dict[str, Any] | None:
     """A buffer as it is here; for a relay, which has to open it elsewhere when this process ends."""
     document = ls.documents.get(str(field_of(params, "uri")))
     if document is None:
@@ -115,23 +110,23 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         ls.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
         return types.InlineCompletionList(items=[])
     is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
-    is_unwanted = not is_invoked and Place.at(cursor.snapshot.text, cursor.offset).is_deep_inside_word
+    is_unwanted = not is_invoked and Cursor.at(cursor.snapshot.text, cursor.offset).is_deep_inside_word
     if is_unwanted or ls.is_left_out(cursor.snapshot):
         return types.InlineCompletionList(items=[])
     request = FillRequest(
         cursor.snapshot,
         cursor.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
-        urgency=Urgency.INVOKED if is_invoked else Urgency.TYPED,
+        priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         extra=ls.extra(cursor.snapshot, cursor.offset),
     )
     candidates = await ls.fill(request)
     if not is_invoked:
-        candidates = tuple(one for one in candidates if one.chance >= ls.settings.fill.min_chance)
+        candidates = tuple(one for one in candidates if one.confidence >= ls.settings.fill.min_confidence)
     return types.InlineCompletionList([_item(ls, one, cursor) for one in candidates])
 
 
-def _item(ls: Server, candidate: Candidate, cursor: Cursor) -> types.InlineCompletionItem:
+def _item(ls: Server, candidate: Candidate, cursor: CompletionPosition) -> types.InlineCompletionItem:
     name = ls.acceptance.offer(cursor.selected + candidate.text)
     taken = types.Command("Accepted", copilot.ACCEPTED, arguments=[name])
     return inline_item(candidate, cursor, ls.documents.encoding, taken)
@@ -139,8 +134,8 @@ def _item(ls: Server, candidate: Candidate, cursor: Cursor) -> types.InlineCompl
 
 def serve_stdio(open_engine: OpenEngine, settings: Settings) -> int:
     """Serves the client on standard input and output until it leaves; returns the process's exit code."""
-    quieten()
-    open_worker = partial(Worker.of, open_engine)
+    silence_pygls_logging()
+    open_worker = partial(Scheduler.of, open_engine)
     with closing(StdoutWriter()) as writer:
 
         async def session() -> int:
@@ -155,8 +150,8 @@ def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings)
     Raises:
         UsageError: the address cannot be listened on.
     """
-    quieten()
-    open_worker = partial(Worker.of, open_engine)
+    silence_pygls_logging()
+    open_worker = partial(Scheduler.of, open_engine)
 
     async def session() -> int:
         reader, writer = await accept_one(host, port)
@@ -196,7 +191,7 @@ async def _end_tasks() -> None:
     await asyncio.sleep(0)
 
 
-def quieten() -> None:
+def silence_pygls_logging() -> None:
     """pygls logs whole messages, buffers included; nothing of that may reach standard error."""
     logger = logging.getLogger("pygls")
     logger.addHandler(logging.NullHandler())

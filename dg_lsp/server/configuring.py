@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from dg_lsp.server.options import parse_options
+from dg_lsp.server.session import parse_options
 
 if TYPE_CHECKING:
     from dg_lsp.server.session import Server

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import DgLspError
-from dg_lsp.server.edits import lsp_range, minimal_changes
-from dg_lsp.server.protocol import field_of
+from dg_lsp.server.documents import lsp_range, minimal_changes
+from dg_lsp.server.transport import field_of
 
 if TYPE_CHECKING:
     from dg_lsp.server.session import Server
@@ -98,7 +98,7 @@ async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
     except DgLspError as error:
         server.log(types.MessageType.Warning, f"inline edit: {error}")
         return []
-    if result.rejection is not None or result.chance < server.settings.fill.min_chance:
+    if result.rejection is not None or result.confidence < server.settings.fill.min_confidence:
         return []
     old = snapshot.text[result.start : result.end]
     encoding = server.documents.encoding

@@ -4,42 +4,149 @@ No text of a buffer and no fill reaches a log.
 """
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
-from dg_lsp.canvas.extra import takes_extra
-from dg_lsp.context.exclusion import Exclusion, Why
-from dg_lsp.context.extra import NO_EXTRA, Extra
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.auditing import Auditor
+from dg_lsp.canvas.fim import takes_extra
+from dg_lsp.context.document import Encoding, Snapshot
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason
+from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
+from dg_lsp.engine.audit import Auditor
+from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.filling import Progress
-from dg_lsp.engine.jobs import Spent
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request_queue import Spent
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.engine.rewrite import RewriteRequest, RewriteResult
-from dg_lsp.engine.share import Share
-from dg_lsp.engine.worker import Worker
-from dg_lsp.errors import BackendError, DgLspError, RemoteError
-from dg_lsp.postprocess.candidate import Candidate, Reason
-from dg_lsp.server.acceptance import Acceptance
-from dg_lsp.server.documents import Documents
-from dg_lsp.server.elsewhere import Elsewhere
-from dg_lsp.server.ignored import Ignored
-from dg_lsp.server.lines import Encoding
-from dg_lsp.server.protocol import Protocol
-from dg_lsp.server.status import State, Status
-from dg_lsp.settings import Settings
+from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.errors import BackendError, DgLspError, RemoteError, SettingsError
+from dg_lsp.postprocess.validate import Candidate, Reason
+from dg_lsp.server.context_provider import ContextProvider
+from dg_lsp.server.documents import DocumentStore
+from dg_lsp.server.transport import Protocol
+from dg_lsp.server.workspace_index import GitignoreFiles
+from dg_lsp.settings import Settings, parse_settings
+
+REMEMBERED = 256
+"""Items that may still be taken; editors show one at a time and forget it soon."""
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Of one session. Editors that tell nothing leave all but `offered` at 0."""
+
+    offered: int = 0
+    shown: int = 0
+    accepted: int = 0
+    """Items of which at least a part was taken."""
+    chars: int = 0
+    """UTF-16 units taken, of whole items and of parts."""
+    _lengths: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    """UTF-16 units of every item that is remembered."""
+    _taken: dict[str, int] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
+
+    def offer(self, text: str) -> str:
+        """Notes an item on its way to the editor; returns its name."""
+        name = uuid4().hex
+        self.offered += 1
+        self._lengths[name] = len(text.encode("utf-16-le")) // 2
+        while len(self._lengths) > REMEMBERED:
+            old, _ = self._lengths.popitem(last=False)
+            self._taken.pop(old, None)
+            self._seen.discard(old)
+        return name
+
+    def show(self, name: str) -> None:
+        """The editor shows the item; said twice, it counts once."""
+        if name in self._lengths and name not in self._seen:
+            self._seen.add(name)
+            self.shown += 1
+
+    def accept(self, name: str, length: int | None = None) -> None:
+        """The user took the item, or its first `length` UTF-16 units, counted from its start."""
+        if name not in self._lengths:
+            return
+        whole, before = self._lengths[name], self._taken.get(name, 0)
+        taken = max(before, whole if length is None else min(max(0, length), whole))
+        self.accepted += not before and taken > 0
+        self.chars += taken - before
+        self._taken[name] = taken
+
+
+METHOD = "didChangeStatus"
+
+
+class State(StrEnum):
+    """What the server can do right now."""
+
+    LOADING = "loading"
+    READY = "ready"
+    EXCLUDED = "excluded"
+    ERROR = "error"
+
+
+_KINDS = {State.LOADING: "Normal", State.READY: "Normal", State.EXCLUDED: "Inactive", State.ERROR: "Error"}
+
+
+@dataclass(slots=True)
+class Status:
+    """Tells the client what has changed, where it wants to know."""
+
+    send: Callable[[str, Any], None]
+    is_wanted: bool = False
+    """The client said which editor it is, as those do that have a status bar for us."""
+    state: State = State.LOADING
+    message: str = ""
+    model: str = ""
+    last_ms: float | None = None
+    """From the last request to its answer."""
+    counts: Callable[[], dict[str, int]] = dict
+    _num_running: int = 0
+    _said: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def thinking(self) -> Iterator[None]:
+        """Busy for as long, whoever else is; what comes to its end says how long it took."""
+        began = time.monotonic()
+        self._num_running += 1
+        self.change()
+        try:
+            yield
+            self.last_ms = round(1e3 * (time.monotonic() - began), 1)
+        finally:
+            self._num_running -= 1
+            self.change()
+
+    def change(self, **changes: Any) -> None:
+        """Sets what is given; says all of it, unless that was the last thing said."""
+        for name, value in changes.items():
+            setattr(self, name, value)
+        said = {
+            "busy": self._num_running > 0 or self.state is State.LOADING,
+            "message": self.message,
+            "kind": _KINDS[self.state],
+            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.counts()},
+        }
+        if self.is_wanted and said != self._said:
+            self._said = said
+            self.send(METHOD, said)
+
 
 DENOISING = "dg-lsp/denoising"
 """Sent after each pass over a canvas, while the client watches."""
-OpenWorker = Callable[[Settings], Worker | Share]
+OpenWorker = Callable[[Settings], Scheduler | SchedulerSession]
 """Begins to open the model of these settings, or takes a part in one that is open."""
 
 
@@ -51,10 +158,10 @@ class Server(LanguageServer):
     def __init__(self, open_worker: OpenWorker, settings: Settings) -> None:
         super().__init__("dg-lsp", __version__, protocol_cls=Protocol)
         self.protocol.on_trouble = partial(self.log, types.MessageType.Warning)
-        self.documents = Documents(Encoding.UTF16)
+        self.documents = DocumentStore(Encoding.UTF16)
         self.settings = settings
-        self.ignored = Ignored()
-        self.elsewhere = Elsewhere((), lambda: self.documents, self.why_left_out)
+        self.ignored = GitignoreFiles()
+        self.elsewhere = ContextProvider((), lambda: self.documents, self.why_left_out)
         self.acceptance = Acceptance()
         self.status = Status(self.protocol.notify, counts=self._counts)
         self.looked_at = ""
@@ -63,7 +170,7 @@ class Server(LanguageServer):
         """The client wants to see canvases settle."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
         """What is being rewritten, by document: a change of it makes the result useless."""
-        self._left_out: set[tuple[str, Why]] = set()
+        self._left_out: set[tuple[str, ExclusionReason]] = set()
         self.complaints: tuple[str, ...] = ()
         """Options that could not be taken; said once the client listens."""
         self.told: set[str] = set()
@@ -71,7 +178,7 @@ class Server(LanguageServer):
         self.exit_code: int | None = None
         """Set by `exit`, which ends the session."""
         self._open_worker = open_worker
-        self._worker: Worker | Share | None = None
+        self._worker: Scheduler | SchedulerSession | None = None
         self._auditor = Auditor(settings.audit)
         self._is_troubled = False
         """The server that answers for us does not."""
@@ -208,23 +315,23 @@ class Server(LanguageServer):
 
         return Auditor(self.settings.audit, complain)
 
-    def why_left_out(self, snapshot: Snapshot) -> Why | None:
+    def why_left_out(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why the model must not see this buffer, None where it may."""
         why = Exclusion(self.settings.exclude).why(snapshot)
         if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
-            return Why.IGNORED
+            return ExclusionReason.IGNORED
         return why
 
     def look_into(self, folders: Sequence[str]) -> None:
         """Takes the workspace's folders over, as URIs."""
-        self.ignored = Ignored(folders)
-        self.elsewhere = Elsewhere(self.ignored.roots, lambda: self.documents, self.why_left_out)
+        self.ignored = GitignoreFiles(folders)
+        self.elsewhere = ContextProvider(self.ignored.roots, lambda: self.documents, self.why_left_out)
 
-    def extra(self, snapshot: Snapshot, offset: int) -> Extra:
+    def extra(self, snapshot: Snapshot, offset: int) -> Snippets:
         """Code from elsewhere for a cursor, where the model is to be shown any."""
         engine = self._engine()
         if engine is None or not takes_extra(engine.spec, self.settings.context.when):
-            return NO_EXTRA
+            return NO_SNIPPETS
         return self.elsewhere.extra(snapshot, offset, self.settings.context)
 
     def _engine(self) -> Engine | None:
@@ -293,3 +400,46 @@ def denoising(uri: str, frame: Frame) -> dict[str, Any]:
 def _said(error: BaseException) -> str:
     """Our own errors speak for themselves; of others only the kind is named, for they may quote a buffer."""
     return str(error) if isinstance(error, DgLspError) else type(error).__name__
+
+
+EDITOR_KEYS = ("editorInfo", "editorPluginInfo")
+"""What clients of Copilot's server say of themselves; no settings."""
+
+
+def names_editor(options: object) -> bool:
+    """Whether the client says which editor it is, as those do that show our status."""
+    return isinstance(options, Mapping) and "editorInfo" in options
+
+
+def parse_options(options: object, over: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Settings with the options over them, and a sentence for each option that cannot be taken.
+
+    A bad option leaves its setting as it was and costs no other one.
+    """
+    if options is None:
+        return over, ()
+    if not isinstance(options, Mapping):
+        return over, ("initializationOptions must be an object",)
+    complaints = []
+    for path, value in _values({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
+        try:
+            over = parse_settings(_tree(path, value), over)
+        except SettingsError as error:
+            complaints.append(f"{'.'.join(path)} = {json.dumps(value)[:80]} is not used ({error})")
+    return over, tuple(complaints)
+
+
+def _values(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value that is no object with something in it, and the keys that lead there."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _values(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _tree(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    """The value alone at the end of its path."""
+    for key in reversed(path):
+        value = {key: value}
+    return value  # type: ignore[return-value]  # a path has at least one key

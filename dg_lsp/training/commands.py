@@ -177,7 +177,7 @@ def evaluate_file(
     # llama.cpp is of the base installation, but training itself does without it
     from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
     from dg_lsp.backends.llamacpp.model import LlamaModel
-    from dg_lsp.models.description import describe
+    from dg_lsp.models.metadata import describe
     from dg_lsp.settings import RuntimeSettings
     from dg_lsp.training.evaluation import Fillers, evaluate, table
     from dg_lsp.training.questions import held_out_questions
@@ -211,7 +211,7 @@ def plans_of(
     from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
     from dg_lsp.backends.llamacpp.model import LlamaModel
     from dg_lsp.bench.sites import read_sites, sample
-    from dg_lsp.models.description import describe
+    from dg_lsp.models.metadata import describe
     from dg_lsp.settings import RuntimeSettings
     from dg_lsp.training.plan_table import plan_table
 

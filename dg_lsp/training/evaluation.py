@@ -11,19 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
-from dg_lsp.canvas.layout import Layout
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.layout import Layout, TokenIds
 from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.enough import Enough
-from dg_lsp.engine.filling import Task
-from dg_lsp.engine.limits import Limits
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.plans.choice import filling_of
-from dg_lsp.engine.sampling import with_overrides
+from dg_lsp.engine.decoder_selection import decoder_of
+from dg_lsp.engine.decoders.base import DecodeTask
+from dg_lsp.engine.engine import drain, with_overrides
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.training.questions import Question
 
 MAX_TOKENS = 48
@@ -33,7 +30,7 @@ MAX_TOKENS = 48
 class Way:
     """How an answer is made; `canvas` 0 for a plan without one."""
 
-    plan: PlanName = PlanName.CAUSAL
+    plan: DecoderName = DecoderName.CAUSAL
     canvas: int = 0
     threshold: float = 0.9
     order: str = "leftmost"
@@ -48,16 +45,16 @@ class Way:
 
 WAYS = (
     Way(),
-    Way(PlanName.LOOKUP),
-    Way(PlanName.DRAFT_VERIFY, 16),
-    Way(PlanName.RACE, 16),
-    Way(PlanName.CANVAS, 16),
-    Way(PlanName.CANVAS, 16, 0.7),
-    Way(PlanName.CANVAS, 16, 0.5),
-    Way(PlanName.CANVAS, 16, 1.0),
-    Way(PlanName.CANVAS, 16, 0.9, "confident"),
-    Way(PlanName.CANVAS, 32),
-    Way(PlanName.CANVAS, 32, 0.9, "confident"),
+    Way(DecoderName.LOOKUP),
+    Way(DecoderName.DRAFT_VERIFY, 16),
+    Way(DecoderName.RACE, 16),
+    Way(DecoderName.CANVAS, 16),
+    Way(DecoderName.CANVAS, 16, 0.7),
+    Way(DecoderName.CANVAS, 16, 0.5),
+    Way(DecoderName.CANVAS, 16, 1.0),
+    Way(DecoderName.CANVAS, 16, 0.9, "confident"),
+    Way(DecoderName.CANVAS, 32),
+    Way(DecoderName.CANVAS, 32, 0.9, "confident"),
 )
 
 
@@ -116,11 +113,11 @@ class Fillers:
     def answer(self, question: Question, way: Way) -> Answer:
         """One line; the prompt's prefill is not timed."""
         layout = self.layout(question)
-        num_canvases = 2 if way.plan is PlanName.RACE else 1
+        num_canvases = 2 if way.plan is DecoderName.RACE else 1
         limits = Limits(way.canvas, MAX_TOKENS, max_lines=1, num_canvases=num_canvases)
-        task = Task(self._denoiser, limits, Enough(self._tokenizer, limits), np.random.default_rng(0))
+        task = DecodeTask(self._denoiser, limits, StopCriteria(self._tokenizer, limits), np.random.default_rng(0))
         sampling = with_overrides(self._denoiser.spec.sampling, way.threshold, way.order)
-        filling = filling_of(way.plan, task, sampling)
+        filling = decoder_of(way.plan, task, sampling)
         filling.prefill(0, layout.prompt_ids, 0)
         started = time.perf_counter()
         drafts = drain(filling.run(0, layout))

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dg_lsp.bench.sites import Site
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.engine.decoder_selection import PositionKind
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.planner import PlaceKind
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.wrapped import WrappedDenoiser
+from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request_denoiser import WrappedDenoiser
 from dg_lsp.metrics.attempt import has_same_first_line
 from dg_lsp.settings import FillSettings
 
@@ -56,14 +55,14 @@ def plan_table(denoiser: Denoiser, tokenizer: Tokenizer, sites: Iterable[Site]) 
     Only sites whose kind the planner knows count; a whole line is asked for as one.
     """
     counting = CountingDenoiser(denoiser)
-    engine = Engine(counting, tokenizer, FillSettings(patience_ms=0))
+    engine = Engine(counting, tokenizer, FillSettings(early_stop_ms=0))
     rows: dict[str, list[tuple[float, ...]]] = {}
     for site in sites:
-        if site.kind not in set(PlaceKind):
+        if site.kind not in set(PositionKind):
             continue
-        for plan in (plan for plan in PlanName if plan is not PlanName.AUTO):
+        for plan in (plan for plan in DecoderName if plan is not DecoderName.AUTO):
             counting.passes.clear()
-            max_lines = 1 if site.kind == PlaceKind.WHOLE_LINE else None
+            max_lines = 1 if site.kind == PositionKind.WHOLE_LINE else None
             request = FillRequest(site.snapshot, site.offset, max_lines=max_lines, plan=plan)
             result = engine.fill(request, deadline=float("inf"))
             passes = [float(counting.passes[sort]) for sort in ("singles", "checks", "canvases")]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dg_lsp.backends.llamacpp.budget import context_budget
+from dg_lsp.backends.llamacpp.memory_estimate import context_budget
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.settings import RuntimeSettings
 

@@ -1,7 +1,7 @@
 """Which slot has to go."""
 
-from dg_lsp.backends.llamacpp.cache import PromptCache
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.backends.llamacpp.kv_cache import PromptCache
+from dg_lsp.canvas.layout import token_ids
 
 
 def filled(cells=100, **prompts):

@@ -3,16 +3,15 @@
 import pytest
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
-from dg_lsp.canvas.extra import takes_extra
+from dg_lsp.canvas.fim import takes_extra
 from dg_lsp.canvas.spec import FimOrder, FimTokens, PromptFormat
-from dg_lsp.context.extra import Chunk, Extra, Source
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.costs import measure_costs
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.errors import RequestError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import FillSettings, RuntimeSettings
 
 CPU = RuntimeSettings(threads=1, gpu_layers=0)
@@ -23,7 +22,7 @@ def engine(request, write_model):
     model = LlamaModel.load(write_model(f"{request.param}.gguf", stock=request.param), CPU)
     spec = describe(model.metadata, model.vocab_size, request.param, model.tokenizer.specials())
     denoiser = LlamaDenoiser(model, spec, CPU)
-    settings = FillSettings(deadline_ms=60_000, patience_ms=0, max_tokens=24, check_syntax=False)
+    settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
     opened = Engine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser))
     yield opened
     opened.close()
@@ -42,11 +41,11 @@ def test_its_special_tokens_are_known(engine):
 
 
 @pytest.mark.parametrize("text", ["a = |\nb = 2\n", "|", "def f():\n    |\n"])
-@pytest.mark.parametrize("plan", [None, PlanName.CAUSAL, PlanName.LOOKUP])
+@pytest.mark.parametrize("plan", [None, DecoderName.CAUSAL, DecoderName.LOOKUP])
 def test_it_is_decoded_token_by_token(engine, text, plan):
     request = FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "")), text.index("|"), plan=plan)
     result = engine.fill(request)
-    assert result.plan in ((plan,) if plan else (PlanName.CAUSAL, PlanName.LOOKUP))
+    assert result.plan in ((plan,) if plan else (DecoderName.CAUSAL, DecoderName.LOOKUP))
     assert result.canvas_length == 0
     assert 1 <= result.steps <= 25
     again = engine.fill(request)
@@ -54,9 +53,9 @@ def test_it_is_decoded_token_by_token(engine, text, plan):
     assert again.prompt_tokens - again.cached_tokens == 1
 
 
-@pytest.mark.parametrize("plan", [PlanName.CAUSAL, PlanName.LOOKUP])
+@pytest.mark.parametrize("plan", [DecoderName.CAUSAL, DecoderName.LOOKUP])
 def test_code_from_elsewhere_stands_first_and_stays_in_the_cache(engine, plan):
-    extra = Extra((Chunk(Source.GIVEN, "b.py", "def total(items): ...\n"),))
+    extra = Snippets((Snippet(SnippetSource.GIVEN, "b.py", "def total(items): ...\n"),))
     buffers = ["a = 1\nx = to", "a = 1\nx = tot"]
     _, typed = (
         engine.fill(FillRequest(Snapshot("file:///a.py", 1, text), len(text), plan=plan, extra=extra))
@@ -68,7 +67,7 @@ def test_code_from_elsewhere_stands_first_and_stays_in_the_cache(engine, plan):
         assert typed.prompt_tokens - typed.cached_tokens <= 8
 
 
-@pytest.mark.parametrize("plan", [plan for plan in PlanName if plan.needs_canvas])
+@pytest.mark.parametrize("plan", [plan for plan in DecoderName if plan.needs_canvas])
 def test_it_has_no_canvas(engine, plan):
     with pytest.raises(RequestError, match="has no canvas"):
         engine.fill(FillRequest(Snapshot("file:///a.py", 1, "a = "), 4, plan=plan))

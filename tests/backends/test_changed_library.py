@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.llamacpp import probe
+from dg_lsp.backends.llamacpp import runtime_check
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed, library_name
@@ -21,7 +21,7 @@ import json, os
 from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.probe import sees_ahead
+from dg_lsp.backends.llamacpp.runtime_check import sees_ahead
 from dg_lsp.settings import RuntimeSettings
 from pathlib import Path
 loaded = library()
@@ -122,8 +122,8 @@ def test_the_changed_one_lets_the_canvas_see_all_of_itself():
 
 def test_the_probe_answers_by_its_exit_code(unchanged):
     environment = {**os.environ, "DG_LSP_RUNTIME": "stock", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "dg_lsp.backends.llamacpp.probe"]
-    assert subprocess.run(command, env=environment, check=False).returncode == probe.NO
+    command = [sys.executable, "-m", "dg_lsp.backends.llamacpp.runtime_check"]
+    assert subprocess.run(command, env=environment, check=False).returncode == runtime_check.NO
     replace(unchanged, version="0.3.1").write()
     environment["DG_LSP_RUNTIME"] = str(unchanged.folder)
     refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -132,8 +132,8 @@ def test_the_probe_answers_by_its_exit_code(unchanged):
 
 
 def test_a_diffusiongemma_without_it_names_the_command(monkeypatch):
-    monkeypatch.setattr(probe, "sees_ahead", lambda: False)
+    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: False)
     with pytest.raises(ModelRuntimeError, match=r"big.gguf is a DiffusionGemma.*run: dg-lsp models build-runtime$"):
-        probe.require_runtime(Path("big.gguf"))
-    monkeypatch.setattr(probe, "sees_ahead", lambda: True)
-    probe.require_runtime(Path("big.gguf"))
+        runtime_check.require_runtime(Path("big.gguf"))
+    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: True)
+    runtime_check.require_runtime(Path("big.gguf"))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
-from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.diffusion.loop import race
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, RequestError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 
 CPU = RuntimeSettings(threads=1, gpu_layers=0)
@@ -109,7 +109,7 @@ def test_the_loop_freezes_bans_and_stops(denoiser):
     """Two canvases raced: what is frozen stays, what is banned never comes, and it ends."""
     rng = np.random.default_rng(3)
     frozen = np.arange(16) < 5
-    plans = [CanvasPlan(PROMPT, canvas, frozen) for canvas in CANVASES[:2]]
+    plans = [Canvas(PROMPT, canvas, frozen) for canvas in CANVASES[:2]]
     denoiser.prefill(0, PROMPT)
     states = list(race(denoiser, 0, plans, denoiser.spec.sampling, rng))
     assert 1 < len(states) <= denoiser.spec.sampling.max_denoising_steps

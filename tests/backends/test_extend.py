@@ -5,7 +5,7 @@ import pytest
 
 from dg_lsp.backends import scripted
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import RequestError
 
 MASK = 0

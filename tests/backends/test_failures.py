@@ -5,16 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.llamacpp import failures
-from dg_lsp.backends.llamacpp.library import choose_waiting
-from dg_lsp.backends.llamacpp.log import MAX_LINES, NativeLog
-from dg_lsp.errors import (
-    BackendError,
-    ModelBrokenError,
-    ModelError,
-    ModelMemoryError,
-    ModelUnsupportedError,
-)
+from dg_lsp.backends.llamacpp import errors
+from dg_lsp.backends.llamacpp.library import MAX_LINES, NativeLog, choose_waiting
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
 
 PATH = Path("m.gguf")
 
@@ -52,14 +45,14 @@ LOGGED = {
 
 @pytest.mark.parametrize(("line", "kind"), LOGGED.items(), ids=lambda value: str(value)[:40])
 def test_what_llama_cpp_logs_while_loading(line, kind):
-    error = failures.load_error(PATH, ["llama_model_load: noise", line] if "nobody" not in line else [line])
+    error = errors.load_error(PATH, ["llama_model_load: noise", line] if "nobody" not in line else [line])
     assert type(error) is kind
     assert "\n" not in str(error)
     assert str(PATH) in str(error)
 
 
 def test_every_known_text_is_tried_here():
-    for text, kind, _ in failures.LOAD_FAILURES:
+    for text, kind, _ in errors.LOAD_FAILURES:
         matching = [line for line in LOGGED if text in line]
         if not matching:
             assert text in ("different endianness",), text
@@ -67,15 +60,15 @@ def test_every_known_text_is_tried_here():
 
 
 def test_nothing_logged_is_mapped_too():
-    assert type(failures.load_error(PATH, [])) is ModelBrokenError
-    assert type(failures.context_error([])) is ModelMemoryError
+    assert type(errors.load_error(PATH, [])) is ModelBrokenError
+    assert type(errors.context_error([])) is ModelMemoryError
 
 
 def test_every_status_of_decode_is_mapped():
     """The statuses are those that the binding's own comment on `llama_decode` and its source name."""
-    assert set(failures.DECODE_STATUS) == {1, 2, -1, -2, -3}
-    for status in (*failures.DECODE_STATUS, 77):
-        error = failures.decode_error(status)
+    assert set(errors.DECODE_STATUS) == {1, 2, -1, -2, -3}
+    for status in (*errors.DECODE_STATUS, 77):
+        error = errors.decode_error(status)
         assert type(error) is BackendError
         assert re.search("; (use|try|please|see)", str(error))
 
@@ -92,19 +85,19 @@ def test_every_status_of_decode_is_mapped():
     ],
 )
 def test_a_context_that_cannot_be_made(line, kind):
-    assert type(failures.context_error([line])) is kind
+    assert type(errors.context_error([line])) is kind
 
 
 @pytest.mark.parametrize("error", [ImportError("no module"), OSError("libgomp.so.1: cannot open\nshared object")])
 def test_a_library_that_cannot_be_loaded(error):
-    mapped = failures.library_error(error)
+    mapped = errors.library_error(error)
     assert type(mapped) is BackendError
     assert "\n" not in str(mapped)
     assert "reinstall" in str(mapped)
 
 
 def test_a_file_that_cannot_be_read():
-    assert type(failures.file_error(PATH, PermissionError(13, "Permission denied"))) is ModelError
+    assert type(errors.file_error(PATH, PermissionError(13, "Permission denied"))) is ModelError
 
 
 def test_the_log_keeps_the_last_lines_and_the_trouble():

@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp import arena, device_feedback
-from dg_lsp.backends.llamacpp.arena import Device
-from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback, feedback_of
-from dg_lsp.backends.llamacpp.embeddings import EmbeddingTable
-from dg_lsp.backends.llamacpp.feedback import HostFeedback
+from dg_lsp.backends.llamacpp import device_feedback
+from dg_lsp.backends.llamacpp import device_feedback as arena
+from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback, GraphDevice, feedback_of
 from dg_lsp.backends.llamacpp.reduce import Reducer
-from dg_lsp.backends.llamacpp.selfcond import SelfConditioning
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.errors import BackendError
-from dg_lsp.weights.header import read_header
+from dg_lsp.gguf import read_header
 
 CPU_KIND = (0,)
 VOCAB, WIDTH = 512, 64
@@ -71,7 +69,7 @@ def test_without_such_a_device_the_host_does_it(table, network):
 
 def test_a_device_that_is_full_or_lacks_an_operation_is_left_alone(table, network, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Device, "memory_free", property(lambda *_: 1000))
+        patch.setattr(GraphDevice, "memory_free", property(lambda *_: 1000))
         assert isinstance(feedback_of(table, network, mass=0.99, kinds=CPU_KIND), HostFeedback)
     with monkeypatch.context() as patch:
         patch.setattr(arena.functions(), "ggml_backend_dev_supports_op", lambda *_: False)

@@ -6,24 +6,21 @@ import numpy as np
 import pytest
 import tiny_masked
 
-from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, budget, context
-from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
-from dg_lsp.backends.llamacpp.once import OnceDenoiser
-from dg_lsp.backends.llamacpp.opening import denoiser_of
-from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
-from dg_lsp.backends.llamacpp.shifted import ShiftedDenoiser
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, context, memory_estimate
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser, ShiftedDenoiser
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 
 LARGE = 2048
 KINDS = {
     "cached": LlamaDenoiser,
     "conditioned": SelfConditionedDenoiser,
-    "once": OnceDenoiser,
+    "once": PerRequestDenoiser,
     "shifted": ShiftedDenoiser,
-    "recomputed": RecomputingDenoiser,
+    "recomputed": ExactDenoiser,
 }
 rng = np.random.default_rng(3)
 PROMPTS = [token_ids(rng.integers(110, 250, size)) for size in (300, 200, 310, 120)]
@@ -32,8 +29,8 @@ LONG = token_ids(rng.integers(110, 250, 700))
 
 @pytest.fixture(autouse=True)
 def small_first(monkeypatch):
-    monkeypatch.setattr(budget, "FIRST_TOKENS", 64)
-    monkeypatch.setattr(budget, "_UBATCH", 256)
+    monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 64)
+    monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
 
 
 @pytest.fixture
@@ -58,7 +55,7 @@ def open_kind(tiny_path, tiny_repacked, tmp_path, open_denoiser):
         if kind == "conditioned":  # of all the mass: which tokens make up 99 % may change by a rounding
             made = SelfConditionedDenoiser(model, spec, settings, mass=1.0)
         else:
-            made = denoiser_of(model, spec, settings)
+            made = open_denoiser(model, spec, settings)
         assert type(made) is KINDS[kind]
         opened.append(made)
         return made

@@ -10,7 +10,13 @@ import pytest
 
 from dg_lsp.backends.llamacpp import LlamaModel, devices
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import (
+    BackendError,
+    ModelBrokenError,
+    ModelError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+)
 from dg_lsp.settings import RuntimeSettings
 
 CPU = RuntimeSettings(threads=1, gpu_layers=0)

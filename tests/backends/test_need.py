@@ -5,12 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from dg_lsp.backends.llamacpp import LlamaModel, model, need
-from dg_lsp.backends.llamacpp.budget import ContextBudget
-from dg_lsp.backends.llamacpp.devices import Device
-from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.backends.llamacpp.need import Need, Needs, check_fits, context_need, first_context_need, weights_need
-from dg_lsp.backends.llamacpp.sizes import Sizes, Weights, header_of, layers_on_gpu, sizes_of, total_size, weights_of
+from dg_lsp.backends.llamacpp import LlamaModel, memory_estimate, model
+from dg_lsp.backends.llamacpp.library import Device, library
+from dg_lsp.backends.llamacpp.memory_estimate import (
+    ContextBudget,
+    MemoryNeed,
+    MemoryNeeds,
+    Sizes,
+    Weights,
+    check_fits,
+    context_need,
+    first_context_need,
+    header_of,
+    layers_on_gpu,
+    sizes_of,
+    total_size,
+    weights_need,
+    weights_of,
+)
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.settings import RuntimeSettings
 
@@ -26,29 +38,29 @@ HOST = Device("Xeon", "cpu", 64 * GB, 64 * GB)
 @pytest.fixture
 def machine(monkeypatch):
     def has(free, *devices):
-        monkeypatch.setattr(need, "system_free", lambda: free)
-        monkeypatch.setattr(sys.modules["dg_lsp.backends.llamacpp.devices"], "devices", lambda: (HOST, *devices))
+        monkeypatch.setattr(memory_estimate, "system_free", lambda: free)
+        monkeypatch.setattr(sys.modules["dg_lsp.backends.llamacpp.library"], "devices", lambda: (HOST, *devices))
 
     return has
 
 
 def test_what_fits_is_let_through(machine):
     machine(2 * GB)
-    check_fits("it", Needs(host=Need(weights=GB)), "")
-    check_fits("nothing", Needs(), "")
+    check_fits("it", MemoryNeeds(host=MemoryNeed(weights=GB)), "")
+    check_fits("nothing", MemoryNeeds(), "")
 
 
 @pytest.mark.parametrize("size", [100 * MIB, 20 * GB])
 def test_some_is_left_free(machine, size):
     machine(size + 16 * MIB)
     with pytest.raises(ModelMemoryError):
-        check_fits("it", Needs(host=Need(weights=size)), "")
+        check_fits("it", MemoryNeeds(host=MemoryNeed(weights=size)), "")
 
 
 def test_the_refusal_says_what_takes_how_much_and_what_to_do(machine):
     machine(2 * GB)
     with pytest.raises(ModelMemoryError) as refused:
-        check_fits("big.gguf", Needs(host=Need(weights=3 * GB, cache=500_000_000)), "use a smaller one")
+        check_fits("big.gguf", MemoryNeeds(host=MemoryNeed(weights=3 * GB, cache=500_000_000)), "use a smaller one")
     assert str(refused.value) == (
         "big.gguf needs 3.7 GB of memory with some to spare (weights 3.0 GB, prompts 500 MB), "
         "this machine has 2.0 GB free: use a smaller one"
@@ -57,39 +69,39 @@ def test_the_refusal_says_what_takes_how_much_and_what_to_do(machine):
 
 def test_a_card_and_the_machine_are_weighed_apart(machine):
     machine(2 * GB, CARD)
-    check_fits("it", Needs(Need(weights=9 * GB), Need(weights=GB)), "")
+    check_fits("it", MemoryNeeds(MemoryNeed(weights=9 * GB), MemoryNeed(weights=GB)), "")
     with pytest.raises(ModelMemoryError, match=r"RTX 5090 has 10\.0 GB free"):
-        check_fits("it", Needs(gpu=Need(weights=11 * GB)), "")
+        check_fits("it", MemoryNeeds(gpu=MemoryNeed(weights=11 * GB)), "")
     with pytest.raises(ModelMemoryError, match=r"this machine has 2\.0 GB free"):
-        check_fits("it", Needs(Need(weights=GB), Need(weights=3 * GB)), "")
+        check_fits("it", MemoryNeeds(MemoryNeed(weights=GB), MemoryNeed(weights=3 * GB)), "")
     machine(2 * GB, CARD, CARD)
-    check_fits("it", Needs(gpu=Need(weights=18 * GB)), "")
+    check_fits("it", MemoryNeeds(gpu=MemoryNeed(weights=18 * GB)), "")
 
 
 def test_a_card_that_says_nothing_is_believed(machine):
     machine(2 * GB, replace(CARD, memory_free=0))
-    check_fits("it", Needs(gpu=Need(weights=99 * GB)), "")
+    check_fits("it", MemoryNeeds(gpu=MemoryNeed(weights=99 * GB)), "")
 
 
 def test_a_device_without_memory_of_its_own_has_the_machines(machine, monkeypatch):
     machine(8 * GB, SHARED)
     with pytest.raises(ModelMemoryError, match=r"this machine has 8\.0 GB free"):
-        check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")
+        check_fits("it", MemoryNeeds(gpu=MemoryNeed(weights=9 * GB)), "")
     machine(8 * GB, CARD)
-    check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")
+    check_fits("it", MemoryNeeds(gpu=MemoryNeed(weights=9 * GB)), "")
     machine(8 * GB, CARD, SHARED)
-    check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")  # llama.cpp takes the card alone
+    check_fits("it", MemoryNeeds(gpu=MemoryNeed(weights=9 * GB)), "")  # llama.cpp takes the card alone
     machine(8 * GB, CARD)
-    monkeypatch.setattr(need.sys, "platform", "darwin")
+    monkeypatch.setattr(memory_estimate.sys, "platform", "darwin")
     with pytest.raises(ModelMemoryError, match="this machine"):
-        check_fits("it", Needs(gpu=Need(weights=9 * GB)), "")
+        check_fits("it", MemoryNeeds(gpu=MemoryNeed(weights=9 * GB)), "")
 
 
 def test_mapped_weights_are_not_free_although_the_system_says_so(machine):
     machine(4 * GB)
-    check_fits("a context", Needs(host=Need(cache=GB)), "")
+    check_fits("a context", MemoryNeeds(host=MemoryNeed(cache=GB)), "")
     with pytest.raises(ModelMemoryError, match=r"has 1\.0 GB free"):
-        check_fits("a context", Needs(host=Need(cache=GB)), "", mapped=3 * GB)
+        check_fits("a context", MemoryNeeds(host=MemoryNeed(cache=GB)), "", mapped=3 * GB)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +151,7 @@ def test_weights_are_where_their_layers_are(tiny_path):
     assert some.host < everything
     assert some.gpu == header.tensors["output_norm.weight"].size + table
     assert [layers_on_gpu(wanted, 4) for wanted in (-1, 0, 3, 9)] == [5, 0, 3, 5]
-    assert weights_need(some) == Needs(Need(weights=some.gpu), Need(weights=some.host))
+    assert weights_need(some) == MemoryNeeds(MemoryNeed(weights=some.gpu), MemoryNeed(weights=some.host))
 
 
 def test_a_model_in_parts_is_weighed_as_a_whole(tmp_path):

@@ -5,13 +5,12 @@ import pytest
 import tiny_masked
 from tiny_masked import MASK
 
+from dg_lsp.backends.llamacpp.loader import open_denoiser
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.once import OnceDenoiser
-from dg_lsp.backends.llamacpp.opening import denoiser_of
-from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, RequestError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 
 RNG = np.random.default_rng(0)
@@ -24,7 +23,7 @@ def opened(path, cache="once", **settings):
     settings = RuntimeSettings(**{"threads": 1, "gpu_layers": 0, "num_slots": 2, "cache": cache, **settings})
     model = LlamaModel.load(path, settings)
     spec = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
-    return denoiser_of(model, spec, settings)
+    return open_denoiser(model, spec, settings)
 
 
 @pytest.fixture(scope="module", params=["dream", "rnd1", "qwen2", "llada"])
@@ -34,8 +33,8 @@ def pair(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("masked") / f"{request.param}.gguf"
     tiny_masked.write(path, tiny, name="Open dCoder" if request.param == "qwen2" else "")
     denoiser, exact = opened(path), opened(path, "recomputed")
-    assert isinstance(denoiser, OnceDenoiser)
-    assert isinstance(exact, RecomputingDenoiser)
+    assert isinstance(denoiser, PerRequestDenoiser)
+    assert isinstance(exact, ExactDenoiser)
     yield denoiser, exact
     denoiser.close()
     exact.close()

@@ -13,17 +13,18 @@ import tiny_diffusiongemma as tiny
 from diffusiongemma_reference import Reference, calm_model
 
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.backends.llamacpp.conditioned import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.backends.llamacpp.probe import sees_ahead
-from dg_lsp.canvas.plan import token_ids
-from dg_lsp.diffusion.uniform_sampler import accept
-from dg_lsp.models.description import describe
+from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.diffusion.samplers import accept
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 
 pytestmark = pytest.mark.skipif(
-    not sees_ahead(), reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime"
+    not supports_bidirectional(),
+    reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
 )
 
 WINDOW = 96

@@ -13,7 +13,7 @@ import pytest
 from dg_lsp.backends.llamacpp import quantize as quantize_module
 from dg_lsp.backends.llamacpp.quantize import FILE_TYPES, file_type, quantize
 from dg_lsp.errors import ModelBrokenError, ModelUnsupportedError, UsageError
-from dg_lsp.weights.header import read_header
+from dg_lsp.gguf import read_header
 
 
 def test_numbers_are_llama_cpp_s():

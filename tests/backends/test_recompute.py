@@ -7,11 +7,11 @@ import pytest
 import tiny_masked
 from tiny_masked import MASK
 
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 
 CPU = RuntimeSettings(threads=1, gpu_layers=0, num_slots=2)
@@ -23,7 +23,7 @@ HOLES = token_ids([20, 21, MASK, MASK, 22, MASK, 23])
 def opened(path, settings=CPU, **changes):
     model = LlamaModel.load(path, settings)
     spec = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
-    return RecomputingDenoiser(model, replace(spec, **changes), settings)
+    return ExactDenoiser(model, replace(spec, **changes), settings)
 
 
 @pytest.fixture(scope="module", params=[*tiny_masked.ARCHITECTURES, "qwen2"])

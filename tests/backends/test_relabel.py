@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 import tiny_masked
 
-from dg_lsp.backends.llamacpp import relabel
+from dg_lsp.backends.llamacpp import architecture_alias
+from dg_lsp.backends.llamacpp.architecture_alias import architecture_of, relabelled
+from dg_lsp.backends.llamacpp.loader import open_denoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.opening import denoiser_of
-from dg_lsp.backends.llamacpp.relabel import architecture_of, relabelled
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 
 
 @pytest.fixture(params=["in memory", "on disk"])
 def where(request, monkeypatch, tmp_path):
     """Both ways of keeping the copy; on disk, the folder that must be empty afterwards."""
-    if request.param == "in memory" and not relabel.IN_MEMORY:
+    if request.param == "in memory" and not architecture_alias.IN_MEMORY:
         pytest.skip("this system has no files in memory")
-    monkeypatch.setattr(relabel, "IN_MEMORY", request.param == "in memory")
+    monkeypatch.setattr(architecture_alias, "IN_MEMORY", request.param == "in memory")
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -88,7 +88,7 @@ def test_a_large_copy_is_mapped_and_outlives_its_file(dream, where, monkeypatch)
     settings = RuntimeSettings(threads=1, gpu_layers=0, cache="once")
     model = LlamaModel.load(dream, settings)
     spec = describe(model.metadata, model.vocab_size, "dream", model.tokenizer.specials())
-    denoiser = denoiser_of(model, spec, settings)
+    denoiser = open_denoiser(model, spec, settings)
     dream.unlink()
     denoiser.prefill(0, token_ids(range(20, 50)))
     (prediction,) = denoiser.predict(0, [token_ids([tiny_masked.MASK] * 8)], 0.0, np.random.default_rng(0))
@@ -148,12 +148,12 @@ def test_no_room_for_the_copy_is_told(dream, where, monkeypatch):
     assert not list(where.iterdir())
 
 
-@pytest.mark.skipif(not relabel.IN_MEMORY, reason="this system has no files in memory")
+@pytest.mark.skipif(not architecture_alias.IN_MEMORY, reason="this system has no files in memory")
 def test_a_copy_that_does_not_fit_into_memory_is_refused_before_it_is_made(dream, monkeypatch):
-    monkeypatch.setattr(relabel, "system_free", lambda: 100 << 10)
+    monkeypatch.setattr(architecture_alias, "system_free", lambda: 100 << 10)
     with pytest.raises(ModelMemoryError, match=r"0 are free; set runtime\.cache"), relabelled(dream, "qwen2"):
         pass
-    monkeypatch.setattr(relabel, "system_free", lambda: 100 << 20)
+    monkeypatch.setattr(architecture_alias, "system_free", lambda: 100 << 20)
     with relabelled(dream, "qwen2") as copy:
         assert copy.stat().st_size > 1000
 

@@ -6,16 +6,13 @@ import gguf
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp.embeddings import EmbeddingTable
-from dg_lsp.backends.llamacpp.mixture import mixture
 from dg_lsp.backends.llamacpp.reduce import Reducer
-from dg_lsp.backends.llamacpp.selfcond import SelfConditioning
-from dg_lsp.backends.llamacpp.tensors import Tensor
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, SelfConditioning, Tensor, mixture
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import SideFile
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
-from dg_lsp.weights.header import read_header
+from dg_lsp.gguf import read_header
 
 VOCAB, WIDTH, INNER, EPSILON = 700, 256, 96, 1e-6
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q6_K", "Q4_K")

@@ -6,13 +6,12 @@ import tiny_masked
 from tiny_masked import MASK
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.loader import open_denoiser
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser, ShiftedDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.opening import denoiser_of
-from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
-from dg_lsp.backends.llamacpp.shifted import ShiftedDenoiser
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CACHES, RuntimeSettings
 
 CACHED = RuntimeSettings(threads=1, gpu_layers=0, num_slots=2, cache="cached")
@@ -25,7 +24,7 @@ def opened(path, settings=CACHED):
     model = LlamaModel.load(path, settings)
     spec = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
     try:
-        return denoiser_of(model, spec, settings)
+        return open_denoiser(model, spec, settings)
     except ModelUnsupportedError:
         model.close()
         raise
@@ -142,7 +141,7 @@ def test_without_a_wish_everything_is_computed_as_it_was_trained(written, archit
     _, path = written(architecture)
     for cache in ("auto", "recomputed"):
         denoiser = opened(path, RuntimeSettings(threads=1, gpu_layers=0, cache=cache))
-        assert isinstance(denoiser, RecomputingDenoiser)
+        assert isinstance(denoiser, ExactDenoiser)
         denoiser.close()
 
 
@@ -163,7 +162,7 @@ def test_what_cannot_be_cached_says_so(written, architecture, cache, words):
 def test_a_model_trained_on_cached_prompts_always_has_them(tiny_path, open_denoiser):
     for cache in CACHES:
         settings = RuntimeSettings(threads=1, gpu_layers=0, cache=cache)
-        denoiser = denoiser_of(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings)
+        denoiser = open_denoiser(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings)
         assert type(denoiser) is LlamaDenoiser
         denoiser.close()
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from dg_lsp.bench.execution import check_tests, warning, with_verdict
-from dg_lsp.bench.sandbox import LAYERS, Ending, Limits, Outcome, Sandbox
+from dg_lsp.bench.sandbox.sandbox import LAYERS, Ending, Limits, Outcome, Sandbox
 from dg_lsp.bench.sites import Site
 from dg_lsp.errors import UsageError
 from dg_lsp.metrics.attempt import Attempt, Shown

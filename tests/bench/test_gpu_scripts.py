@@ -76,9 +76,9 @@ def test_a_random_gguf_of_the_real_shape_has_the_real_size(script):
 
 
 def test_steps_through_llamacpp_are_measured(script, tmp_path, capsys):
-    from dg_lsp.backends.llamacpp.probe import sees_ahead
+    from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
 
-    if not sees_ahead():
+    if not supports_bidirectional():
         pytest.skip("llama.cpp as installed; make the changed one with: dg-lsp models build-runtime")
     arguments = ["--toy", "--rounds", "1", "--type", "Q8_0", "--folder", str(tmp_path), "--output", str(tmp_path / "o")]
     script("llamacpp_gpu").main(arguments)

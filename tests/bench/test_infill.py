@@ -10,7 +10,7 @@ from dg_lsp.bench.infill import Asking, Length, fill_site, summary_object
 from dg_lsp.bench.sites import Site, read_sites
 from dg_lsp.bench.summaries import by_kind, summary_table
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.metrics.summary import summarize
 from dg_lsp.settings import FillSettings
 
@@ -95,7 +95,7 @@ def test_what_follows_can_be_hidden():
 
 
 def test_the_plan_asked_for_is_the_one_that_runs():
-    assert fill_site(engine("x"), LINE_END, Asking(plan=PlanName.CANVAS), "canvas").plan == "canvas"
+    assert fill_site(engine("x"), LINE_END, Asking(plan=DecoderName.CANVAS), "canvas").plan == "canvas"
 
 
 def test_a_deadline_takes_what_is_there():

@@ -6,7 +6,7 @@ import pytest
 from dg_lsp.bench.samples import ExpectedFill, SampleFill, fill_places, markdown_table, read_places
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import InputFileError
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 TIMINGS = Timings(0, 0, 0, 0, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.bench.sandbox import LAYERS, Ending, Limits, Sandbox
+from dg_lsp.bench.sandbox.sandbox import LAYERS, Ending, Limits, Sandbox
 
 # the wall time is long, for the machine may be busy: nothing here waits for it but what should
 LIMITS = Limits(cpu_seconds=1, wall_seconds=60)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dg_lsp.bench.sandbox import Limits, Sandbox
+from dg_lsp.bench.sandbox.sandbox import Limits, Sandbox
 from dg_lsp.errors import SandboxError
 
 

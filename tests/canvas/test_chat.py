@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.chat import Role, Turn, chat_layout
-from dg_lsp.canvas.pieces import encoded
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, chat_layout, encoded
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.canvas.templates import TEMPLATES
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 SPEC = replace(MASK_SPEC, name="toy", prompt_format=PromptFormat.INSTRUCT, template="gemma4", vocab_size=262_144)

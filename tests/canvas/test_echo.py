@@ -1,13 +1,13 @@
 import pytest
 
-from dg_lsp.canvas.echo import BufferTokens, Echo
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.repetition import BufferTokens, Repetition
 
 NOTHING = token_ids([])
 
 
 def following(before, fill=(), after=()):
-    echoed = Echo(token_ids(before), token_ids(after)).following(token_ids(fill))
+    echoed = Repetition(token_ids(before), token_ids(after)).following(token_ids(fill))
     return echoed and echoed.token
 
 
@@ -39,9 +39,9 @@ def test_what_follows(before, fill, after, expected):
 
 
 def test_longer_and_more_matches_are_surer():
-    once = Echo(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
-    twice = Echo(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING).following(NOTHING)
-    longer = Echo(token_ids([9, 8, 1, 2, 3, 4, 5, 6, 9, 8, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
+    once = Repetition(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
+    twice = Repetition(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING).following(NOTHING)
+    longer = Repetition(token_ids([9, 8, 1, 2, 3, 4, 5, 6, 9, 8, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
     assert once and twice and longer
     assert 0 < once.confidence < min(twice.confidence, longer.confidence) < 1
 
@@ -61,14 +61,16 @@ class Words:
 
 
 def test_a_model_may_ask_for_more():
-    assert Echo(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING, min_match=4).following(NOTHING) is None
+    assert (
+        Repetition(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING, min_match=4).following(NOTHING) is None
+    )
     longer = token_ids([0, 1, 2, 3, 4, 9, 0, 1, 2, 3, 4, 8, 0, 1, 2, 3])
-    assert Echo(longer, NOTHING, min_match=4).following(NOTHING)
+    assert Repetition(longer, NOTHING, min_match=4).following(NOTHING)
 
 
 def test_only_the_first_line_of_a_fill_hears_the_buffer():
     before = token_ids([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
-    echo = Echo(before, NOTHING, ends_line=lambda token: token == 4)
+    echo = Repetition(before, NOTHING, ends_line=lambda token: token == 4)
     assert echo.run(NOTHING, 8).tolist() == [4]
     assert echo.following(token_ids([4])) is None
 
@@ -92,7 +94,7 @@ def test_only_the_lines_after_the_cursor_that_may_be_seen_are_heard():
 
 
 def test_a_run_goes_on_until_the_buffer_is_not_sure():
-    echo = Echo(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5, 6, 8, 1, 2, 3]), NOTHING)
+    echo = Repetition(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5, 6, 8, 1, 2, 3]), NOTHING)
     assert echo.run(NOTHING, 8).tolist() == [4, 5, 6]
     assert echo.run(NOTHING, 2).tolist() == [4, 5]
     assert echo.run(token_ids([4, 7]), 8).tolist() == []

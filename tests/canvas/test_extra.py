@@ -4,13 +4,12 @@ from itertools import pairwise
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
-from dg_lsp.canvas.extra import extra_ids, takes_extra
-from dg_lsp.canvas.fim import fim_layout, fim_prompt
-from dg_lsp.canvas.formats import layout_of
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.fim import extra_ids, fim_layout, fim_prompt, takes_extra
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.prompt_format import layout_of
 from dg_lsp.canvas.spec import FimOrder, FimTokens, PromptFormat
-from dg_lsp.context.extra import Chunk, Extra, Source
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Prompt
 
 TOKENIZER = ByteTokenizer()
 SEPARATOR_ID = 299
@@ -21,13 +20,13 @@ REPO_SPEC = replace(
     fim=FimTokens(PREFIX_ID, SUFFIX_ID, MIDDLE_ID, FimOrder.PREFIX_FIRST),
 )
 CHUNKS = (
-    Chunk(Source.EDITS, "pkg/b.py", "b = 2\n"),
-    Chunk(Source.IMPORTS, "pkg/a.py", "def a():\n    ..."),
+    Snippet(SnippetSource.EDITS, "pkg/b.py", "b = 2\n"),
+    Snippet(SnippetSource.IMPORTS, "pkg/a.py", "def a():\n    ..."),
 )
 
 
 def prompt(*chunks, share=0.5, language="python"):
-    return Prompt("x = ", "\n", path="pkg/x.py", language=language, extra=Extra(chunks, share))
+    return Prompt("x = ", "\n", path="pkg/x.py", language=language, extra=Snippets(chunks, share))
 
 
 def text_of(ids):
@@ -69,7 +68,7 @@ def test_what_is_looked_up_is_the_prefix_and_what_came_before_it(spec):
 
 
 def test_the_important_ones_get_the_room_and_a_long_one_is_cut_after_a_line():
-    long = Chunk(Source.OPEN_FILES, "pkg/long.py", "\n".join(f"line_{i} = {i}" for i in range(40)))
+    long = Snippet(SnippetSource.OPEN_FILES, "pkg/long.py", "\n".join(f"line_{i} = {i}" for i in range(40)))
     shown = text_of(extra_ids(prompt(long, *CHUNKS, share=0.25), TOKENIZER, MASK_SPEC, 800))
     assert len(shown) <= 200
     assert "def a()" in shown
@@ -80,7 +79,7 @@ def test_the_important_ones_get_the_room_and_a_long_one_is_cut_after_a_line():
 
 
 def test_of_one_source_the_most_important_is_nearest_to_the_code():
-    one, two = Chunk(Source.OPEN_FILES, "one", "1"), Chunk(Source.OPEN_FILES, "two", "2")
+    one, two = Snippet(SnippetSource.OPEN_FILES, "one", "1"), Snippet(SnippetSource.OPEN_FILES, "two", "2")
     shown = text_of(extra_ids(prompt(one, two), TOKENIZER, MASK_SPEC, 1000))
     assert shown.index("two") < shown.index("one")
 
@@ -131,8 +130,10 @@ def test_of_an_endless_chunk_only_what_may_fit_is_tokenized():
 
     tokenizer = Counting()
     lines = "\n".join(f"value_{number} = {number}" for number in range(300_000))
-    ids = extra_ids(prompt(Chunk(Source.GIVEN, "a.py", lines)), tokenizer, MASK_SPEC, 1000)
+    ids = extra_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", lines)), tokenizer, MASK_SPEC, 1000)
     assert text_of(ids).startswith("# a.py\nvalue_0 = 0\nvalue_1 = 1\n")
     assert 400 < len(ids) <= 500
     assert tokenizer.num_chars < 200_000
-    assert len(extra_ids(prompt(Chunk(Source.GIVEN, "a.py", "x" * 5_000_000)), tokenizer, MASK_SPEC, 1000)) == 0
+    assert (
+        len(extra_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", "x" * 5_000_000)), tokenizer, MASK_SPEC, 1000)) == 0
+    )

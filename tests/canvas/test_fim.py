@@ -3,8 +3,8 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 from dg_lsp.canvas.fim import fim_prompt, open_canvas
-from dg_lsp.canvas.plan import CanvasPlan, token_ids
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.canvas.layout import Canvas, token_ids
+from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError
 
 TOKENIZER = ByteTokenizer()
@@ -60,4 +60,4 @@ def test_an_open_canvas_is_all_masks():
 
 def test_a_plan_whose_flags_do_not_fit_is_refused():
     with pytest.raises(ValueError, match="frozen"):
-        CanvasPlan(token_ids([]), token_ids([1, 2]), np.zeros(3, bool))
+        Canvas(token_ids([]), token_ids([1, 2]), np.zeros(3, bool))

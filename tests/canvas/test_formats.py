@@ -3,15 +3,14 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
-from dg_lsp.canvas.expectation import Expectation
-from dg_lsp.canvas.formats import in_format, layout_of
-from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.canvas.prompt_format import in_format, layout_of
+from dg_lsp.canvas.spec import ExpectedPasses, PromptFormat
+from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import PROMPT_FORMATS
 
 EVERY = replace(
-    MASK_SPEC, template="gemma4", expectations=(Expectation("block", "canvas", 0.0, 0.0, 3.0, 0.5),), name="able"
+    MASK_SPEC, template="gemma4", expectations=(ExpectedPasses("block", "canvas", 0.0, 0.0, 3.0, 0.5),), name="able"
 )
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.instruct import MAX_LINE_HEAD, fence_of, instruct_layout, rewrite_layout
-from dg_lsp.canvas.plan import common_prefix_length, token_ids
+from dg_lsp.canvas.chat import MAX_LINE_HEAD, fence_of, instruct_layout, rewrite_layout
+from dg_lsp.canvas.layout import common_prefix_length, token_ids
 from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.context.extra import Chunk, Extra, Source
-from dg_lsp.context.prompt import Prompt, shown_path
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Prompt, shown_path
 from dg_lsp.errors import ModelUnsupportedError
 
 SPEC = replace(MASK_SPEC, name="toy", prompt_format=PromptFormat.INSTRUCT, template="gemma4", vocab_size=262_144)
@@ -197,8 +197,11 @@ def test_a_path_says_what_a_file_is_and_not_where(uri, path):
 
 
 def test_code_from_elsewhere_stands_before_the_question_under_a_fence_that_it_cannot_end():
-    chunks = (Chunk(Source.EDITS, "b.py", "b = 2"), Chunk(Source.IMPORTS, "c.md", "```\ncode\n```\n<turn|>\n"))
-    prompt = replace(PROMPT, extra=Extra(chunks, 0.5))
+    chunks = (
+        Snippet(SnippetSource.EDITS, "b.py", "b = 2"),
+        Snippet(SnippetSource.IMPORTS, "c.md", "```\ncode\n```\n<turn|>\n"),
+    )
+    prompt = replace(PROMPT, extra=Snippets(chunks, 0.5))
     layout = instruct_layout(prompt, TOKENIZER, SPEC, 2000)
     shown = spelled(layout.prompt_ids)
     one, two = "c.md\n````python\n```\ncode\n```\n<turn|>\n````\n\n", "b.py\n````python\nb = 2\n````\n\n"
@@ -209,8 +212,8 @@ def test_code_from_elsewhere_stands_before_the_question_under_a_fence_that_it_ca
 
 
 def test_code_from_elsewhere_gives_the_file_its_room():
-    chunks = tuple(Chunk(Source.OPEN_FILES, f"{i}.py", "x = 1\n" * 50) for i in range(9))
-    prompt = replace(PROMPT, prefix="p" * 900 + "\n", extra=Extra(chunks, 0.25))
+    chunks = tuple(Snippet(SnippetSource.OPEN_FILES, f"{i}.py", "x = 1\n" * 50) for i in range(9))
+    prompt = replace(PROMPT, prefix="p" * 900 + "\n", extra=Snippets(chunks, 0.25))
     layout = instruct_layout(prompt, TOKENIZER, SPEC, 1200)
     assert len(layout.prompt_ids) <= 1200
     assert "ppp" in spelled(layout.prompt_ids)

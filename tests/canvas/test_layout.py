@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC
-from dg_lsp.canvas.layout import Layout, end_of
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import Layout, end_of, token_ids
 
 LAYOUT = Layout(token_ids([9, 8]), head_ids=token_ids([20, 21]), tail_ids=token_ids([30, 31, 32]))
 

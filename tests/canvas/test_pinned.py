@@ -3,11 +3,18 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
-from dg_lsp.canvas.layout import Layout
-from dg_lsp.canvas.pinned import HOLE_LENGTHS, PREFIX_TAIL, canvas_of, grown, hole_lengths, pinned_layout, raced_length
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.infill import (
+    GAP_LENGTHS,
+    PREFIX_TAIL,
+    canvas_of,
+    gap_lengths,
+    grown,
+    infill_layout,
+    raced_length,
+)
+from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 
 TOKENIZER = ByteTokenizer()
 SPEC = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PINNED, canvas_lengths=(16, 32, 64))
@@ -16,7 +23,7 @@ START = replace(SPEC, start_ids=(1,))
 
 def laid_out(prefix, suffix, spec=SPEC, max_tokens=100):
     """Prompt, head and tail as text."""
-    layout = pinned_layout(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
+    layout = infill_layout(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
     return tuple(TOKENIZER.decode(ids).decode() for ids in (layout.prompt_ids, layout.head_ids, layout.tail_ids))
 
 
@@ -25,7 +32,7 @@ def test_the_prefixs_tail_stands_in_the_canvas_and_the_rest_in_the_prompt():
 
 
 def test_what_a_prompt_starts_with_is_there_even_where_the_buffer_is_empty():
-    layout = pinned_layout(Prompt("", "x"), TOKENIZER, START, 100)
+    layout = infill_layout(Prompt("", "x"), TOKENIZER, START, 100)
     assert layout.prompt_ids.tolist() == [1]
     assert TOKENIZER.decode(layout.head_ids) == b"\n"
 
@@ -63,12 +70,12 @@ LAST = Layout(token_ids([1]), head_ids=token_ids(range(8)))
     ids=["all", "without the longest", "one", "shorter than any", "nothing after", "nothing after, short canvas"],
 )
 def test_holes_leave_room_for_what_they_join_with(layout, length, holes):
-    assert hole_lengths(layout, length, SPEC) == holes
+    assert gap_lengths(layout, length, SPEC) == holes
 
 
 def test_a_model_may_name_its_own_lengths():
-    assert hole_lengths(LONG, 64, replace(SPEC, hole_lengths=(6, 12))) == (6, 12)
-    assert HOLE_LENGTHS == (4, 8, 16, 32)
+    assert gap_lengths(LONG, 64, replace(SPEC, hole_lengths=(6, 12))) == (6, 12)
+    assert GAP_LENGTHS == (4, 8, 16, 32)
 
 
 def test_a_race_fits_into_one_pass():

@@ -1,4 +1,4 @@
-from dg_lsp.canvas.plan import common_prefix_length, token_ids
+from dg_lsp.canvas.layout import common_prefix_length, token_ids
 
 
 def test_the_longest_common_prefix():

@@ -7,7 +7,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 from dg_lsp.canvas.fim import fim_prompt, prompt_parts
 from dg_lsp.canvas.spec import FimOrder, PromptFormat
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 
 TOKENIZER = ByteTokenizer()
 START = 1

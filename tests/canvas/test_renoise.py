@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.layout import Layout
-from dg_lsp.canvas.plan import token_ids
-from dg_lsp.canvas.renoise import Renoising, from_there_on, renoised
+from dg_lsp.canvas.layout import Layout, Renoise, renoised, resume_sampling, token_ids
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, UniformSampling
 
 MASK = MASK_SPEC.sampling.mask_id
@@ -27,15 +25,15 @@ def test_uniform_noise_is_random_tokens():
 
 
 def test_uniform_noise_begins_in_the_middle_of_its_schedule():
-    left = from_there_on(UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=48), 0.25)
+    left = resume_sampling(UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=48), 0.25)
     assert left.max_denoising_steps == 12
     assert left.t_max == pytest.approx(0.5)
     mask = MaskSampling(mask_id=1)
-    assert from_there_on(mask, 0.25) is mask
+    assert resume_sampling(mask, 0.25) is mask
 
 
 def canvases(layout, spec, change=lambda ids: ids):
-    renoising = Renoising(layout, IDS, spec, 0.5, np.random.default_rng(0))
+    renoising = Renoise(layout, IDS, spec, 0.5, np.random.default_rng(0))
     plans = []
     for plan in renoising:
         plans.append(plan)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.cli.configuration import configure, overrides, settings_file
+from dg_lsp.cli.loading import configure, overrides, settings_file
 from dg_lsp.errors import SettingsError
 from dg_lsp.settings import Settings
 

@@ -20,8 +20,8 @@ from dg_lsp.daemon.deaths import Deaths
 from dg_lsp.daemon.listening import Daemon
 from dg_lsp.daemon.place import Place, Record
 from dg_lsp.errors import SettingsError, UsageError
-from dg_lsp.reading import parse_settings
 from dg_lsp.server import app as server
+from dg_lsp.settings import parse_settings
 
 TIMEOUT = 30
 

@@ -1,7 +1,6 @@
 import pytest
 
-from dg_lsp.cli.checkup import Checkup
-from dg_lsp.cli.doctor import report
+from dg_lsp.cli.doctor import Checkup, report
 from dg_lsp.models.registry import BUNDLED
 
 KEYS = [

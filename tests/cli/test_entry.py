@@ -15,7 +15,7 @@ from dg_lsp import __version__
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dg_lsp"]
 HEAVY = ("llama_cpp", "pygls", "lsprotocol", "numpy", "tree_sitter", "attrs", "dg_lsp.engine", "dg_lsp.server")
-NAMES = {"dg_lsp.engine", "dg_lsp.engine.plans", "dg_lsp.engine.plans.name"}
+NAMES = {"dg_lsp.engine", "dg_lsp.engine.request"}
 """What the plans are called, for `--plan`: no engine comes with it."""
 
 

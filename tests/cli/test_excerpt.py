@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dg_lsp.cli.excerpt import excerpt, printable
+from dg_lsp.cli.output import excerpt, printable
 
 CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))
 

@@ -8,9 +8,9 @@ import tiny_masked
 
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.cli import loading
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.models import families
+from dg_lsp.models import presets
 from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
 
 BEFORE = "def total(items):\n    result = 0\n    for item in items:\n        "
@@ -108,9 +108,9 @@ def test_the_same_seed_gives_the_same_fill(engine_of, written):
 def dreamon(monkeypatch, tmp_path):
     """DreamOn with the tiny vocabulary's tokens, in which both are loud, so that they are said often."""
     family = replace(
-        families.DREAMON,
+        presets.DREAMON,
         sampling=replace(
-            families.DREAMON.sampling,
+            presets.DREAMON.sampling,
             mask_id=tiny_masked.MASK,
             expand_id=tiny_masked.EXPAND,
             delete_id=tiny_masked.DELETE,
@@ -119,7 +119,7 @@ def dreamon(monkeypatch, tmp_path):
         end_ids=(tiny_masked.DELETE,),
         hole_lengths=(4,),
     )
-    monkeypatch.setattr(families, "FAMILIES", (family,))
+    monkeypatch.setattr(presets, "FAMILIES", (family,))
     tiny = tiny_masked.make("dream", layers=1)
     tiny.tensors["output.weight"][tiny_masked.EXPAND] *= 5
     tiny.tensors["output.weight"][tiny_masked.DELETE] *= 3

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.cli.location import Location
+from dg_lsp.cli.source import Location
 from dg_lsp.errors import PositionError, UsageError
 
 

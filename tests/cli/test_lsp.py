@@ -4,9 +4,8 @@ import pytest
 
 from dg_lsp.cli.lsp import parse_address
 from dg_lsp.errors import UsageError
-from dg_lsp.reading import parse_settings
 from dg_lsp.server import app as server
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, parse_settings
 
 
 @pytest.fixture

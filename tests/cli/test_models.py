@@ -3,7 +3,7 @@ import io
 import pytest
 
 from dg_lsp.errors import ModelDownloadError
-from dg_lsp.models import packaged, pull
+from dg_lsp.models import download, presets
 from dg_lsp.models.registry import BUNDLED
 
 
@@ -13,7 +13,7 @@ def pulled(tmp_path, monkeypatch):
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     done = []
 
-    class Scripted(pull.Pull):
+    class Scripted(download.Pull):
         def licence(self):
             done.append("licence")
             return "Be good."
@@ -21,12 +21,12 @@ def pulled(tmp_path, monkeypatch):
         def run(self, look):
             done.append("run")
             look("joining", 2)
-            path = packaged.GEMMA3_270M.path
+            path = presets.GEMMA3_270M.path
             path.parent.mkdir(parents=True)
             path.write_bytes(b"GGUF")
 
-    monkeypatch.setattr(pull, "Pull", Scripted)
-    monkeypatch.setattr(pull, "is_pulled", lambda model: model.path.is_file())
+    monkeypatch.setattr(download, "Pull", Scripted)
+    monkeypatch.setattr(download, "is_pulled", lambda model: model.path.is_file())
     return done
 
 
@@ -53,12 +53,12 @@ def test_list_names_the_models_with_their_sizes(dg_lsp, pulled):
     assert all(f"not here yet: dg-lsp models pull {row.split()[0]}  (" in row for row in from_hubs)
     assert "diffusiongemma" in [row.split()[0] for row in from_hubs]
     dg_lsp("models", "pull", "gemma3-270m", "--accept-licence")
-    assert f"253.1 MB  {packaged.GEMMA3_270M.path}  (" in dg_lsp("models", "list").out
+    assert f"253.1 MB  {presets.GEMMA3_270M.path}  (" in dg_lsp("models", "list").out
 
 
 def test_pull_fetches_once(dg_lsp, pulled):
     outcome = dg_lsp("models", "pull", "gemma3-270m", "--accept-licence")
-    assert (outcome.code, outcome.out) == (0, f"{packaged.GEMMA3_270M.path}\n")
+    assert (outcome.code, outcome.out) == (0, f"{presets.GEMMA3_270M.path}\n")
     assert "ai.google.dev/gemma/terms" in outcome.err
     again = dg_lsp("models", "pull", "gemma3-270m")
     assert (again.code, again.out, again.err) == (0, outcome.out, "")
@@ -77,7 +77,7 @@ def test_nobody_at_a_terminal_has_to_accept_in_words(dg_lsp, pulled, monkeypatch
 def test_a_person_reads_the_terms_and_agrees(dg_lsp, pulled, answers):
     answers("y\n")
     outcome = dg_lsp("models", "pull", "gemma3-270m")
-    assert (outcome.code, outcome.out) == (0, f"{packaged.GEMMA3_270M.path}\n")
+    assert (outcome.code, outcome.out) == (0, f"{presets.GEMMA3_270M.path}\n")
     assert outcome.err.index("Be good.") < outcome.err.index("Do you agree to the Gemma Terms of Use?")
     assert pulled == ["licence", "run"]
 
@@ -94,7 +94,7 @@ def test_a_pull_that_fails_is_exit_code_3(dg_lsp, pulled, monkeypatch):
     def fail(self, look):
         raise ModelDownloadError("no network")
 
-    monkeypatch.setattr(pull.Pull, "run", fail)
+    monkeypatch.setattr(download.Pull, "run", fail)
     outcome = dg_lsp("models", "pull", "gemma3-270m", "--accept-licence")
     assert (outcome.code, outcome.out) == (3, "")
     assert outcome.err.endswith("dg-lsp: no network\n")

@@ -9,10 +9,10 @@ import pytest
 import tiny_diffusiongemma
 from huggingface_hub import constants
 
-from dg_lsp.backends.llamacpp.devices import Device
-from dg_lsp.models import presets, registry, selection
-from dg_lsp.models.families import DREAM
-from dg_lsp.models.presets import Preset
+from dg_lsp.backends.llamacpp.library import Device
+from dg_lsp.models import presets, registry
+from dg_lsp.models import registry as selection
+from dg_lsp.models.presets import DREAM, Preset
 from dg_lsp.models.registry import BUNDLED
 
 WEIGHTS = BUNDLED[0].path.read_bytes()

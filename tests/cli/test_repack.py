@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import tiny_diffusiongemma
 
+from dg_lsp.gguf import read_header
 from dg_lsp.models.repack import pair
-from dg_lsp.weights.header import read_header
 
 
 @pytest.fixture

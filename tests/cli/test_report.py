@@ -1,15 +1,15 @@
 import pytest
 
-from dg_lsp.cli.report import fill_object, rejected, timing_line
-from dg_lsp.engine.plans import PlanName
+from dg_lsp.cli.output import fill_object, rejected, timing_line
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.engine.result import FillResult, Timings
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 TIMINGS = Timings(prefill=10.0, denoise=20.0, postprocess=1.0, total=31.5, predict=18.0)
 
 
 def result_of(candidates=(), rejections=()):
-    return FillResult("m", candidates, rejections, 32, 4, 2.5, 100, 90, TIMINGS, PlanName.CANVAS)
+    return FillResult("m", candidates, rejections, 32, 4, 2.5, 100, 90, TIMINGS, DecoderName.CANVAS)
 
 
 def test_the_total_holds_the_load():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.cli import replace
+from dg_lsp.cli import source as replace
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.errors import InputFileError, PositionError
 

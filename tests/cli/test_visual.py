@@ -6,10 +6,9 @@ import pytest
 from rich.console import Console
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli.visual import coloured_row, plain_row, watch
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import Engine
+from dg_lsp.cli.output import coloured_row, plain_row, watch
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.settings import FillSettings
@@ -18,7 +17,7 @@ SNAPSHOT = Snapshot("a.py", 0, "def f(x):\n    \n\n\ny = f(1)\n")
 OFFSET = 14
 
 
-UNHURRIED = {"deadline_ms": 60_000, "patience_ms": 0}
+UNHURRIED = {"deadline_ms": 60_000, "early_stop_ms": 0}
 
 
 def frames_of(fill, **settings):

@@ -1,9 +1,8 @@
 import pytest
 
-from dg_lsp.context.exclusion import Exclusion, Why, is_binary, path_of
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.reading import parse_settings
-from dg_lsp.settings import ExcludeSettings
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, is_binary, path_of
+from dg_lsp.settings import ExcludeSettings, parse_settings
 
 RULES = Exclusion(ExcludeSettings())
 
@@ -18,7 +17,7 @@ def why(uri, text="x = 1\n", language="python", rules=RULES):
      ".netrc", ".aws/credentials", "home/.ssh/known_hosts", "prod.tfvars", ".docker/config.json", "secrets.yaml"],
 )  # fmt: skip
 def test_files_with_secrets_are_left_out(name):
-    assert why(f"file:///project/{name}") is Why.SECRETS
+    assert why(f"file:///project/{name}") is ExclusionReason.SECRETS
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_files_that_only_sound_like_it_are_not(name):
 
 def test_a_path_is_read_out_of_its_uri():
     assert path_of("file:///home/me/a%20b/.env") == "home/me/a b/.env"
-    assert why("file:///home/me/a%20b/%2Eenv") is Why.SECRETS
+    assert why("file:///home/me/a%20b/%2Eenv") is ExclusionReason.SECRETS
     assert why("untitled:Untitled-1") is None
 
 
@@ -43,17 +42,17 @@ def test_secrets_can_be_shown_on_demand():
 def test_patterns_are_those_of_gitignore():
     settings = parse_settings({"exclude": {"patterns": ["generated/", "*.lock", "!keep.lock"]}}).exclude
     rules = Exclusion(settings)
-    assert why("file:///a/generated/x.py", rules=rules) is Why.PATTERN
-    assert why("file:///a/uv.lock", rules=rules) is Why.PATTERN
+    assert why("file:///a/generated/x.py", rules=rules) is ExclusionReason.PATTERN
+    assert why("file:///a/uv.lock", rules=rules) is ExclusionReason.PATTERN
     assert why("file:///a/keep.lock", rules=rules) is None
 
 
 def test_languages_lengths_and_bytes():
     rules = Exclusion(ExcludeSettings(languages=("markdown",), max_file_chars=10))
-    assert why("file:///a.md", language="markdown", rules=rules) is Why.LANGUAGE
-    assert why("file:///a.py", "x" * 11, rules=rules) is Why.GIANT
+    assert why("file:///a.md", language="markdown", rules=rules) is ExclusionReason.LANGUAGE
+    assert why("file:///a.py", "x" * 11, rules=rules) is ExclusionReason.GIANT
     assert why("file:///a.py", "x" * 10, rules=rules) is None
-    assert why("file:///a.bin", "ab\0cd") is Why.BINARY
+    assert why("file:///a.bin", "ab\0cd") is ExclusionReason.BINARY
 
 
 @pytest.mark.parametrize("text", ["", "x = 1\r\n\ty\f\n", "'\x1b[0m'", "# ünïcödé 漢字 😋\n", "\ufeffx"])

@@ -1,7 +1,6 @@
 import pytest
 
-from dg_lsp.context.ring import Ring
-from dg_lsp.context.similar import STRIDE, WINDOW, likeness, most_alike, parts_of, words_of
+from dg_lsp.context.snippets import STRIDE, WINDOW, RecentEdits, likeness, most_alike, windows_of, words_of
 
 
 def test_words_are_names_of_two_letters_or_more():
@@ -15,22 +14,22 @@ def test_likeness_is_the_share_of_common_words(a, b, expected):
 
 def test_parts_overlap_and_cover_the_text():
     lines = [f"line{number}" for number in range(100)]
-    parts = parts_of("\n".join(lines))
+    parts = windows_of("\n".join(lines))
     assert [part.lines[0] for part in parts[:3]] == ["line0", f"line{STRIDE}", f"line{2 * STRIDE}"]
     assert all(len(part.lines) <= WINDOW for part in parts)
     assert {line for part in parts for line in part.lines} == set(lines)
-    assert len(parts_of("")) == 1
+    assert len(windows_of("")) == 1
 
 
 def test_the_part_that_is_most_alike():
     text = "\n".join(["other = stuff"] * 40 + ["total = price * amount"] + ["other = stuff"] * 40)
-    alike, part = most_alike(parts_of(text), words_of("total price amount"))
+    alike, part = most_alike(windows_of(text), words_of("total price amount"))
     assert "total = price * amount" in part.lines
     assert alike == pytest.approx(3 / 5)
 
 
 def test_a_ring_takes_a_newer_state_of_a_place_for_an_older_one():
-    ring = Ring()
+    ring = RecentEdits()
     body = " ".join(f"word{number}" for number in range(30))
     ring.add("a", "python", body)
     ring.add("b", "python", "something else")
@@ -40,7 +39,7 @@ def test_a_ring_takes_a_newer_state_of_a_place_for_an_older_one():
 
 
 def test_a_ring_forgets_the_oldest():
-    ring = Ring(capacity=2)
+    ring = RecentEdits(capacity=2)
     for name in ("aa", "bb", "cc"):
         ring.add(name, "python", name)
     assert [one.uri for one in ring.newest_first()] == ["cc", "bb"]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.style import SAMPLE_CHARS, TextStyle
+from dg_lsp.context.document import SAMPLE_CHARS, TextStyle
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.context.prompt import Prompt
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.context.window import prompt_at
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.window import Prompt, prompt_at
 from dg_lsp.errors import PositionError
 
 CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))

@@ -11,8 +11,7 @@ import attrs
 import pytest
 
 from dg_lsp import settings
-from dg_lsp.reading import parse_settings
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, parse_settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -112,9 +111,9 @@ def test_samples_that_the_readme_fills_are_listed_places():
 
 
 def test_the_documented_json_keys_are_those_that_are_printed():
-    from dg_lsp.cli.report import fill_object
+    from dg_lsp.cli.output import fill_object
     from dg_lsp.engine.result import FillResult, Timings
-    from dg_lsp.postprocess.candidate import Candidate
+    from dg_lsp.postprocess.validate import Candidate
 
     result = FillResult("m", (Candidate("x", -0.1),), (), 16, 1, 1.0, 1, 0, Timings(0, 0, 0, 0, 0))
     printed = fill_object(result, 0.0)

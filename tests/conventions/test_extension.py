@@ -35,7 +35,8 @@ def test_its_own_settings_are_kept_from_the_server(configuration):
 
 def test_bounds_are_what_the_server_would_refuse(configuration):
     described = dict(configuration.properties())
-    assert described["dg-lsp.fill.min_chance"] | {"minimum": 0, "maximum": 1} == described["dg-lsp.fill.min_chance"]
+    confidence = described["dg-lsp.fill.min_confidence"]
+    assert confidence | {"minimum": 0, "maximum": 1} == confidence
     assert described["dg-lsp.fill.deadline_ms"]["exclusiveMinimum"] == 0
     assert "canvas" in described["dg-lsp.fill.plan"]["enum"]
     assert re.search(described["dg-lsp.runtime.device"]["pattern"], "cuda:1")

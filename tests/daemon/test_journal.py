@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import converters, types
 
+from dg_lsp.context.document import Encoding
 from dg_lsp.daemon import journal as journal_module
 from dg_lsp.daemon.journal import Journal
-from dg_lsp.server.documents import Documents
-from dg_lsp.server.lines import Encoding
+from dg_lsp.server.documents import DocumentStore
 
 URI = "file:///a.py"
 CONVERTER = converters.get_converter()
@@ -35,7 +35,7 @@ def at(line, start, end, text):
 
 def heard(messages):
     """The documents of a server that hears these messages."""
-    documents = Documents(Encoding.UTF16)
+    documents = DocumentStore(Encoding.UTF16)
     for message in messages:
         params = CONVERTER.structure(message["params"], KINDS[message["method"]])
         if isinstance(params, types.DidOpenTextDocumentParams):

@@ -134,7 +134,7 @@ def test_who_was_refused_or_only_asks_is_no_session(start, place):
 def test_another_version_may_stop_it_but_not_use_it(start, place, monkeypatch):
     start()
     record = place.read()
-    monkeypatch.setattr("dg_lsp.daemon.calling.__version__", "9.9.9")
+    monkeypatch.setattr("dg_lsp.__version__", "9.9.9")
     with pytest.raises(Refused, match=r"9\.9\.9: run dg-lsp daemon stop"):
         call(record, "session", settings={}, over={})
     assert ask(record, "status")["version"] == __version__

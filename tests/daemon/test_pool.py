@@ -8,8 +8,7 @@ from workers import TIMEOUT, ask
 from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import Pool
 from dg_lsp.errors import ModelMemoryError, ModelNotFoundError
-from dg_lsp.reading import parse_settings
-from dg_lsp.settings import FillSettings, Settings
+from dg_lsp.settings import FillSettings, Settings, parse_settings
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dg_lsp.http.listening import Address
 from dg_lsp.settings import FillSettings, Settings
 
 GAP = {"input_prefix": "a = ", "prompt": "", "input_suffix": "\n"}
-PATIENT = Settings(fill=FillSettings(patience_ms=0, deadline_ms=60_000))
+PATIENT = Settings(fill=FillSettings(early_stop_ms=0, deadline_ms=60_000))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.diffusion.loop import denoise, race
 from dg_lsp.diffusion.step import Stop
 
@@ -52,7 +52,7 @@ def test_a_full_canvas_without_an_end_token_stops_too():
 
 def test_a_canvas_with_nothing_to_do_takes_no_step():
     denoiser, plan = start("x")
-    full = CanvasPlan(plan.prompt_ids, token_ids([70, 71]), np.ones(2, bool))
+    full = Canvas(plan.prompt_ids, token_ids([70, 71]), np.ones(2, bool))
     assert steps_of(denoiser, full)[-1].canvas_ids.tolist() == [70, 71]
     assert denoiser.num_steps <= 1
 

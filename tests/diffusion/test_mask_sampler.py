@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.diffusion.mask_sampler import unmask
+from dg_lsp.diffusion.samplers import unmask
 from dg_lsp.diffusion.step import Step, Stop
 
 MASK, END = 0, 1
@@ -18,7 +18,7 @@ CONFIDENT = MaskSampling(mask_id=MASK, confidence_threshold=0.9, order=UnmaskOrd
 def canvas(*ids, frozen=()):
     flags = np.zeros(len(ids), bool)
     flags[list(frozen)] = True
-    return Step.before(CanvasPlan(token_ids([]), token_ids(ids), flags))
+    return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
 
 
 def predicts(ids, confidence, sampled=None):

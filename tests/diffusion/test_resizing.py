@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import denoise
-from dg_lsp.diffusion.mask_sampler import unmask
+from dg_lsp.diffusion.samplers import unmask
 from dg_lsp.diffusion.step import Step, Stop
 
 MASK, END, GROW, GONE = 0, 1, 2, 3
@@ -22,7 +22,7 @@ LEFTMOST = replace(SAMPLING, order=UnmaskOrder.LEFTMOST)
 def canvas(*ids, frozen=()):
     flags = np.zeros(len(ids), bool)
     flags[list(frozen)] = True
-    return Step.before(CanvasPlan(token_ids([]), token_ids(ids), flags))
+    return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
 
 
 def says(ids, confidence, unexpanded=None):
@@ -143,7 +143,7 @@ class Stretching:
 @pytest.mark.parametrize("wanted", [[5], [5, 6], [4, 5, 6, 8]])
 def test_the_loop_finds_a_length_of_its_own(length, wanted):
     model = Stretching(wanted)
-    plan = CanvasPlan(token_ids([]), token_ids([9, *[MASK] * length, 7]), np.array([True, *[False] * length, True]))
+    plan = Canvas(token_ids([]), token_ids([9, *[MASK] * length, 7]), np.array([True, *[False] * length, True]))
     *_, last = denoise(model, 0, plan, SAMPLING, np.random.default_rng(0))
     assert last.canvas_ids.tolist() == [9, *wanted, 7]
     assert last.stop is Stop.FILLED
@@ -179,7 +179,7 @@ def test_whatever_is_said_the_frozen_tokens_stay_and_the_limit_holds(seed, froze
     sampling = replace(SAMPLING, order=order, max_free=max_free, max_denoising_steps=max_steps)
     ids = token_ids(np.where(frozen, np.arange(8, 8 + len(frozen)), MASK))
     model = Babbling(sampling, seed)
-    steps = list(denoise(model, 0, CanvasPlan(token_ids([]), ids, frozen), sampling, np.random.default_rng(seed)))
+    steps = list(denoise(model, 0, Canvas(token_ids([]), ids, frozen), sampling, np.random.default_rng(seed)))
     most = max(max_free, int((~frozen).sum()))
     for step in steps:
         assert step.canvas_ids[step.frozen].tolist() == ids[frozen].tolist()

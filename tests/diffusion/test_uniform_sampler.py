@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dg_lsp.canvas.plan import CanvasPlan, token_ids
+from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.diffusion.schedule import temperature
+from dg_lsp.diffusion.loop import temperature
+from dg_lsp.diffusion.samplers import accept, renoise
 from dg_lsp.diffusion.step import Step, Stop
-from dg_lsp.diffusion.uniform_sampler import accept, renoise
 
 VOCAB = 1000
 
@@ -16,7 +16,7 @@ VOCAB = 1000
 def canvas(*ids, frozen=()):
     flags = np.zeros(len(ids), bool)
     flags[list(frozen)] = True
-    return Step.before(CanvasPlan(token_ids([]), token_ids(ids), flags))
+    return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
 
 
 def predicts(argmax, entropy, sampled=None):

@@ -13,12 +13,12 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelNotFoundError
-from dg_lsp.postprocess.candidate import Candidate
+from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.app import serve_stdio, serve_tcp
 from dg_lsp.settings import FillSettings, Settings
 
 SECRET = "never-in-a-log"
-UNHURRIED = Settings(fill=FillSettings(patience_ms=0))
+UNHURRIED = Settings(fill=FillSettings(early_stop_ms=0))
 """What a fill says must not depend on how busy the machine is."""
 
 

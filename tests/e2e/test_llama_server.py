@@ -12,7 +12,7 @@ from remote_models import remote_models
 
 from dg_lsp.cli import run
 from dg_lsp.context.asking import Asking, Task
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)

@@ -12,7 +12,7 @@ from http_server import Client, Starter
 from lying_server import LyingServer, endless, events, reply, silent
 
 from dg_lsp.cli import loading, run
-from dg_lsp.metrics.audit import AuditRecord
+from dg_lsp.engine.audit import AuditRecord
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 

@@ -15,7 +15,7 @@ import pytest
 from remote_models import remote_models
 
 from dg_lsp.context.asking import Asking, Task
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError
 
 NEEDED = ("fastapi", "openai", "accelerate")

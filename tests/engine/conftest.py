@@ -4,7 +4,7 @@ import pytest
 from workers import LONG
 
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.scheduler import Scheduler
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def worker_of():
             before()
             return Engine(denoiser, denoiser.tokenizer, settings)
 
-        workers.append(Worker(open_engine, settings, **more))
+        workers.append(Scheduler(open_engine, settings, **more))
         return workers[-1]
 
     yield make

@@ -1,10 +1,10 @@
 import pytest
 
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.cache import FillCache
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 NO_TIME = Timings(1.0, 1.0, 1.0, 3.0, 1.0)
 
@@ -25,7 +25,7 @@ def texts(found):
 
 @pytest.fixture
 def cache():
-    cache = FillCache()
+    cache = CompletionCache()
     cache.keep(at("x = ", "\ny = 1\n"), result("foo(bar)"))
     return cache
 
@@ -62,13 +62,13 @@ def test_a_bracket_that_the_editor_closed_is_left_out(cache):
 
 
 def test_a_closed_bracket_inside_of_the_rest_is_not_guessed_at():
-    cache = FillCache()
+    cache = CompletionCache()
     cache.keep(at("if ", "\n"), result("foo(bar):"))
     assert cache.find(at("if foo(", ")\n")) is None
 
 
 def test_a_rest_of_blanks_is_nothing():
-    cache = FillCache()
+    cache = CompletionCache()
     cache.keep(at("x"), result(" = 1\n    "))
     assert cache.find(at("x = 1")) is None
 
@@ -86,13 +86,13 @@ def test_several_candidates_are_asked_for_anew_and_then_narrow_down(cache):
 
 
 def test_nothing_is_remembered_of_a_fill_that_came_to_nothing():
-    cache = FillCache()
+    cache = CompletionCache()
     cache.keep(at("x = "), result())
     assert cache.find(at("x = ")) is None
 
 
 def test_the_oldest_go_first_and_what_is_used_stays():
-    cache = FillCache(capacity=2)
+    cache = CompletionCache(capacity=2)
     for uri in ("file:///a", "file:///b"):
         cache.keep(at("x", uri=uri), result("y"))
     assert cache.find(at("x", uri="file:///a"))
@@ -101,7 +101,7 @@ def test_the_oldest_go_first_and_what_is_used_stays():
 
 
 def test_far_away_text_may_change():
-    cache = FillCache()
+    cache = CompletionCache()
     far = "#" * 5000 + "\n"
     cache.keep(at("a" + far + "x = ", "\n" + far + "a"), result("foo"))
     assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]

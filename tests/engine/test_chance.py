@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import ByteTokenizer
-from dg_lsp.engine.chance import chance_of
+from dg_lsp.engine.engine import confidence_of
 
 TOKENIZER = ByteTokenizer()
 
 
 def chance(text, *confidence):
-    return chance_of(TOKENIZER.encode(text), np.array(confidence, np.float32), TOKENIZER)
+    return confidence_of(TOKENIZER.encode(text), np.array(confidence, np.float32), TOKENIZER)
 
 
 def test_a_line_is_as_likely_as_all_of_its_tokens_and_its_end_together():

@@ -9,11 +9,10 @@ from chatty import chatty
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.engine.chat import ChatRequest
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelUnsupportedError, RequestError
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
 TIMEOUT = 30
@@ -92,7 +91,7 @@ def test_too_much_was_said():
 def worker():
     """A worker whose model answers slowly, and the model."""
     denoiser = chatty(ANSWER, step_seconds=0.02, tokens_per_step=1)
-    worker = Worker(lambda: Engine(denoiser, denoiser.tokenizer, FillSettings()), FillSettings())
+    worker = Scheduler(lambda: Engine(denoiser, denoiser.tokenizer, FillSettings()), FillSettings())
     yield worker, denoiser
     worker.close()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
-from dg_lsp.engine.costs import measure_costs
+from dg_lsp.engine.decoder_selection import measure_costs
 
 
 class Clocked(ScriptedDenoiser):

@@ -2,11 +2,10 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.echo import Echo
-from dg_lsp.canvas.layout import Layout
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import Layout, token_ids
+from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.echoing import EchoingDenoiser
+from dg_lsp.engine.request_denoiser import EchoingDenoiser
 
 NOTHING = token_ids([])
 
@@ -39,7 +38,7 @@ PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
 
 @pytest.fixture
 def echoing():
-    denoiser = EchoingDenoiser(Silent(), Echo(PROMPT[1:], NOTHING), Layout(PROMPT))
+    denoiser = EchoingDenoiser(Silent(), Repetition(PROMPT[1:], NOTHING), Layout(PROMPT))
     denoiser.close()
     return denoiser
 
@@ -68,7 +67,7 @@ def test_a_canvas_hears_echoes_from_its_leftmost_mask_on(echoing):
 def test_what_stands_frozen_before_the_hole_is_no_part_of_the_fill():
     mask = MASK_SPEC.sampling.mask_id
     layout = Layout(PROMPT[:-2], head_ids=PROMPT[-2:])
-    denoiser = EchoingDenoiser(Silent(), Echo(PROMPT[1:], NOTHING), layout)
+    denoiser = EchoingDenoiser(Silent(), Repetition(PROMPT[1:], NOTHING), layout)
     denoiser.prefill(0, layout.prompt_ids)
     canvas = token_ids([*PROMPT[-2:], mask, mask, mask, 60])
     (prediction,) = denoiser.predict(0, [canvas], 0.0, np.random.default_rng(0))

@@ -4,15 +4,15 @@ from types import SimpleNamespace
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine import limits
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine import stop_criteria
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
-UNHURRIED = FillSettings(deadline_ms=60_000, patience_ms=0)
+UNHURRIED = FillSettings(deadline_ms=60_000, early_stop_ms=0)
 
 
 def engine_of(fill, settings=None, **script):
@@ -135,7 +135,9 @@ def test_nothing_is_a_rejection_with_its_reason():
 
 def test_at_the_deadline_what_has_settled_is_judged(monkeypatch):
     engine, denoiser = engine_of("abcdefghij", tokens_per_step=2)
-    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: denoiser.num_steps))  # a second for a step
+    monkeypatch.setattr(
+        stop_criteria, "time", SimpleNamespace(monotonic=lambda: denoiser.num_steps)
+    )  # a second for a step
     _, result = frames_of(engine, ask("a = |\n"), deadline=2)
     assert result.text == "abcd"
 

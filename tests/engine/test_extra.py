@@ -5,16 +5,13 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.context.extra import Chunk, Extra, Source
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
 from dg_lsp.settings import FillSettings
 
-EXTRA = Extra((Chunk(Source.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
+EXTRA = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
 BUFFER = "from .tools import clean\n\n\ndef run(text):\n    return \n"
 OFFSET = len(BUFFER) - 1
 
@@ -31,17 +28,17 @@ def engine(seen):
         return "clean(text)" if "def clean(text): ..." in prefix else "text"
 
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, FillSettings(patience_ms=0, deadline_ms=1e6))
+    return Engine(denoiser, denoiser.tokenizer, FillSettings(early_stop_ms=0, deadline_ms=1e6))
 
 
 def request(text=BUFFER, offset=OFFSET, extra=EXTRA, **more):
     return FillRequest(Snapshot("file:///pkg/main.py", 0, text), offset, extra=extra, **more)
 
 
-@pytest.mark.parametrize("plan", [plan for plan in PlanName if plan is not PlanName.AUTO])
+@pytest.mark.parametrize("plan", [plan for plan in DecoderName if plan is not DecoderName.AUTO])
 def test_every_plan_sees_it(engine, plan):
     assert engine.fill(request(plan=plan)).text == "clean(text)"
-    assert engine.fill(replace(request(plan=plan), extra=Extra())).text == "text"
+    assert engine.fill(replace(request(plan=plan), extra=Snippets())).text == "text"
 
 
 def test_it_stands_before_the_files_own_path_and_code(engine, seen):
@@ -59,7 +56,7 @@ def test_a_typed_character_decodes_no_more_than_without_it(engine):
 
 
 def test_no_room_for_it_is_no_error(engine):
-    assert engine.fill(request(extra=Extra(EXTRA.chunks, share=0.0))).text == "text"
+    assert engine.fill(request(extra=Snippets(EXTRA.chunks, share=0.0))).text == "text"
 
 
 def test_a_rewrite_sees_it(engine, seen):

@@ -5,7 +5,7 @@ import pytest
 from workers import TIMEOUT, Gate, Stepping, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine import power
+from dg_lsp.engine import scheduler
 from dg_lsp.settings import FillSettings
 
 
@@ -44,7 +44,7 @@ SPECULATING = FillSettings(deadline_ms=60_000, check_syntax=False)
 
 @pytest.fixture
 def mains(monkeypatch):
-    monkeypatch.setattr(power.psutil, "sensors_battery", lambda: None, raising=False)
+    monkeypatch.setattr(scheduler.psutil, "sensors_battery", lambda: None, raising=False)
 
 
 def test_the_fill_after_an_accepted_one_is_there_already(worker_of, mains):
@@ -91,7 +91,9 @@ def test_who_asks_for_what_is_being_guessed_gets_it_and_may_watch(worker_of, mai
 
 
 def test_nothing_is_guessed_on_a_battery(worker_of, monkeypatch):
-    monkeypatch.setattr(power.psutil, "sensors_battery", lambda: SimpleNamespace(power_plugged=False), raising=False)
+    monkeypatch.setattr(
+        scheduler.psutil, "sensors_battery", lambda: SimpleNamespace(power_plugged=False), raising=False
+    )
     denoiser = ScriptedDenoiser(fill_of)
     worker = worker_of(denoiser, SPECULATING)
     first = worker.submit(ask(max_lines=1)).result(TIMEOUT)

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import drain
+from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
 from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -19,7 +17,7 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 @pytest.fixture(scope="module", params=[1, 4], ids=["one slot", "four slots"])
 def engine(request):
     settings = Settings(
-        runtime=RuntimeSettings(threads=1, gpu_layers=0, num_slots=request.param), fill=FillSettings(patience_ms=0)
+        runtime=RuntimeSettings(threads=1, gpu_layers=0, num_slots=request.param), fill=FillSettings(early_stop_ms=0)
     )
     engine = open_engine(settings)
     yield engine
@@ -48,8 +46,10 @@ def interrupted(engine, steps, other):
 
 @pytest.mark.parametrize("plan", ["canvas", "race", "causal", "draft-verify", "lookup"])
 def test_a_fill_is_the_same_when_it_is_interrupted(engine, plan):
-    wanted = place("inventory.py", 0.5, plan=PlanName(plan), num_candidates=3 if plan == "race" else 1, max_tokens=24)
-    other = place("words.py", 0.4, plan=PlanName.CAUSAL, max_tokens=6)
+    wanted = place(
+        "inventory.py", 0.5, plan=DecoderName(plan), num_candidates=3 if plan == "race" else 1, max_tokens=24
+    )
+    other = place("words.py", 0.4, plan=DecoderName.CAUSAL, max_tokens=6)
     alone = engine.fill(wanted, deadline=math.inf)
     assert shown(interrupted(engine, engine.run(wanted, deadline=math.inf), other)) == shown(alone)
 
@@ -58,7 +58,7 @@ def test_a_rewrite_is_the_same_when_it_is_interrupted(engine):
     text = (SAMPLES / "inventory.py").read_text(encoding="utf-8")
     start = text.index("return ")
     wanted = RewriteRequest(Snapshot("file:///inventory.py", 1, text), start, text.index("\n", start), strength=0.5)
-    other = place("words.py", 0.4, plan=PlanName.CAUSAL, max_tokens=6)
+    other = place("words.py", 0.4, plan=DecoderName.CAUSAL, max_tokens=6)
     alone = drain(engine.rewrite(wanted, deadline=math.inf))
     result = interrupted(engine, engine.rewrite(wanted, deadline=math.inf), other)
     assert (result.text, result.rejection, result.steps) == (alone.text, alone.rejection, alone.steps)

@@ -8,16 +8,14 @@ import pytest
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.asking import Said, Task
-from dg_lsp.context.extra import Chunk, Extra, Source
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.chat import ChatRequest
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.remote import RemoteEngine
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.rewrite import RewriteRequest
+from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.errors import ModelUnsupportedError, RequestError
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
 BEFORE = "def area(width, height):\n    return "
@@ -54,12 +52,12 @@ def fill(model, before=BEFORE, after=AFTER, **asked):
 
 def test_code_from_elsewhere_has_its_share_and_no_more():
     chunks = (
-        Chunk(Source.OPEN_FILES, "large.py", "x" * 1900),
-        Chunk(Source.OPEN_FILES, "small.py", "x" * 100),
-        Chunk(Source.DIAGNOSTICS, "d", "x" * 100),
+        Snippet(SnippetSource.OPEN_FILES, "large.py", "x" * 1900),
+        Snippet(SnippetSource.OPEN_FILES, "small.py", "x" * 100),
+        Snippet(SnippetSource.DIAGNOSTICS, "d", "x" * 100),
     )
     model = Spoken(Said(("width * height",), is_ended=True))
-    fill(model, extra=Extra(chunks, share=0.25))
+    fill(model, extra=Snippets(chunks, share=0.25))
     shown = model.asked[0][0].prompt.extra.chunks
     assert [one.path for one in shown] == ["large.py", "d"]
 
@@ -100,7 +98,7 @@ def test_a_block_that_was_broken_off_ends_with_its_last_whole_line():
 
 def test_whole_lines_are_enough_once_patience_is_over():
     model = Spoken(Said(("    a = width\n",)), Said(("    a = width\n    b = 1\n",)))
-    result = fill(model, "def area(width, height):\n", AFTER, patience_ms=1e-3)
+    result = fill(model, "def area(width, height):\n", AFTER, early_stop_ms=1e-3)
     assert (result.text.rstrip(), model.num_said) == ("    a = width", 1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import RuntimeSettings, Settings
 

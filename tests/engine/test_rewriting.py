@@ -3,13 +3,12 @@ import time
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.rewrite import RewriteRequest
-from dg_lsp.engine.rewriting import whole_lines, without_blanks
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.engine.rewrite import whole_lines, without_blanks
 from dg_lsp.errors import RequestError
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
 SOURCE = "def f(a):\n    total = a + 1\n    return total\n"

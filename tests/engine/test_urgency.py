@@ -8,13 +8,11 @@ import pytest
 from workers import LONG, TIMEOUT, Gate, Stepping, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.engine.agenda import Agenda, Run
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.jobs import Job
-from dg_lsp.engine.rewrite import RewriteRequest
-from dg_lsp.engine.urgency import Urgency
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.request import Priority, RewriteRequest
+from dg_lsp.engine.request_queue import ActiveRun, Job, RequestQueue
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelMemoryError
 
 TEXT = "a = old_value_here\n"
@@ -76,9 +74,9 @@ def test_who_waits_is_served_by_urgency_and_then_as_they_came(worker_of, ended):
     worker.submit(ask("file:///first.py"))
     assert denoiser.is_inside.wait(TIMEOUT)
     ended(
-        warm_up=worker.submit(ask("file:///0.py", urgency=Urgency.WARM_UP)),
+        warm_up=worker.submit(ask("file:///0.py", priority=Priority.WARM_UP)),
         rewrite=worker.submit_rewrite(rewrite()),
-        invoked=worker.submit(ask("file:///1.py", urgency=Urgency.INVOKED)),
+        invoked=worker.submit(ask("file:///1.py", priority=Priority.INVOKED)),
         typed=worker.submit(ask("file:///2.py")),
         typed_later=worker.submit(ask("file:///3.py")),
     )
@@ -126,7 +124,7 @@ def test_one_that_was_interrupted_ends_when_it_is_cancelled_while_the_other_runs
                 ended.set()
 
     denoiser = Stepping(script, tokens_per_step=1)
-    worker = Worker(lambda: Noting(denoiser, denoiser.tokenizer, LONG), LONG)
+    worker = Scheduler(lambda: Noting(denoiser, denoiser.tokenizer, LONG), LONG)
     stepped = threading.Semaphore(0)
     rewritten = worker.submit_rewrite(rewrite(), lambda _: stepped.release())
     denoiser.allowed.release()
@@ -213,9 +211,9 @@ def test_an_overdue_one_that_was_interrupted_says_at_once_what_it_has():
     def steps():
         yield
 
-    agenda = Agenda()
-    late = Run(Job(ask("file:///late.py", urgency=Urgency.WARM_UP), time.monotonic() - 1, Future()), steps())
-    early = Run(Job(ask("file:///early.py", urgency=Urgency.WARM_UP), time.monotonic() + 60, Future()), steps())
+    agenda = RequestQueue()
+    late = ActiveRun(Job(ask("file:///late.py", priority=Priority.WARM_UP), time.monotonic() - 1, Future()), steps())
+    early = ActiveRun(Job(ask("file:///early.py", priority=Priority.WARM_UP), time.monotonic() + 60, Future()), steps())
     typed = Job(ask(), time.monotonic() + 60, Future())
     agenda.pause(early)
     agenda.pause(late)

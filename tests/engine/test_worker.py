@@ -8,9 +8,9 @@ from workers import LONG, TIMEOUT, Gate, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import BackendError, ModelBrokenError
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 
 
 def test_a_request_is_answered(worker_of):
@@ -114,7 +114,7 @@ def test_closing_does_not_wait_for_a_model_that_is_being_opened():
         opened.wait(TIMEOUT)
         raise ModelBrokenError("too late")
 
-    worker = Worker(open_engine, LONG)
+    worker = Scheduler(open_engine, LONG)
     future = worker.submit(ask())
     worker.close()
     assert future.cancelled()
@@ -152,7 +152,7 @@ def test_a_request_that_fails_leaves_the_worker_alive(worker_of):
 
 def test_closing_cancels_what_waits_and_closes_the_model():
     denoiser = Gate("x")
-    worker = Worker(lambda: Engine(denoiser, denoiser.tokenizer, LONG), LONG)
+    worker = Scheduler(lambda: Engine(denoiser, denoiser.tokenizer, LONG), LONG)
     futures = [worker.submit(ask(f"file:///{name}.py")) for name in "ab"]
     assert denoiser.is_inside.wait(TIMEOUT)
     threading.Timer(0.05, denoiser.go_on.set).start()

@@ -4,7 +4,7 @@ import json
 import time
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.metrics.audit import AuditRecord
+from dg_lsp.engine.audit import AuditRecord
 
 SECRET = "sesame = 4711\n"
 

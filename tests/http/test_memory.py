@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from dg_lsp.backends.llamacpp import budget, context
+from dg_lsp.backends.llamacpp import context, memory_estimate
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.errors import ModelMemoryError
 
@@ -22,8 +22,8 @@ def opened(settings):
 
 @pytest.fixture
 def client(start, monkeypatch):
-    monkeypatch.setattr(budget, "FIRST_TOKENS", 0)
-    monkeypatch.setattr(budget, "_UBATCH", 256)
+    monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 0)
+    monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
     return start(open_engine=opened, fill={"plan": "causal"})
 
 

@@ -10,7 +10,7 @@ from http_server import GAP, TIMEOUT, Client, engine_of, metric, raw, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.worker import Worker
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import BackendError, ModelBrokenError
 from dg_lsp.http.gate import Rules
 from dg_lsp.http.listening import Address, Listening
@@ -166,7 +166,7 @@ def test_an_engine_that_fails_is_told_and_the_next_request_works(start, capfd, e
 
 def test_the_server_leaves_while_requests_are_inside(gated):
     denoiser = gated("x")
-    listening = Listening(Address(port=0), partial(Worker.of, engine_of(denoiser)), Settings(), Rules())
+    listening = Listening(Address(port=0), partial(Scheduler.of, engine_of(denoiser)), Settings(), Rules())
     thread = threading.Thread(target=listening.run)
     thread.start()
     client = Client(listening.port).wait_ready()
@@ -190,4 +190,4 @@ def test_a_model_that_cannot_be_opened_ends_the_server():
         raise ModelBrokenError("half.gguf ends too early; fetch it again")
 
     with pytest.raises(ModelBrokenError, match="fetch it again"):
-        Listening(Address(port=0), partial(Worker.of, open_engine), Settings(), Rules()).run()
+        Listening(Address(port=0), partial(Scheduler.of, open_engine), Settings(), Rules()).run()

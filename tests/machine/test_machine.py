@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from dg_lsp import machine
-from dg_lsp.machine import system_free
+from dg_lsp import system
+from dg_lsp.system import system_free
 
 LOTS = 1 << 50
 
@@ -14,8 +14,8 @@ LOTS = 1 << 50
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """A tree of control groups, and the file that says in which of them this process is."""
-    monkeypatch.setattr(machine, "_available", lambda: LOTS)
-    monkeypatch.setattr(machine, "_address_space", lambda: LOTS)
+    monkeypatch.setattr(system, "_available", lambda: LOTS)
+    monkeypatch.setattr(system, "_address_space", lambda: LOTS)
 
     class Groups:
         own = tmp_path / "own"
@@ -70,13 +70,13 @@ def test_systems_without_groups(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc/meminfo")
 def test_linux_is_asked_without_another_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
-    assert machine._available() > 1 << 20
+    assert system._available() > 1 << 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold it")
 def test_the_limit_of_the_process_is_kept():
     script = (
-        "import resource; from dg_lsp.machine import system_free;"
+        "import resource; from dg_lsp.system import system_free;"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); print(system_free())"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dg_lsp.metrics.audit import AuditLog, AuditRecord
+from dg_lsp.engine.audit import AuditLog, AuditRecord
 
 RECORD = AuditRecord("2026-01-02T03:04:05.678+00:00", "id", "/infill", "m", "shown", total_seconds=0.1234567)
 

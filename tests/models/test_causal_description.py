@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp.canvas.spec import FimOrder, FimTokens, PromptFormat, SpecialTokens
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.models.description import CAUSAL_PROMPT, describe
+from dg_lsp.models.metadata import CAUSAL_PROMPT, describe
 
 STOCK = {"general.architecture": "qwen2", "qwen2.context_length": "32768", "general.name": "Coder"}
 FIM = FimTokens(10, 11, 12, FimOrder.PREFIX_FIRST)

@@ -2,10 +2,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from dg_lsp.canvas.expectation import Expectation
-from dg_lsp.canvas.spec import FimTokens, MaskSampling, PromptFormat, UnmaskOrder
+from dg_lsp.canvas.spec import ExpectedPasses, FimTokens, MaskSampling, PromptFormat, UnmaskOrder
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 
 # as llama.cpp hands a file's metadata over: strings only
 GOOD: Mapping[str, str] = {
@@ -84,8 +83,8 @@ def test_a_model_says_whether_the_buffer_is_heard():
 def test_what_plans_take_is_read_from_the_file():
     spec = spec_with({"dg.plan.line-end.causal": "7.5,0,0,0.3", "dg.plan.block.draft-verify": "0,4,4.5,0.25"})
     assert spec.expectations == (
-        Expectation("block", "draft-verify", 0.0, 4.0, 4.5, 0.25),
-        Expectation("line-end", "causal", 7.5, 0.0, 0.0, 0.3),
+        ExpectedPasses("block", "draft-verify", 0.0, 4.0, 4.5, 0.25),
+        ExpectedPasses("line-end", "causal", 7.5, 0.0, 0.0, 0.3),
     )
 
 

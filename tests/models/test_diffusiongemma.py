@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp.canvas.spec import PromptFormat, SideFile, UniformSampling
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 
 # as llama.cpp hands a file's metadata over: strings only
 GOOD: Mapping[str, str] = {

@@ -3,8 +3,7 @@
 import pytest
 
 from dg_lsp.canvas.spec import PromptFormat, UniformSampling
-from dg_lsp.models.families import FAMILIES
-from dg_lsp.models.presets import for_architecture
+from dg_lsp.models.presets import FAMILIES, for_architecture
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,8 @@ import pytest
 from huggingface_hub import constants
 
 from dg_lsp.errors import ModelDownloadError
-from dg_lsp.models.families import DREAM
-from dg_lsp.models.fetch import Fetch
-from dg_lsp.models.fetched import RECORD, fetched_path, read_record
-from dg_lsp.models.hub import Hub
-from dg_lsp.models.presets import CHECKPOINT, Preset
+from dg_lsp.models.download import RECORD, Fetch, Hub, fetched_path, read_record
+from dg_lsp.models.presets import CHECKPOINT, DREAM, Preset
 
 REPOSITORY = "somebody/Tiny-GGUF"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 400

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.models.folder import data_folder, model_folder
+from dg_lsp.models.presets import model_folder
+from dg_lsp.system import data_folder
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,11 @@ import hub_server
 import pytest
 
 from dg_lsp.errors import ModelDownloadError
-from dg_lsp.models.hub import Hub
-from dg_lsp.models.sources import SourceFile
+from dg_lsp.models.download import Hub, RemoteFile
 
 REPOSITORY = "somebody/Tiny-GGUF"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 40
-FILE = SourceFile("Tiny.gguf", len(WEIGHTS), sha256=hashlib.sha256(WEIGHTS).hexdigest())
+FILE = RemoteFile("Tiny.gguf", len(WEIGHTS), sha256=hashlib.sha256(WEIGHTS).hexdigest())
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-from dg_lsp.models.licence import plain_text
+from dg_lsp.models.download import plain_text
 
 
 def test_an_article_is_its_paragraphs():

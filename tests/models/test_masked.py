@@ -4,7 +4,7 @@ import pytest
 
 from dg_lsp.canvas.spec import PromptFormat, SpecialTokens, UnmaskOrder
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.models.description import describe
+from dg_lsp.models.metadata import describe
 
 VOCAB = 152_064
 SPECIALS = SpecialTokens(control_ids=(151_643, 151_644, 151_645, 151_666, 151_667), end_ids=(151_643, 151_645))

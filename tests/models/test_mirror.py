@@ -6,11 +6,8 @@ import shutil
 import pytest
 
 from dg_lsp.errors import ModelDownloadError
-from dg_lsp.models.families import LLADA
-from dg_lsp.models.fetch import Fetch
-from dg_lsp.models.fetched import fetched_path
-from dg_lsp.models.mirror import Mirror
-from dg_lsp.models.presets import Preset
+from dg_lsp.models.download import Fetch, Mirror, fetched_path
+from dg_lsp.models.presets import LLADA, Preset
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 40
 TINY = Preset(

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.models.packaged import PACKAGED
-from dg_lsp.models.presets import PRESETS
-from dg_lsp.models.registry import BUNDLED
-from dg_lsp.models.selection import AUTO, DEFAULT
+from dg_lsp.models.presets import PACKAGED, PRESETS
+from dg_lsp.models.registry import AUTO, BUNDLED, DEFAULT
 
 by_name = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
 

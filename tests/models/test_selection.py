@@ -2,15 +2,14 @@
 
 import pytest
 
-from dg_lsp.models.memory import Room, rooms
 from dg_lsp.models.presets import PRESETS
-from dg_lsp.models.selection import select
+from dg_lsp.models.registry import MemoryPool, memory_pools, select
 
-CPU = Room("the machine's memory", 64_000_000_000, is_gpu=False)
+CPU = MemoryPool("the machine's memory", 64_000_000_000, is_gpu=False)
 
 
 def card(gigabytes):
-    return Room("RTX", int(gigabytes * 1e9), is_gpu=True)
+    return MemoryPool("RTX", int(gigabytes * 1e9), is_gpu=True)
 
 
 def take(room, *here):
@@ -46,10 +45,10 @@ def test_what_is_the_best_already_asks_for_nothing():
 
 
 def test_cards_count_together_and_a_shared_one_has_the_machines_memory():
-    found = rooms([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
+    found = memory_pools([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
     assert [(room.free, room.is_gpu) for room in found] == [(30, True), (50, False)]
     assert "2 GPUs" in found[0].name
-    assert [(room.name, room.free) for room in rooms([("M4", "igpu", 80), ("P4", "gpu", 30)], 50)] == [
+    assert [(room.name, room.free) for room in memory_pools([("M4", "igpu", 80), ("P4", "gpu", 30)], 50)] == [
         ("M4", 50), ("P4", 30), ("the machine's memory", 50)]  # fmt: skip
-    assert rooms([("says nothing", "igpu", 0)], 50)[0].free == 50
-    assert not any(room.is_gpu for room in rooms([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50))
+    assert memory_pools([("says nothing", "igpu", 0)], 50)[0].free == 50
+    assert not any(room.is_gpu for room in memory_pools([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50))

@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.postprocess.balance import Balance, balance
+from dg_lsp.postprocess.text_edits import Balance, balance
 
 
 @pytest.mark.parametrize(

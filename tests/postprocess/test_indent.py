@@ -1,7 +1,7 @@
 import pytest
 
-from dg_lsp.context.place import Place
-from dg_lsp.postprocess.indent import align, cut_at_margin, skip_blank_lines
+from dg_lsp.context.document import Cursor
+from dg_lsp.postprocess.text_edits import align, cut_at_margin, skip_blank_lines
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from dg_lsp.postprocess.indent import align, cut_at_margin, skip_blank_lines
     ],
 )
 def test_align(above, prefix, fill, aligned):
-    assert align(fill, Place(prefix, "", (above,)), "#") == (fill if aligned is None else aligned)
+    assert align(fill, Cursor(prefix, "", (above,)), "#") == (fill if aligned is None else aligned)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_align(above, prefix, fill, aligned):
     ],
 )
 def test_cut_at_margin(prefix, fill, cut):
-    assert cut_at_margin(fill, Place(prefix, "")) == (fill if cut is None else cut)
+    assert cut_at_margin(fill, Cursor(prefix, "")) == (fill if cut is None else cut)
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_cut_at_margin(prefix, fill, cut):
     ],
 )
 def test_skip_blank_lines(prefix, fill, skipped):
-    assert skip_blank_lines(fill, Place(prefix, "")) == (fill if skipped is None else skipped)
+    assert skip_blank_lines(fill, Cursor(prefix, "")) == (fill if skipped is None else skipped)

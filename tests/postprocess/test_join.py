@@ -1,11 +1,11 @@
 import pytest
 
-from dg_lsp.context.place import Place
-from dg_lsp.postprocess.join import drop_below, drop_rest, repeats_above
+from dg_lsp.context.document import Cursor
+from dg_lsp.postprocess.text_edits import drop_below, drop_rest, repeats_above
 
 
 def place_of(marked):
-    return Place.at(marked.replace("|", "", 1), marked.index("|"))
+    return Cursor.at(marked.replace("|", "", 1), marked.index("|"))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.context.style import LINE_END
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
-from dg_lsp.postprocess.judge import judge
+from dg_lsp.context.document import LINE_END, Snapshot
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
 
 
 def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"):

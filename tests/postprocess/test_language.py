@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.postprocess.language import LANGUAGES, PLAIN, grammar_of, language_of
+from dg_lsp.context.languages import LANGUAGES, PLAIN, grammar_of, language_of
 
 
 @pytest.mark.parametrize("language_id", LANGUAGES)

@@ -1,5 +1,4 @@
-from dg_lsp.postprocess.candidate import Candidate, Reason, Rejection
-from dg_lsp.postprocess.rank import rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
 
 
 def test_best_first_and_rejections_apart():

@@ -1,8 +1,7 @@
 import pytest
 
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.postprocess.candidate import Candidate, Reason
-from dg_lsp.postprocess.rewritten import judge_rewrite
+from dg_lsp.context.document import Snapshot
+from dg_lsp.postprocess.validate import Candidate, Reason, judge_rewrite
 
 
 def judged(marked, answer, *, check_syntax=True, language="python", must_mend=False):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.postprocess.language import PLAIN, language_of
+from dg_lsp.context.languages import PLAIN, language_of
 from dg_lsp.postprocess.syntax import REACH, Surroundings
 
 PYTHON = language_of("python")

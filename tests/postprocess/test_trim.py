@@ -1,6 +1,13 @@
 import pytest
 
-from dg_lsp.postprocess.trim import cut_lines, cut_loops, expand_indentation, goes_in_circles, to_text, trim_blanks
+from dg_lsp.postprocess.text_edits import (
+    cut_lines,
+    cut_loops,
+    expand_indentation,
+    is_repetitive,
+    to_text,
+    trim_blanks,
+)
 
 
 @pytest.mark.parametrize(
@@ -100,4 +107,4 @@ def test_expand_indentation(text, expanded):
     ],
 )
 def test_a_piece_that_comes_five_times_is_a_model_going_in_circles(text, is_loop):
-    assert goes_in_circles(text) is is_loop
+    assert is_repetitive(text) is is_loop

@@ -1,4 +1,4 @@
-from dg_lsp.server.acceptance import REMEMBERED, Acceptance
+from dg_lsp.server.session import REMEMBERED, Acceptance
 
 
 def test_whole_items_and_parts_add_up():

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.server.edits import Change, minimal_changes
+from dg_lsp.server.documents import Change, minimal_changes
 
 TEXTS = st.text(st.sampled_from("ab \t\r\n(é😋"), max_size=40)
 

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from dg_lsp.server.documents import Documents
-from dg_lsp.server.lines import Encoding, LineIndex
+from dg_lsp.context.document import Encoding, LineIndex
+from dg_lsp.server.documents import DocumentStore
 
 URI = "file:///a.py"
 
 
 def documents(text, encoding=Encoding.UTF16):
-    store = Documents(encoding)
+    store = DocumentStore(encoding)
     store.open(types.TextDocumentItem(URI, "python", 1, text))
     return store
 
@@ -83,7 +83,7 @@ def test_a_snapshot_stays_as_it_was():
 
 
 def test_documents_that_are_not_open():
-    store = Documents(Encoding.UTF8)
+    store = DocumentStore(Encoding.UTF8)
     assert not edit(store, (None, "x"))
     assert store.get(URI) is None
     assert store.cursor(asked(0, 0)) is None

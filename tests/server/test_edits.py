@@ -3,16 +3,15 @@
 import pytest
 from lsprotocol import types
 
-from dg_lsp.postprocess.candidate import Candidate
-from dg_lsp.server.documents import Documents
-from dg_lsp.server.edits import inline_item, lsp_range
-from dg_lsp.server.lines import Encoding, LineIndex
+from dg_lsp.context.document import Encoding, LineIndex
+from dg_lsp.postprocess.validate import Candidate
+from dg_lsp.server.documents import DocumentStore, inline_item, lsp_range
 
 URI = "file:///a.py"
 
 
 def item(text, encoding, line, character, selected=None):
-    store = Documents(encoding)
+    store = DocumentStore(encoding)
     store.open(types.TextDocumentItem(URI, "python", 1, text))
     params = types.InlineCompletionParams(
         context=types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic, selected),

@@ -6,11 +6,11 @@ import attrs
 import pytest
 from lsprotocol import types
 
+from dg_lsp.context.document import Encoding
 from dg_lsp.context.exclusion import Exclusion
-from dg_lsp.context.extra import NO_EXTRA, Source
-from dg_lsp.server.documents import Documents
-from dg_lsp.server.elsewhere import NEAR_LINES, Elsewhere
-from dg_lsp.server.lines import Encoding
+from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
+from dg_lsp.server.context_provider import NEAR_LINES, ContextProvider
+from dg_lsp.server.documents import DocumentStore
 from dg_lsp.settings import ContextSettings, ExcludeSettings
 
 SETTINGS = ContextSettings()
@@ -23,9 +23,9 @@ class Session:
 
     def __init__(self, root):
         self.root = root
-        self.documents = Documents(Encoding.UTF16)
+        self.documents = DocumentStore(Encoding.UTF16)
         self.exclude = ExcludeSettings()
-        self.elsewhere = Elsewhere(
+        self.elsewhere = ContextProvider(
             [root], lambda: self.documents, lambda snapshot: Exclusion(self.exclude).why(snapshot)
         )
 
@@ -66,14 +66,14 @@ def session(tmp_path):
 
 def test_a_lonely_file_has_nothing(session):
     session.open("main.py", "total = 1\n")
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
 
 
 def test_definitions_of_what_is_imported(session):
     session.write("pkg/tools.py", "def clean(text: str) -> str:\n    return text\n")
     session.open("pkg/main.py", "from .tools import clean\n\nclean(")
     [chunk] = session.extra("pkg/main.py").chunks
-    assert (chunk.source, chunk.text) == (Source.IMPORTS, "def clean(text: str) -> str: ...")
+    assert (chunk.source, chunk.text) == (SnippetSource.IMPORTS, "def clean(text: str) -> str: ...")
     assert chunk.path.endswith("pkg/tools.py")
     assert str(session.root) not in chunk.path
 
@@ -83,7 +83,7 @@ def test_an_open_file_defines_what_its_buffer_says(session):
     session.open("pkg/main.py", "from .tools import clean\n")
     session.open("pkg/tools.py", "def clean(text): pass\n")
     settings = attrs.evolve(SETTINGS, open_files=False)
-    assert session.chunks("pkg/main.py", settings=settings) == [(Source.IMPORTS, "def clean(text): ...")]
+    assert session.chunks("pkg/main.py", settings=settings) == [(SnippetSource.IMPORTS, "def clean(text): ...")]
 
 
 def test_of_open_files_the_part_that_is_like_the_cursors(session):
@@ -92,7 +92,7 @@ def test_of_open_files_the_part_that_is_like_the_cursors(session):
     session.open("near.py", "price = amount = tax = total = 0\n")
     session.open("main.py", "def bill(price, amount, tax):\n    total = ")
     first, second = session.chunks("main.py", settings=ONLY_OPEN)
-    assert first == (Source.OPEN_FILES, "price = amount = tax = total = 0\n")
+    assert first == (SnippetSource.OPEN_FILES, "price = amount = tax = total = 0\n")
     assert "total = price * amount + tax" in second[1]
 
 
@@ -104,7 +104,7 @@ def test_a_place_that_was_edited_before_and_left(session):
     assert session.chunks("main.py", settings=settings) == []
     session.edit("main.py", 0, "y = 2\n")
     [(source, text)] = session.chunks("main.py", settings=settings)
-    assert source is Source.EDITS
+    assert source is SnippetSource.EDITS
     assert "changed = 1" in text
     assert text.count("\n") == 16
     session.close("a.py")
@@ -116,7 +116,7 @@ def test_a_closed_document_is_remembered_where_it_was_edited(session):
     session.edit("a.py", 0, "import queue\n")
     session.close("a.py")
     session.open("main.py", "x = 1\n")
-    assert [source for source, _ in session.chunks("main.py")] == [Source.EDITS]
+    assert [source for source, _ in session.chunks("main.py")] == [SnippetSource.EDITS]
 
 
 def test_where_the_cursor_is_was_edited_last_and_is_not_shown_twice(session):
@@ -130,7 +130,7 @@ def test_what_is_wrong_near_the_cursor_as_long_as_its_line_stands(session):
     session.open("main.py", "import os\nprint(pth)\nx = 1\n")
     document = session.documents.get(session.uri("main.py"))
     session.elsewhere.diagnose(document, 1, 1, [(1, "undefined name 'pth'"), (7, "beyond the end")])
-    assert session.chunks("main.py") == [(Source.DIAGNOSTICS, "print(pth): undefined name 'pth'")]
+    assert session.chunks("main.py") == [(SnippetSource.DIAGNOSTICS, "print(pth): undefined name 'pth'")]
     session.elsewhere.diagnose(document, 2, 2, [])
     assert len(session.chunks("main.py")) == 1
     session.edit("main.py", 1, "#")
@@ -149,10 +149,10 @@ def test_every_source_has_a_switch(session):
     session.edit("main.py", 1, "\n")
     session.elsewhere.diagnose(session.documents.get(session.uri("main.py")), 0, 9, [(2, "undefined name")])
     names = {
-        "imports": Source.IMPORTS,
-        "open_files": Source.OPEN_FILES,
-        "recent_edits": Source.EDITS,
-        "diagnostics": Source.DIAGNOSTICS,
+        "imports": SnippetSource.IMPORTS,
+        "open_files": SnippetSource.OPEN_FILES,
+        "recent_edits": SnippetSource.EDITS,
+        "diagnostics": SnippetSource.DIAGNOSTICS,
     }
     assert {source for source, _ in session.chunks("main.py")} == set(names.values())
     for name, source in names.items():
@@ -195,7 +195,7 @@ def test_no_word_of_an_excluded_file(session, name, way):
         session.edit("main.py", 0, "\n")
     if way == "edited and closed":
         session.close(name)
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
 
 
 def test_no_definition_of_an_excluded_file_on_disk_open_or_linked(session):
@@ -204,9 +204,9 @@ def test_no_definition_of_an_excluded_file_on_disk_open_or_linked(session):
     session.write("credentials.py", f"KEY = '{SECRET}'\n")
     (session.root / "linked.py").symlink_to(session.root / "credentials.py")
     session.open("main.py", "from vendored.keys import KEY\nfrom credentials import KEY\nfrom linked import KEY\n")
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
     session.open("credentials.py", f"KEY = '{SECRET}'\n")
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
 
 
 def test_a_file_that_is_excluded_later_is_gone_at_once(session):
@@ -218,9 +218,9 @@ def test_a_file_that_is_excluded_later_is_gone_at_once(session):
     session.edit("main.py", 0, "\n")
     assert len(session.extra("main.py").chunks) == 4
     session.exclude = ExcludeSettings(patterns=("b.py", "c.py", "tools.py"))
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
     session.exclude = ExcludeSettings(languages=("python",))
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
 
 
 def test_what_is_no_text_or_too_long_is_no_context(session):
@@ -228,20 +228,20 @@ def test_what_is_no_text_or_too_long_is_no_context(session):
     session.open("b.py", "total = price\n" + "#" * 100)
     session.open("c.py", "total = price\0")
     session.open("main.py", "total = price\n")
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
 
 
 def test_a_file_that_cannot_be_read_is_no_context(session):
     (session.root / "tools.py").write_bytes(b"def clean(): '\xff'\n")
     (session.root / "folder.py").mkdir()
     session.open("main.py", "from tools import clean\nimport folder\nfolder.x\n")
-    assert session.extra("main.py") is NO_EXTRA
+    assert session.extra("main.py") is NO_SNIPPETS
 
 
 def test_other_documents_have_lines_of_their_own(session):
     session.open("b.py", "total:\r\n\tprice = amount\r\n")
     session.open("main.py", "total = price\n")
-    assert session.chunks("main.py") == [(Source.OPEN_FILES, "total:\n    price = amount\n")]
+    assert session.chunks("main.py") == [(SnippetSource.OPEN_FILES, "total:\n    price = amount\n")]
 
 
 def test_a_path_is_one_line_whatever_a_file_is_called(session):
@@ -255,4 +255,4 @@ def test_a_document_without_a_path_is_as_good_as_any(session):
     session.open("b.py", "total = price\n")
     snapshot = replace(session.documents.get(session.uri("b.py")).snapshot(), uri="untitled:Untitled-1")
     extra = session.elsewhere.extra(snapshot, 0, SETTINGS)
-    assert [one.source for one in extra.chunks] == [Source.OPEN_FILES]
+    assert [one.source for one in extra.chunks] == [SnippetSource.OPEN_FILES]

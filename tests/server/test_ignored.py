@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from dg_lsp.server.ignored import Ignored
+from dg_lsp.server.workspace_index import GitignoreFiles
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def project(tmp_path):
 
 @pytest.fixture
 def ignored(project):
-    return Ignored([project.as_uri()])
+    return GitignoreFiles([project.as_uri()])
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_a_changed_file_is_read_again(project, ignored):
 def test_what_is_outside_of_every_folder_is_not_ignored(project, ignored):
     assert not ignored.has((project.parent / "a.log").as_uri())
     assert not ignored.has("untitled:a.log")
-    assert not Ignored(["vscode-vfs://github/a"]).has("file:///a.log")
+    assert not GitignoreFiles(["vscode-vfs://github/a"]).has("file:///a.log")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.server.options import parse_options
+from dg_lsp.server.session import parse_options
 from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
 
 BASE = Settings(model="other", fill=FillSettings(max_tokens=8))

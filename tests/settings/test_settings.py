@@ -1,8 +1,7 @@
 import pytest
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.reading import parse_settings, read_settings
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, parse_settings, read_settings
 
 
 def test_nothing_said_is_the_defaults():

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from dg_lsp.symbols.imports import LOOKED_AT, Import, imports_of
+from dg_lsp.server.workspace_index import LOOKED_AT, Import, imports_of
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.symbols.outline import MAX_MEMBERS, outline_of
+from dg_lsp.server.workspace_index import MAX_MEMBERS, outline_of
 
 
 def definitions(text):

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.symbols.imports import imports_of
-from dg_lsp.symbols.workspace import MAX_MODULES, MAX_NAMES, Workspace
+from dg_lsp.server.workspace_index import MAX_MODULES, MAX_NAMES, Workspace, imports_of
 
 
 class Tree:

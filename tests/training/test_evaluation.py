@@ -10,8 +10,8 @@ pytest.importorskip("tokenizers")
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.models.description import describe
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 from dg_lsp.training.corpus import SourceFile
 from dg_lsp.training.evaluation import Fillers, Result, Way, evaluate, table
@@ -38,7 +38,12 @@ def fillers(toy, tmp_path_factory):
 
 def test_every_question_is_answered_in_every_way(fillers):
     questions = held_out_questions(FILES, 6, str.split)
-    ways = [Way(), Way(PlanName.LOOKUP), Way(PlanName.DRAFT_VERIFY, 8), Way(PlanName.CANVAS, 16, 0.5, "confident")]
+    ways = [
+        Way(),
+        Way(DecoderName.LOOKUP),
+        Way(DecoderName.DRAFT_VERIFY, 8),
+        Way(DecoderName.CANVAS, 16, 0.5, "confident"),
+    ]
     results = evaluate(fillers, questions, ways)
     assert [len(rows) for rows in results.values()] == [6] * 4
     for rows in results.values():
@@ -53,7 +58,9 @@ def test_plans_that_verify_answer_what_the_causal_one_does(fillers):
     questions = held_out_questions(FILES, 6, str.split)
     causal, *others = (
         [row.got for row in rows]
-        for rows in evaluate(fillers, questions, [Way(), Way(PlanName.LOOKUP), Way(PlanName.DRAFT_VERIFY, 8)]).values()
+        for rows in evaluate(
+            fillers, questions, [Way(), Way(DecoderName.LOOKUP), Way(DecoderName.DRAFT_VERIFY, 8)]
+        ).values()
     )
     assert any(causal)
     assert others == [causal, causal]

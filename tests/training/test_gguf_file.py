@@ -13,11 +13,11 @@ gguf = pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 pytest.importorskip("llama_cpp")
 
-from dg_lsp.backends.llamacpp.budget import ContextBudget
 from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.canvas.plan import token_ids
-from dg_lsp.models.description import describe
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 from dg_lsp.training import vocabulary as v
 from dg_lsp.training.gguf_file import Description, write_gguf

@@ -9,8 +9,8 @@ pytest.importorskip("tokenizers")
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.sites import Site
-from dg_lsp.canvas.expectation import Expectation
-from dg_lsp.models.description import describe
+from dg_lsp.canvas.spec import ExpectedPasses
+from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 from dg_lsp.training.gguf_file import Description, write_gguf
 from dg_lsp.training.network import Network
@@ -27,8 +27,8 @@ def test_what_is_written_is_what_the_planner_gets(toy, tmp_path):
     spec = describe(model.metadata, model.vocab_size, "toy")
     model.close()
     assert spec.expectations == (
-        Expectation("block", "canvas", 0.0, 0.0, 9.5, 0.2),
-        Expectation("line-end", "causal", 5.8, 0.0, 0.0, 0.31),
+        ExpectedPasses("block", "canvas", 0.0, 0.0, 9.5, 0.2),
+        ExpectedPasses("line-end", "causal", 5.8, 0.0, 0.0, 0.31),
     )
 
 

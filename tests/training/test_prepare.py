@@ -35,7 +35,7 @@ def prepared(tmp_path, monkeypatch):
     pins = 'held_out = ["held"]\n[versions]\ngood = "1.0"\nheld = "2.0"\ncopyleft = "1.0"\n'
     (tmp_path / "packages.toml").write_text(pins)
     monkeypatch.setattr(
-        "dg_lsp.training.reading.stdlib_sources", lambda: [("lib.py", source(random.Random(9), 60).encode())]
+        "dg_lsp.training.wheels.stdlib_sources", lambda: [("lib.py", source(random.Random(9), 60).encode())]
     )
     monkeypatch.setattr(room, "TOKENIZER_STRIDE", 1)
     # synthetic files share most of their lines

@@ -4,12 +4,10 @@ import gguf
 import numpy as np
 import pytest
 
+from dg_lsp import gguf as v
 from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.gguf import F32, TENSOR_TYPES, Tensor, copied, read_header, vector, write_gguf
 from dg_lsp.models.registry import BUNDLED
-from dg_lsp.weights import values as v
-from dg_lsp.weights.header import read_header
-from dg_lsp.weights.kinds import F32, KINDS
-from dg_lsp.weights.writing import Tensor, copied, vector, write_gguf
 
 MINI = BUNDLED[0].path
 VALUES = {
@@ -36,7 +34,7 @@ def small(tmp_path):
 
 def test_number_formats_are_ggml_s():
     sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    for number, kind in KINDS.items():
+    for number, kind in TENSOR_TYPES.items():
         assert (kind.block_weights, kind.block_bytes) == sizes[number]
         assert gguf.GGMLQuantizationType(number).name == kind.name
 

@@ -6,9 +6,8 @@ from dg_lsp.errors import BackendError
 
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
-    from dg_lsp.canvas.spec import ModelSpec
+    from dg_lsp.canvas.spec import Checkpoint, ModelSpec
     from dg_lsp.settings import RuntimeSettings
-    from dg_lsp.weights.checkpoint import Checkpoint
 
 
 def open_checkpoint(checkpoint: "Checkpoint", spec: "ModelSpec", settings: "RuntimeSettings") -> "HfDenoiser":

@@ -19,7 +19,7 @@ from dg_lsp.backends.hf.prefix import PrefixCache, prefix_bytes
 from dg_lsp.backends.hf.reduce import reduce as reduce_in_torch
 from dg_lsp.backends.hf.stage import Stage
 from dg_lsp.backends.hf.step import Reduce, StepInput, Stepper
-from dg_lsp.canvas.plan import TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint, Prediction

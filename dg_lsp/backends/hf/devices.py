@@ -9,8 +9,8 @@ from dg_lsp.backends.hf.denoiser import Limits
 from dg_lsp.backends.hf.prefix import prefix_bytes
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import ModelMemoryError, SettingsError
-from dg_lsp.machine import system_free
 from dg_lsp.settings import RuntimeSettings
+from dg_lsp.system import system_free
 
 FLOAT8 = "float8"
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, FLOAT8: torch.bfloat16}

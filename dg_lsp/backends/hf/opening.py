@@ -14,9 +14,8 @@ from dg_lsp.backends.hf.network import Network
 from dg_lsp.backends.hf.reduce import reduce
 from dg_lsp.backends.hf.step import Reduce
 from dg_lsp.backends.hf.tokenizer import HfTokenizer
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.settings import RuntimeSettings
-from dg_lsp.weights.checkpoint import Checkpoint
 
 _GROUPED = "grouped_mm"
 """One multiplication for all experts, of static shape: it can be captured. transformers' `sonicmoe` would take the

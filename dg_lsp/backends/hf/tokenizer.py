@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Runtime
 
 from dg_lsp.backends.checks import checked_ids
 from dg_lsp.backends.hf.failures import loading
-from dg_lsp.canvas.plan import TokenIds, token_ids
+from dg_lsp.canvas.layout import TokenIds, token_ids
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.budget import ContextBudget
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import BackendError
 

@@ -1,6 +1,7 @@
 """The denoiser on llama.cpp: a causally encoded prompt in the KV cache, canvases decoded bidirectionally after it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
@@ -14,23 +15,78 @@ from dg_lsp.backends.checks import (
     checked_extension,
     checked_ids,
 )
-from dg_lsp.backends.llamacpp.budget import MAX_CANVASES, context_budget
-from dg_lsp.backends.llamacpp.cache import PromptCache
 from dg_lsp.backends.llamacpp.candidates import Candidates
-from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
-from dg_lsp.backends.llamacpp.failures import decode_error
-from dg_lsp.backends.llamacpp.footprint import footprint_of
-from dg_lsp.backends.llamacpp.growth import grow
-from dg_lsp.backends.llamacpp.match import check_match
-from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.predictions import merged, open_positions, settled, whole
+from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext, grow
+from dg_lsp.backends.llamacpp.errors import decode_error
+from dg_lsp.backends.llamacpp.kv_cache import PromptCache
+from dg_lsp.backends.llamacpp.library import gpus
+from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget
+from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
 from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
 from dg_lsp.backends.llamacpp.threads import threads_for
-from dg_lsp.canvas.plan import Flags, TokenIds, common_prefix_length, token_ids
-from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Footprint, Prediction
+from dg_lsp.canvas.layout import Flags, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.diffusion.denoiser import DeviceMemory, Floats, Footprint, Prediction
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import RuntimeSettings
+
+
+def footprint_of(model: LlamaModel, num_cells: int, limit: int, num_used: int) -> Footprint:
+    """Cells by now, at most and in use."""
+    used = gpus() if model.on_gpu else ()
+    return Footprint(
+        weights_bytes=model.weights.gpu + model.weights.host,
+        cache_bytes=num_cells * model.kv_bytes_per_token if model.has_cache else 0,
+        cache_cells=num_cells,
+        cache_limit=limit,
+        cache_used=num_used,
+        devices=tuple(DeviceMemory(device.name, device.memory_free, device.memory_total) for device in used),
+    )
+
+
+def open_positions(canvas: TokenIds, spec: ModelSpec) -> Flags:
+    """Which positions need the model: masks, or all of them for uniform noise."""
+    if isinstance(spec.sampling, MaskSampling):
+        return canvas == spec.sampling.mask_id
+    return np.ones(len(canvas), dtype=np.bool_)
+
+
+def settled(canvas: TokenIds) -> Prediction:
+    """Every position predicts the token it holds."""
+    return Prediction(
+        canvas.copy(), canvas.copy(), np.ones(len(canvas), dtype=np.float32), np.zeros(len(canvas), dtype=np.float32)
+    )
+
+
+def merged(canvas: TokenIds, flags: Flags, reduced: Reduced, rows: slice) -> Prediction:
+    """What the canvas holds, and at its open positions what the model says."""
+    said = whole(reduced, rows)
+    if rows.stop - rows.start == len(canvas):
+        return said
+    prediction = settled(canvas)
+    prediction.argmax_ids[flags] = said.argmax_ids
+    prediction.sampled_ids[flags] = said.sampled_ids
+    prediction.confidence[flags] = said.confidence
+    prediction.entropy[flags] = said.entropy
+    if said.unexpanded_ids is None or said.unexpanded_confidence is None:
+        return prediction
+    ids, confidence = canvas.copy(), np.ones(len(canvas), dtype=np.float32)
+    ids[flags], confidence[flags] = said.unexpanded_ids, said.unexpanded_confidence
+    return replace(prediction, unexpanded_ids=ids, unexpanded_confidence=confidence)
+
+
+def whole(reduced: Reduced, rows: slice) -> Prediction:
+    """A canvas of which every position was asked for."""
+    said = reduced.take(rows)
+    return Prediction(
+        said.argmax_ids,
+        said.sampled_ids,
+        said.confidence,
+        said.entropy,
+        said.unexpanded_ids,
+        said.unexpanded_confidence,
+    )
+
 
 _FLASH_FROM = 64
 """llama.cpp's flash attention on a CPU gains only from so many queries on; shorter canvases lose 15 to 35 %."""
@@ -57,7 +113,7 @@ class LlamaDenoiser:
             ModelUnsupportedError: spec and model do not belong together, or the model cannot do this.
             ModelMemoryError: the KV cache does not fit.
         """
-        check_match(spec, model)
+        check_compatible(spec, model)
         self.spec = spec
         self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer

@@ -1,21 +1,218 @@
-"""Self-conditioning on the device that runs the model: sums over all embeddings, and the network.
+"""Small computations of our own on one of ggml's devices: tensors that live there, and fixed graphs over them.
 
-A second copy of the table lies there in half precision and transposed, so that one product sums all of it: exact but
-for the half precision, and for a flat canvas far fewer bytes than the host would have to decode.
+The library is the one that llama.cpp uses, so it knows the same devices. Nothing here is needed on a CPU, where numpy
+does as well; it is what a GPU's own memory makes fast.
 """
 
+import ctypes
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.arena import F16, Arena, Device
-from dg_lsp.backends.llamacpp.embeddings import EmbeddingTable
-from dg_lsp.backends.llamacpp.feedback import Feedback, HostFeedback, scale
-from dg_lsp.backends.llamacpp.selfcond import SelfConditioning
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, Feedback, HostFeedback, SelfConditioning, scale
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
+
+F32, F16 = 0, 1
+"""`enum ggml_type`."""
+GPU_KINDS = (1, 2)
+"""`enum ggml_backend_dev_type` of GPUs and of those that share the machine's memory."""
+_FLOAT_PRECISION = 10  # GGML_PREC_F32
+_GRAPH_NODES = 32
+
+_HANDLE, _SIZE, _NUMBER = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
+
+
+class _InitParams(ctypes.Structure):
+    """`ggml_init_params`."""
+
+    _fields_ = (("mem_size", _SIZE), ("mem_buffer", _HANDLE), ("no_alloc", ctypes.c_bool))
+
+
+_SIGNATURES: tuple[tuple[str, Any, list[Any]], ...] = (
+    ("ggml_init", _HANDLE, [_InitParams]),
+    ("ggml_free", None, [_HANDLE]),
+    ("ggml_tensor_overhead", _SIZE, []),
+    ("ggml_graph_overhead_custom", _SIZE, [_SIZE, ctypes.c_bool]),
+    ("ggml_new_graph_custom", _HANDLE, [_HANDLE, _SIZE, ctypes.c_bool]),
+    ("ggml_build_forward_expand", None, [_HANDLE, _HANDLE]),
+    ("ggml_new_tensor_2d", _HANDLE, [_HANDLE, ctypes.c_int, _NUMBER, _NUMBER]),
+    ("ggml_view_2d", _HANDLE, [_HANDLE, _HANDLE, _NUMBER, _NUMBER, _SIZE, _SIZE]),
+    ("ggml_transpose", _HANDLE, [_HANDLE, _HANDLE]),
+    ("ggml_cpy", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
+    ("ggml_mul_mat", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
+    ("ggml_rms_norm", _HANDLE, [_HANDLE, _HANDLE, ctypes.c_float]),
+    ("ggml_mul", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
+    ("ggml_add", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
+    ("ggml_gelu", _HANDLE, [_HANDLE, _HANDLE]),
+    ("ggml_prec_set_acc", ctypes.c_bool, [_HANDLE, ctypes.c_int]),
+    ("ggml_backend_dev_count", _SIZE, []),
+    ("ggml_backend_dev_get", _HANDLE, [_SIZE]),
+    ("ggml_backend_dev_type", ctypes.c_int, [_HANDLE]),
+    ("ggml_backend_dev_memory", None, [_HANDLE, ctypes.POINTER(_SIZE), ctypes.POINTER(_SIZE)]),
+    ("ggml_backend_dev_init", _HANDLE, [_HANDLE, ctypes.c_char_p]),
+    ("ggml_backend_dev_supports_op", ctypes.c_bool, [_HANDLE, _HANDLE]),
+    ("ggml_backend_alloc_ctx_tensors", _HANDLE, [_HANDLE, _HANDLE]),
+    ("ggml_backend_tensor_set", None, [_HANDLE, _HANDLE, _SIZE, _SIZE]),
+    ("ggml_backend_tensor_get", None, [_HANDLE, _HANDLE, _SIZE, _SIZE]),
+    ("ggml_backend_graph_compute", ctypes.c_int, [_HANDLE, _HANDLE]),
+    ("ggml_backend_buffer_free", None, [_HANDLE]),
+    ("ggml_backend_free", None, [_HANDLE]),
+)
+
+
+@functools.cache
+def functions() -> Any:
+    """ggml's functions with their types.
+
+    Raises:
+        BackendError: this ggml lacks one of them.
+    """
+    ggml = library().ggml
+    for name, result, arguments in _SIGNATURES:
+        try:
+            function = getattr(ggml, name)
+        except AttributeError as error:
+            raise BackendError(f"this llama.cpp lacks {name}; update llama-cpp-python") from error
+        function.restype, function.argtypes = result, arguments
+    return ggml
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphDevice:
+    """One of ggml's devices, ready to compute."""
+
+    native: Any
+    backend: Any
+
+    @classmethod
+    def first(cls, kinds: tuple[int, ...]) -> "GraphDevice | None":
+        """The first of these kinds, which is the one that llama.cpp takes first; None where there is none."""
+        ggml = functions()
+        for index in range(ggml.ggml_backend_dev_count()):
+            native = ggml.ggml_backend_dev_get(index)
+            if ggml.ggml_backend_dev_type(native) in kinds:
+                backend = ggml.ggml_backend_dev_init(native, None)
+                return cls(native, backend) if backend else None
+        return None
+
+    @property
+    def memory_free(self) -> int:
+        """Bytes."""
+        free, total = _SIZE(), _SIZE()
+        functions().ggml_backend_dev_memory(self.native, ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def close(self) -> None:
+        """Its arenas have to be closed before."""
+        functions().ggml_backend_free(self.backend)
+
+
+class DeviceGraph:
+    """Tensors on a device. Declared first, then placed all together; one thread only.
+
+    Shapes are as numpy's: (rows, width).
+    """
+
+    def __init__(self, device: GraphDevice, num_tensors: int, num_graphs: int = 0) -> None:
+        ggml = functions()
+        graphs = num_graphs * ggml.ggml_graph_overhead_custom(_GRAPH_NODES, False)
+        params = _InitParams(num_tensors * ggml.ggml_tensor_overhead() + graphs + 1024, None, True)
+        self._ggml = ggml
+        self._device = device
+        self._buffer: Any = None
+        self.context: Any = ggml.ggml_init(params)
+        """What ggml's own functions that make tensors want first."""
+
+    def tensor(self, rows: int, width: int, kind: int = F32) -> Any:
+        """A new one."""
+        return self._ggml.ggml_new_tensor_2d(self.context, kind, width, rows)
+
+    def view(self, tensor: Any, shape: tuple[int, int], *, row_bytes: int, start: int) -> Any:
+        """Another look at a tensor's memory, from so many bytes on."""
+        rows, width = shape
+        return self._ggml.ggml_view_2d(self.context, tensor, width, rows, row_bytes, start)
+
+    def transposed(self, tensor: Any, target: Any) -> Any:
+        """The tensor's transpose, written into another one."""
+        turned = self._ggml.ggml_transpose(self.context, tensor)
+        return self._ggml.ggml_cpy(self.context, turned, target)
+
+    def times(self, rows: Any, others: Any) -> Any:
+        """Element by element; one row is taken for all."""
+        return self._ggml.ggml_mul(self.context, rows, others)
+
+    def plus(self, rows: Any, others: Any) -> Any:
+        """Element by element."""
+        return self._ggml.ggml_add(self.context, rows, others)
+
+    def gelu(self, rows: Any) -> Any:
+        """The tanh approximation."""
+        return self._ggml.ggml_gelu(self.context, rows)
+
+    def product(self, matrix: Any, rows: Any) -> Any:
+        """`rows @ matrix.T`, summed up in float32."""
+        product = self._ggml.ggml_mul_mat(self.context, matrix, rows)
+        self._ggml.ggml_prec_set_acc(product, _FLOAT_PRECISION)
+        return product
+
+    def graph(self, result: Any) -> Any:
+        """What computes the result."""
+        graph = self._ggml.ggml_new_graph_custom(self.context, _GRAPH_NODES, False)
+        self._ggml.ggml_build_forward_expand(graph, result)
+        return graph
+
+    def norm(self, rows: Any, epsilon: float) -> Any:
+        """Each row over its root mean square."""
+        return self._ggml.ggml_rms_norm(self.context, rows, epsilon)
+
+    def place(self, *operations: Any) -> None:
+        """Takes the device's memory, once it is known to compute all of these tensors.
+
+        Raises:
+            BackendError: it lacks an operation, or memory.
+        """
+        # one that it cannot compute would end the process
+        if not all(self._ggml.ggml_backend_dev_supports_op(self._device.native, each) for each in operations):
+            raise BackendError("the device lacks an operation for self-conditioning")
+        self._buffer = self._ggml.ggml_backend_alloc_ctx_tensors(self.context, self._device.backend)
+        if not self._buffer:
+            raise BackendError("the device has no memory for self-conditioning")
+
+    def put(self, tensor: Any, values: Floats) -> None:
+        """Copies numbers there, from the tensor's beginning on."""
+        # kept in a variable: a temporary's address would dangle
+        content = np.ascontiguousarray(values)
+        self._ggml.ggml_backend_tensor_set(tensor, content.ctypes.data, 0, content.nbytes)
+
+    def compute(self, graph: Any) -> None:
+        """Runs a graph.
+
+        Raises:
+            BackendError: the device failed.
+        """
+        if status := self._ggml.ggml_backend_graph_compute(self._device.backend, graph):
+            raise BackendError(f"llama.cpp: self-conditioning failed on the device ({status}); try gpu_layers = 0")
+
+    def get(self, tensor: Any, rows: int, width: int) -> Floats:
+        """A float32 tensor of this shape."""
+        values = np.empty((rows, width), dtype=np.float32)
+        self._ggml.ggml_backend_tensor_get(tensor, values.ctypes.data, 0, values.nbytes)
+        return values
+
+    def close(self) -> None:
+        """Harmless when repeated."""
+        if self._buffer:
+            self._ggml.ggml_backend_buffer_free(self._buffer)
+            self._buffer = None
+        if self.context:
+            self._ggml.ggml_free(self.context)
+            self.context = None
+
 
 _BLOCK_TOKENS = 4096
 """Rows of the table that are brought to the device at a time."""
@@ -30,13 +227,13 @@ _AGREEMENT = 0.02
 class _Placed:
     """A graph on its device."""
 
-    arena: Arena
+    arena: DeviceGraph
     given: tuple[Any, ...]
     result: Any
     graph: Any
 
     @classmethod
-    def of(cls, arena: Arena, given: tuple[Any, ...], *operations: Any) -> "_Placed":
+    def of(cls, arena: DeviceGraph, given: tuple[Any, ...], *operations: Any) -> "_Placed":
         """All that is computed, the result last."""
         graph = arena.graph(operations[-1])
         try:
@@ -60,7 +257,7 @@ class _Placed:
 class DeviceFeedback:
     """See `Feedback`. Takes the device over."""
 
-    def __init__(self, device: Device, table: EmbeddingTable, network: SelfConditioning) -> None:
+    def __init__(self, device: GraphDevice, table: EmbeddingTable, network: SelfConditioning) -> None:
         """Copies table and network there.
 
         Raises:
@@ -73,7 +270,7 @@ class DeviceFeedback:
         self._conditioned: dict[int, _Placed] = {}
         """Both by canvas length."""
         self._is_closed = False
-        self._arena = Arena(device, 4)
+        self._arena = DeviceGraph(device, 4)
         self._columns = self._arena.tensor(self._width, self._vocab_size, F16)
         parts = (network.pre_norm, network.gate_up, network.down)
         self._parts = [self._arena.tensor(*part.shape) for part in parts]
@@ -115,13 +312,13 @@ class DeviceFeedback:
         self._device.close()
 
     def _sum_graph(self, length: int) -> _Placed:
-        arena = Arena(self._device, 2, 1)
+        arena = DeviceGraph(self._device, 2, 1)
         weights = arena.tensor(length, self._vocab_size)
         return _Placed.of(arena, (weights,), arena.product(self._columns, weights))
 
     def _network_graph(self, length: int) -> _Placed:
         """As `SelfConditioning.condition`."""
-        arena = Arena(self._device, 16, 1)
+        arena = DeviceGraph(self._device, 16, 1)
         pre_norm, gate_up, down = self._parts
         epsilon, inner = float(self._network.epsilon), self._network.down.shape[1]
         embedded, soft = arena.tensor(length, self._width), arena.tensor(length, self._width)
@@ -143,7 +340,7 @@ class DeviceFeedback:
         """Brings the rows there by blocks, each transposed on the way."""
         for start in range(0, self._vocab_size, _BLOCK_TOKENS):
             count = min(_BLOCK_TOKENS, self._vocab_size - start)
-            arena = Arena(self._device, 4, 1)
+            arena = DeviceGraph(self._device, 4, 1)
             rows = arena.tensor(count, self._width)
             where = arena.view(self._columns, (self._width, count), row_bytes=2 * self._vocab_size, start=2 * start)
             block = _Placed.of(arena, (rows,), arena.transposed(rows, where))
@@ -156,7 +353,7 @@ class DeviceFeedback:
 def feedback_of(table: EmbeddingTable, network: SelfConditioning, *, mass: float, kinds: tuple[int, ...]) -> Feedback:
     """On the first device of these kinds if it can do it and agrees with the host, else on the host."""
     host = HostFeedback(table, network, mass)
-    device = Device.first(kinds) if kinds else None
+    device = GraphDevice.first(kinds) if kinds else None
     if device is None:
         return host
     try:

@@ -5,14 +5,51 @@ import ctypes
 import functools
 import os
 import sys
+from collections import deque
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.backends.llamacpp.failures import library_error
-from dg_lsp.backends.llamacpp.log import NativeLog
+from dg_lsp.backends.llamacpp.errors import library_error
 from dg_lsp.runtime import COMMAND, Found, Runtime, find_runtime
+
+MAX_LINES = 50
+_DEBUG, _WARN, _ERROR = 1, 3, 4  # enum ggml_log_level
+_CONTINUED = 5  # belongs to the line before
+
+
+class NativeLog:
+    """Keeps lines for `doctor`, and warnings and errors apart, since a load writes hundreds of lines."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
+        self._trouble: deque[str] = deque(maxlen=MAX_LINES)
+
+    def write(self, level: int, text: bytes) -> None:
+        """One call of llama.cpp's log callback; may come from any of its threads."""
+        line = text.decode("utf-8", "replace").rstrip("\n")
+        # Progress dots and empty ends of lines say nothing afterwards; debug lines would push out the rest.
+        if level in (_DEBUG, _CONTINUED) or not line.strip("."):
+            return
+        self._lines.append(line)
+        if level in (_WARN, _ERROR):
+            self._trouble.append(line)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Oldest first."""
+        return tuple(self._lines)
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """Warnings and errors, oldest first."""
+        return tuple(self._trouble)
+
+    def forget_trouble(self) -> None:
+        """Before a call whose failure is explained by what it logs."""
+        self._trouble.clear()
+
 
 # Threads of OpenMP spin at each of a graph's hundreds of barriers unless told to sleep. As soon as anything else wants
 # a core, the spinning one keeps it from the one that is waited for: steps of 5 ms took 15 to 1600 ms with two threads.
@@ -124,3 +161,60 @@ def _ggml() -> Any:
         return _lib  # a handle finds the symbols of what its library needs, too
     folder = Path(_base_path)
     return _Several(*(ctypes.CDLL(str(folder / f"{name}.dll")) for name in ("ggml-base", "ggml")))
+
+
+_KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator"}  # enum ggml_backend_dev_type
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device, for `doctor`."""
+
+    name: str
+    kind: str
+    """`cpu`, `gpu`, `igpu` (shares the machine's memory), `accelerator` (such as BLAS) or `other`."""
+    memory_free: int
+    """Bytes; 0 where the driver does not say."""
+    memory_total: int
+    """Bytes; 0 where the driver does not say."""
+
+
+def devices() -> tuple[Device, ...]:
+    """All devices, in llama.cpp's order.
+
+    Raises:
+        BackendError: llama-cpp-python cannot be loaded.
+    """
+    ggml = library().ggml
+    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    for function, result in ((ggml.ggml_backend_dev_description, ctypes.c_char_p), (ggml.ggml_backend_dev_type, int)):
+        function.argtypes = [ctypes.c_void_p]
+        function.restype = ctypes.c_int if result is int else result
+    size_pointer = ctypes.POINTER(ctypes.c_size_t)
+    ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
+    ggml.ggml_backend_dev_memory.restype = None
+    found = []
+    for index in range(ggml.ggml_backend_dev_count()):
+        device = ggml.ggml_backend_dev_get(index)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        name = (ggml.ggml_backend_dev_description(device) or b"").decode("utf-8", "replace").strip()
+        kind = _KINDS.get(ggml.ggml_backend_dev_type(device), "other")
+        found.append(Device(name, kind, free.value, total.value))
+    return tuple(found)
+
+
+def gpus() -> tuple[Device, ...]:
+    """Those that llama.cpp puts layers on: all cards, and only without any what shares the machine's memory."""
+    found = devices()
+    cards = tuple(device for device in found if device.kind == "gpu")
+    return cards or tuple(device for device in found if device.kind == "igpu")
+
+
+def has_gpu() -> bool:
+    """Whether layers can be offloaded."""
+    if not library().api.llama_supports_gpu_offload():
+        return False
+    return bool(gpus())

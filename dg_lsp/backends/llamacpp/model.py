@@ -2,30 +2,79 @@
 
 import contextlib
 import ctypes
+import re
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dg_lsp.backends.llamacpp.devices import has_gpu
-from dg_lsp.backends.llamacpp.failures import load_error
-from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.backends.llamacpp.modelfile import checked_size
-from dg_lsp.backends.llamacpp.need import ADVICE, check_fits, first_context_need, weights_need
-from dg_lsp.backends.llamacpp.relabel import CACHED, IN_MEMORY, architecture_of, relabelled
-from dg_lsp.backends.llamacpp.sizes import (
+from dg_lsp.backends.llamacpp.architecture_alias import CACHED, IN_MEMORY, architecture_of, relabelled
+from dg_lsp.backends.llamacpp.errors import file_error, load_error
+from dg_lsp.backends.llamacpp.library import has_gpu, library
+from dg_lsp.backends.llamacpp.memory_estimate import (
+    ADVICE,
     Sizes,
     Weights,
+    check_fits,
+    first_context_need,
     header_of,
     layers_on_gpu,
     lists_of,
     sizes_of,
     total_size,
+    weights_need,
     weights_of,
 )
 from dg_lsp.backends.llamacpp.tokenizer import LlamaTokenizer
-from dg_lsp.errors import BackendError, ModelUnsupportedError
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.settings import RuntimeSettings
+
+_HEADER = struct.Struct("<4sIqq")  # magic, version, number of tensors, number of key-value pairs
+_START_BYTES = 1 << 16
+"""The architecture's own keys stand before the vocabulary."""
+_NUM_LAYERS = re.compile(rb"\.block_count\x04\0\0\0(.{4})", re.DOTALL)
+_MAX_LAYERS = 512  # more of them make llama.cpp abort the process
+
+
+def checked_size(path: Path) -> int:
+    """The size in bytes of a file that begins like a GGUF.
+
+    Raises:
+        ModelNotFoundError: no such file, or a directory.
+        ModelBrokenError: not a GGUF, or it ends inside its first bytes.
+        ModelUnsupportedError: it would make llama.cpp abort the process.
+        ModelError: it cannot be read.
+    """
+    try:
+        if path.is_dir():
+            raise ModelNotFoundError(f"{path} is a directory; name the GGUF file in it")
+        with path.open("rb") as file:
+            start = file.read(_START_BYTES)
+            size = file.seek(0, 2)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(f"{path} does not exist; check the path of the model") from error
+    except OSError as error:
+        raise file_error(path, error) from error
+    _check_start(path, start)
+    return size
+
+
+def _check_start(path: Path, start: bytes) -> None:
+    if start[:4] != b"GGUF":
+        raise ModelBrokenError(f"{path} is not a GGUF file; name a model in GGUF format")
+    if len(start) < _HEADER.size:
+        raise ModelBrokenError(f"{path} is cut short; download or export it again")
+    _, _, num_tensors, _ = _HEADER.unpack_from(start)
+    if num_tensors == 0:
+        raise ModelBrokenError(f"{path} holds a vocabulary but no weights; name a whole model")
+    for match in _NUM_LAYERS.finditer(start):
+        if (layers := int.from_bytes(match[1], "little")) > _MAX_LAYERS:
+            raise ModelUnsupportedError(
+                f"{path} names {layers} layers, llama.cpp takes {_MAX_LAYERS}; use another model"
+            )
+
 
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: then nobody who cuts it short later can end this process."""
@@ -186,3 +235,38 @@ def _text(read: Callable[[Any, int], int]) -> str:
         if wanted < size:
             return buffer.value.decode("utf-8", "replace")
         size = wanted + 1
+
+
+def check_compatible(spec: ModelSpec, model: LlamaModel) -> None:
+    """Refuses what could not be run over a cached prompt, or would make ggml abort the process later.
+
+    Raises:
+        ModelUnsupportedError: they do not fit each other, or there is no KV cache, or nothing to predict.
+    """
+    if not model.has_cache:
+        raise ModelUnsupportedError(
+            f"llama.cpp has no KV cache for {model.path}; set runtime.cache to recomputed, or use another model"
+        )
+    check_vocabulary(spec, model)
+
+
+def check_vocabulary(spec: ModelSpec, model: LlamaModel) -> None:
+    """Refuses token ids that the model does not have.
+
+    Raises:
+        ModelUnsupportedError: they do not fit each other, or there is nothing to predict.
+    """
+    named = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
+    named += (
+        [spec.sampling.mask_id, spec.sampling.expand_id or 0, spec.sampling.delete_id or 0]
+        if isinstance(spec.sampling, MaskSampling)
+        else []
+    )
+    if isinstance(sampling := spec.sampling, MaskSampling):
+        named += [sampling.mask_id, sampling.expand_id or 0, sampling.delete_id or 0]
+    named += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []
+    if spec.vocab_size != model.vocab_size or not all(0 <= token < model.vocab_size for token in named):
+        raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
+    has_lengths = spec.sampling is None or min(spec.canvas_lengths, default=0) > 0
+    if len(set(spec.banned_ids)) >= model.vocab_size or not has_lengths:
+        raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")

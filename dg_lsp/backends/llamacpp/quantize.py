@@ -12,7 +12,7 @@ from pathlib import Path
 import dg_lsp
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.errors import ModelUnsupportedError, UsageError
-from dg_lsp.weights.header import read_header
+from dg_lsp.gguf import read_header
 
 _BUFFER_BYTES = 1 << 30
 """Rows that are held at once; llama.cpp itself takes eight times that."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.plan import TokenIds
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError

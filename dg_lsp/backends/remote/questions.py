@@ -1,8 +1,7 @@
 """What a chat is asked in words. Its answer cannot be begun for it, so it is told how to begin."""
 
-from dg_lsp.canvas.instruct import fence_of
-from dg_lsp.canvas.templates import EXTRA_BEFORE, EXTRA_CHUNK, REWRITE
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.canvas.chat import EXTRA_BEFORE, EXTRA_CHUNK, REWRITE, fence_of
+from dg_lsp.context.window import Prompt
 
 _FILL = (
     "A gap in {path} is marked <GAP>. Write the {language} code that belongs there. Answer with one fenced code block"

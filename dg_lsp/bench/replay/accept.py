@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dg_lsp.context.place import is_word
-from dg_lsp.context.style import LINE_END
+from dg_lsp.context.document import LINE_END, is_word
 
 _PIECE = re.compile(r"[^\S\r\n]*(?:\w+|[^\w\s]+)")
 """What "accept next word" inserts: a word or a run of signs, with the blanks before it."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dg_lsp.bench.ways import unseen
-from dg_lsp.context.style import LINE_END
+from dg_lsp.context.document import LINE_END
+from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.filling import Progress
 from dg_lsp.engine.remote import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
@@ -86,12 +86,12 @@ class LiveAsker:
         return attempt if self._is_seen else replace(unseen(attempt), model_ms=spent)
 
     def _run(
-        self, steps: Generator[Progress, None, FillResult], start: float, patience_ms: float
+        self, steps: Generator[Progress, None, FillResult], start: float, early_stop_ms: float
     ) -> tuple[int, FillResult | None, float]:
         """Steps taken, the result unless it became stale before, and the milliseconds spent."""
         num = 0
         try:
-            while 1e3 * (self._clock() - start) < patience_ms:
+            while 1e3 * (self._clock() - start) < early_stop_ms:
                 next(steps)
                 num += 1
         except StopIteration as end:

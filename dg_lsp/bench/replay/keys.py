@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dg_lsp.context.place import is_word
+from dg_lsp.context.document import is_word
 
 _KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
 

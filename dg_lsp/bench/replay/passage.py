@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dg_lsp.context.style import LINE_END
+from dg_lsp.context.document import LINE_END
 from dg_lsp.errors import PositionError, UsageError
 
 _BLANKS = re.compile(r"[ \t]*")

@@ -11,7 +11,7 @@ from dg_lsp.bench.replay.events import Asked, Event
 from dg_lsp.bench.replay.keys import Typist, keys_of
 from dg_lsp.bench.replay.passage import Passage
 from dg_lsp.bench.replay.session import Session
-from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.request import DecoderName
 
 
 class Buffer(StrEnum):
@@ -35,7 +35,7 @@ class Replay:
     seed: int = 0
     limit: int | None = None
     """Requests for each file."""
-    plan: PlanName | None = None
+    plan: DecoderName | None = None
     """How requests are decoded; None takes the setting."""
 
     @property

@@ -18,10 +18,8 @@ from dg_lsp.bench.replay.editor import Editor, TypeThrough
 from dg_lsp.bench.replay.events import Accepted, Asked, Event, Typed
 from dg_lsp.bench.replay.keys import Typist, keys_of
 from dg_lsp.bench.replay.passage import Passage
-from dg_lsp.context.snapshot import Snapshot
-from dg_lsp.context.style import LINE_END
-from dg_lsp.engine.plans.name import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.context.document import LINE_END, Snapshot
+from dg_lsp.engine.request import DecoderName, FillRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Session:
         asker: Asker,
         *,
         seed: int = 0,
-        plan: PlanName | None = None,
+        plan: DecoderName | None = None,
     ) -> None:
         self._passage = passage
         self._editor = editor

@@ -10,7 +10,7 @@ from dg_lsp.bench.report.histograms import Row, latencies, steps
 from dg_lsp.bench.report.markup import Html, element, join
 from dg_lsp.bench.report.page import document
 from dg_lsp.bench.report.wording import count, milliseconds, percent
-from dg_lsp.metrics.audit import AuditRecord
+from dg_lsp.engine.audit import AuditRecord
 from dg_lsp.metrics.summary import percentile
 
 _OUTCOMES = ("shown", "nothing", "unfinished", "cancelled", "failed")

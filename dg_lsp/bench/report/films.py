@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dg_lsp.bench.report.record import Film
 from dg_lsp.bench.sites import Site
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.engine.result import Frame
 from dg_lsp.metrics.attempt import Attempt, has_same_first_line, is_same
 
@@ -84,8 +82,8 @@ _SORTS: Sequence[Callable[[Attempt], bool]] = (
 
 
 def _on_canvas(engine: Engine, request: FillRequest) -> FillRequest:
-    is_free = (request.plan or engine.settings.plan) == PlanName.AUTO
-    return dataclasses.replace(request, plan=PlanName.CANVAS) if is_free and engine.spec.sampling else request
+    is_free = (request.plan or engine.settings.plan) == DecoderName.AUTO
+    return dataclasses.replace(request, plan=DecoderName.CANVAS) if is_free and engine.spec.sampling else request
 
 
 def _last_lines(text: str) -> str:

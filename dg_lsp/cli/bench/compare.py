@@ -6,14 +6,15 @@ from typing import Annotated
 import typer
 
 from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
-from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.request import DecoderName
 
 
 def compare(
     data: Annotated[Path, typer.Argument(metavar="DATA.jsonl[.gz]", help="Sites in the HumanEval-Infilling format.")],
     model: Model = None,
     plans: Annotated[
-        list[PlanName] | None, typer.Option("--plan", metavar="PLAN", help="Another plan to compare; may be repeated.")
+        list[DecoderName] | None,
+        typer.Option("--plan", metavar="PLAN", help="Another plan to compare; may be repeated."),
     ] = None,
     pretrained: Annotated[
         str | None,
@@ -50,12 +51,12 @@ def compare(
     threads: Threads = None,
 ) -> int:
     """Answer the same sites by several ways, in turn: diffusion, the same weights token by token, and others."""
-    from dg_lsp.bench.report import check_report_path
+    from dg_lsp.bench.report.page import check_report_path
     from dg_lsp.bench.ways import Terms
     from dg_lsp.cli.bench.comparing import Comparison
     from dg_lsp.cli.bench.contenders import Contenders
     from dg_lsp.cli.bench.infilling import known_length
-    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides
 
     if html is not None:
         check_report_path(html)
@@ -69,7 +70,7 @@ def compare(
         llama_diffusion_cli=llama_diffusion_cli,
         diffusion_steps=diffusion_steps,
         remote=settings.remote if settings.backend == "remote" else None,
-        terms=Terms(is_warm=warm, patience_ms=patience, is_oracle=known_length(length, None) == "oracle"),
+        terms=Terms(is_warm=warm, early_stop_ms=patience, is_oracle=known_length(length, None) == "oracle"),
     )
     comparison = Comparison.run(
         data,

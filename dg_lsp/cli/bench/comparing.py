@@ -14,7 +14,9 @@ from dg_lsp.bench.compare import ALL, BASELINE, Contrast, by_ways, compare, cont
 from dg_lsp.bench.compare_table import CONTRAST_COLUMNS, contrast_cells, contrast_tables, way_tables
 from dg_lsp.bench.execution import Runner
 from dg_lsp.bench.machine import Machine
-from dg_lsp.bench.report import Film, Report, Table, choose_sites, record_films, write_report
+from dg_lsp.bench.report.films import choose_sites, record_films
+from dg_lsp.bench.report.page import write_report
+from dg_lsp.bench.report.record import Film, Report, Table
 from dg_lsp.bench.runs import Header, RunFile, file_sha256
 from dg_lsp.bench.sites import Site, read_sites, sample
 from dg_lsp.cli import INTERRUPTED

@@ -16,15 +16,15 @@ from dg_lsp.bench.ways_server import ServerWay
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli import loading
 from dg_lsp.cli.bench.opening import REMOTE, remote_notes, remote_options
-from dg_lsp.engine.costs import measure_costs
+from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.models.registry import locate
 from dg_lsp.settings import RemoteSettings, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
-    from dg_lsp.backends.llamacpp.opening import OpenedDenoiser
+    from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
 
 DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 
@@ -33,7 +33,7 @@ DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 class Contenders:
     """What was asked for beside the model's own two ways."""
 
-    plans: tuple[PlanName, ...] = ()
+    plans: tuple[DecoderName, ...] = ()
     pretrained: str | None = None
     llama_server: Path | None = None
     llama_diffusion_cli: Path | None = None
@@ -91,7 +91,7 @@ class Ring:
             self._add_engine(name, plan, ready.pop() if ready else self._open(self._settings)[1], contenders)
         if contenders.pretrained is not None:
             _, other = self._open(attrs.evolve(self._settings, model=contenders.pretrained))
-            self._add_engine(PRETRAINED, PlanName.CAUSAL, other, contenders)
+            self._add_engine(PRETRAINED, DecoderName.CAUSAL, other, contenders)
         if contenders.llama_server is not None:
             server = ServerWay.start(
                 contenders.llama_server,
@@ -116,7 +116,7 @@ class Ring:
             self._add(command)
         if contenders.remote is not None:
             engine = loading.open_engine(attrs.evolve(self._settings, backend=REMOTE, remote=contenders.remote))
-            self._add(EngineWay(REMOTE, engine, PlanName.AUTO, contenders.terms, remote_notes(contenders.remote)))
+            self._add(EngineWay(REMOTE, engine, DecoderName.AUTO, contenders.terms, remote_notes(contenders.remote)))
 
     def close(self) -> None:
         """Ends everybody; harmless when repeated."""
@@ -129,10 +129,10 @@ class Ring:
         return model, loading.open_denoiser(model, settings)
 
     def _add_engine(
-        self, name: str, plan: PlanName, denoiser: "OpenedDenoiser | HfDenoiser", contenders: Contenders
+        self, name: str, plan: DecoderName, denoiser: "OpenedDenoiser | HfDenoiser", contenders: Contenders
     ) -> None:
         # only who may choose has to know what passes cost
-        costs = measure_costs(denoiser) if plan is PlanName.AUTO else None
+        costs = measure_costs(denoiser) if plan is DecoderName.AUTO else None
         engine = Engine(denoiser, denoiser.tokenizer, self._settings.fill, costs)
         self._add(EngineWay(name, engine, plan, contenders.terms))
 
@@ -156,9 +156,9 @@ def ring(contenders: Contenders, settings: Settings) -> Iterator[Ring]:
         opened.close()
 
 
-def _own(spec: ModelSpec, plans: tuple[PlanName, ...]) -> Iterator[tuple[str, PlanName]]:
+def _own(spec: ModelSpec, plans: tuple[DecoderName, ...]) -> Iterator[tuple[str, DecoderName]]:
     """Names and plans of the ways that the model itself goes."""
-    own = {DIFFUSION: PlanName.CANVAS} if spec.sampling else {}
-    own |= {BASELINE: PlanName.CAUSAL} if spec.has_causal_head else {}
+    own = {DIFFUSION: DecoderName.CANVAS} if spec.sampling else {}
+    own |= {BASELINE: DecoderName.CAUSAL} if spec.has_causal_head else {}
     yield from own.items()
     yield from ((plan.value, plan) for plan in dict.fromkeys(plans) if plan not in own.values())

@@ -41,10 +41,10 @@ def infill(
 ) -> int:
     """Fill given sites as an editor would be answered: how many fills are right, and after what time."""
     from dg_lsp.bench.infill import Asking
-    from dg_lsp.bench.report import check_report_path
+    from dg_lsp.bench.report.page import check_report_path
     from dg_lsp.bench.sites import read_sites, sample
     from dg_lsp.cli.bench.infilling import Infilling, known_length
-    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides
 
     asking = Asking(
         length=known_length(length, max_lines),

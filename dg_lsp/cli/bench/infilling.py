@@ -13,9 +13,11 @@ import typer
 from dg_lsp.bench.execution import check_tests, warning, with_verdict
 from dg_lsp.bench.infill import Asking, Length, fill_site, summary_object
 from dg_lsp.bench.machine import Machine
-from dg_lsp.bench.report import Film, Report, choose_sites, record_films, write_report
+from dg_lsp.bench.report.films import choose_sites, record_films
+from dg_lsp.bench.report.page import write_report
+from dg_lsp.bench.report.record import Film, Report
 from dg_lsp.bench.runs import Header, RunFile, file_sha256
-from dg_lsp.bench.sandbox import Sandbox
+from dg_lsp.bench.sandbox.sandbox import Sandbox
 from dg_lsp.bench.sites import Site
 from dg_lsp.bench.summaries import by_kind, summary_table
 from dg_lsp.cli import INTERRUPTED

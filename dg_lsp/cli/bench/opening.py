@@ -9,9 +9,9 @@ import attrs
 
 from dg_lsp.bench.runs import file_sha256
 from dg_lsp.cli import loading
-from dg_lsp.engine.costs import measure_costs
+from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans.name import PlanName
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import RemoteSettings, Settings
 
@@ -56,7 +56,7 @@ def open_model(settings: Settings) -> OpenedModel:
     return OpenedModel(engine, model.path, denoiser.threads)
 
 
-def check_plan(plan: PlanName | None, settings: Settings) -> None:
+def check_plan(plan: DecoderName | None, settings: Settings) -> None:
     """Nobody tells a server how to decode.
 
     Raises:

@@ -57,9 +57,9 @@ def replay(
 ) -> int:
     """Type files again in virtual time: what would have been shown, accepted and spared, and what it cost."""
     from dg_lsp.bench.replay.run import Replay
-    from dg_lsp.bench.report import check_report_path
+    from dg_lsp.bench.report.page import check_report_path
     from dg_lsp.cli.bench.replaying import Playback
-    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides
 
     if html is not None:
         check_report_path(html)

@@ -16,7 +16,8 @@ from dg_lsp.bench.replay.asking import WAY, LiveAsker, RecordedAsker
 from dg_lsp.bench.replay.events import Asked, Event, Typed
 from dg_lsp.bench.replay.run import Buffer, Replay
 from dg_lsp.bench.replay.table import account_rows, account_table, setting_lines
-from dg_lsp.bench.report import Report, Table, write_report
+from dg_lsp.bench.report.page import write_report
+from dg_lsp.bench.report.record import Report, Table
 from dg_lsp.bench.runs import Header, RunFile, file_sha256
 from dg_lsp.cli import INTERRUPTED
 from dg_lsp.cli.bench import opening

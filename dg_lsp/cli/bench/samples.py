@@ -19,7 +19,7 @@ def samples(
 
     from dg_lsp.bench.samples import ExpectedFill, fill_places, markdown_table, read_places
     from dg_lsp.cli import loading
-    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.request import FillRequest
     from dg_lsp.engine.result import FillResult

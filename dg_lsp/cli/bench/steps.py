@@ -17,7 +17,7 @@ def steps(
     """Time prefill and denoising steps, the engine's overhead, and what the cached prompt saves."""
     import json
 
-    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.cli.steps import measure
     from dg_lsp.errors import UsageError
 

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
 def list_models() -> int:
     """List the models known by name: size, where it lies or how to get it, what it is, memory and licence."""
-    from dg_lsp.models.packaged import PACKAGED
-    from dg_lsp.models.presets import PRESETS
+    from dg_lsp.models.presets import PACKAGED, PRESETS
     from dg_lsp.models.registry import BUNDLED
 
     for model in BUNDLED:
@@ -34,7 +33,7 @@ def _row(preset: "Preset") -> str:
 
 def whereabouts(preset: "Preset") -> str:
     """Where the preset's model lies, or what to do to have it there."""
-    from dg_lsp.models.fetched import fetched_path
+    from dg_lsp.models.download import fetched_path
     from dg_lsp.models.registry import ready_path
 
     if (ready := ready_path(preset)) is not None:

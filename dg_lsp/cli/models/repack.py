@@ -10,8 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
+    from dg_lsp.gguf import Look
     from dg_lsp.models.repack.parts import Parts
-    from dg_lsp.weights.writing import Look
 
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -56,9 +56,9 @@ def _take(source: Path, wanted: "FileType | None") -> "tuple[Parts, FileType | N
         DgLspError: it is no DiffusionGemma, or cannot be read.
     """
     from dg_lsp.errors import UsageError
+    from dg_lsp.gguf import read_header
     from dg_lsp.models.repack.from_checkpoint import FILE_TYPES, take_checkpoint
     from dg_lsp.models.repack.from_gguf import is_repacked, take_gguf, take_repacked
-    from dg_lsp.weights.header import read_header
 
     if source.is_dir():
         direct = next((number for number in FILE_TYPES if wanted and number.name == wanted.name), None)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dg_lsp.models.families import Family
-    from dg_lsp.models.presets import Preset
+    from dg_lsp.models.presets import Family, Preset
 
 
 def show_model(
@@ -15,7 +14,7 @@ def show_model(
 ) -> int:
     """Show a model's file, its spec and its metadata; of one that is not here what is known of it."""
     from dg_lsp.cli import loading
-    from dg_lsp.cli.configuration import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.models.registry import preset_named, ready_path
 
     settings = loading.with_model_chosen(configure(overrides(model=model, gpu_layers=None, threads=None)))

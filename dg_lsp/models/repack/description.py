@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dg_lsp.weights import values as v
-from dg_lsp.weights.values import Value
+from dg_lsp import gguf as v
+from dg_lsp.gguf import Value
 
 TRAINED_CANVAS = 256
 SHORTER_CANVASES = (16, 32, 64, 128)

@@ -9,17 +9,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dg_lsp import gguf as v
 from dg_lsp.errors import InputFileError, ModelUnsupportedError
+from dg_lsp.gguf import BF16, BLOCK_BYTES, F16, F32, Tensor, TensorType, Value, vector
 from dg_lsp.models.repack.description import Sampler, describe_diffusion
 from dg_lsp.models.repack.geometry import MODEL_TYPE, Geometry
-from dg_lsp.models.repack.names import ARCHITECTURE, DECODER, ENCODER, LAYER_SCALAR, SELF_CONDITIONING, repacked_name
+from dg_lsp.models.repack.names import (
+    ARCHITECTURE,
+    DECODER,
+    ENCODER,
+    LAYER_SCALAR,
+    SELF_CONDITIONING,
+    repacked_name,
+)
 from dg_lsp.models.repack.parts import Parts, check_whole
 from dg_lsp.models.repack.safetensors import SavedTensor, read_checkpoint, read_json, widened
 from dg_lsp.models.repack.vocabulary import vocabulary
-from dg_lsp.weights import values as v
-from dg_lsp.weights.kinds import BF16, F16, F32, Kind
-from dg_lsp.weights.values import Value
-from dg_lsp.weights.writing import BLOCK_BYTES, Tensor, vector
 
 FILE_TYPES = {F32: 0, F16: 1, BF16: 32}
 """Number formats that a checkpoint is written in, and llama.cpp's number of such a file."""
@@ -27,7 +32,7 @@ _ALWAYS_F32 = ("ffn_gate_inp.weight",)
 """The router: small, and a rounding that sends a token to another expert is not."""
 
 
-def take_checkpoint(folder: Path, kind: Kind | None = None) -> Parts:
+def take_checkpoint(folder: Path, kind: TensorType | None = None) -> Parts:
     """The parts of a checkpoint directory, matrices in `kind`; without one as they are stored.
 
     Raises:
@@ -69,7 +74,7 @@ def take_checkpoint(folder: Path, kind: Kind | None = None) -> Parts:
     return Parts(values, tuple(body.values()), tuple(side[name] for name in SELF_CONDITIONING))
 
 
-def _stored_kind(folder: Path, saved: Mapping[str, SavedTensor]) -> Kind:
+def _stored_kind(folder: Path, saved: Mapping[str, SavedTensor]) -> TensorType:
     embedding = saved.get(f"{DECODER}embed_tokens.weight")
     if embedding is None:
         raise ModelUnsupportedError(
@@ -122,7 +127,7 @@ def _is_same(one: SavedTensor, other: SavedTensor) -> bool:
     return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
 
-def _tensor(saved: SavedTensor, kind: Kind) -> Tensor | None:
+def _tensor(saved: SavedTensor, kind: TensorType) -> Tensor | None:
     name = repacked_name(saved.name)
     if name is None:
         return None
@@ -131,14 +136,14 @@ def _tensor(saved: SavedTensor, kind: Kind) -> Tensor | None:
     return Tensor(name, saved.shape, kind, partial(_blocks, saved, kind))
 
 
-def _blocks(saved: SavedTensor, kind: Kind) -> Iterable[memoryview]:
+def _blocks(saved: SavedTensor, kind: TensorType) -> Iterable[memoryview]:
     """The tensor's bytes in another number format, a few megabytes at a time."""
     for block in saved.blocks(BLOCK_BYTES // F32.block_bytes):
         held = block if kind is saved.kind else _narrowed(widened(block, saved.kind), kind, saved.name)
         yield held.view(np.uint8).data
 
 
-def _narrowed(numbers: npt.NDArray[np.float32], kind: Kind, name: str) -> npt.NDArray[Any]:
+def _narrowed(numbers: npt.NDArray[np.float32], kind: TensorType, name: str) -> npt.NDArray[Any]:
     """To the nearest number of another format, ties to even."""
     if kind is F32:
         return numbers

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from dg_lsp import gguf as v
 from dg_lsp.errors import ModelBrokenError, ModelUnsupportedError
+from dg_lsp.gguf import GGUFHeader, StoredTensor, Tensor, Value, copied, read_header
 from dg_lsp.models.repack import names
 from dg_lsp.models.repack.description import TRAINED_CANVAS, Sampler, describe_diffusion
 from dg_lsp.models.repack.parts import Parts, check_whole
 from dg_lsp.models.repack.shards import read_shards
-from dg_lsp.weights import values as v
-from dg_lsp.weights.header import Header, StoredTensor, read_header
-from dg_lsp.weights.values import Value
-from dg_lsp.weights.writing import Tensor, copied
 
 _OLD, _NEW = f"{names.DIFFUSION_ARCHITECTURE}.", f"{names.ARCHITECTURE}."
 _CANVAS_KEYS = ("diffusion.canvas_length", f"{_OLD}diffusion.canvas_length", f"{_OLD}canvas_length")
@@ -48,12 +46,12 @@ def take_gguf(path: Path) -> Parts:
     return Parts(_values(shards[0]), tuple(body.values()), tuple(side[name] for name in names.SELF_CONDITIONING))
 
 
-def is_repacked(header: Header) -> bool:
+def is_repacked(header: GGUFHeader) -> bool:
     """The file has its side file already."""
     return header.architecture == names.ARCHITECTURE and _SIDE in header.values
 
 
-def take_repacked(header: Header) -> Parts:
+def take_repacked(header: GGUFHeader) -> Parts:
     """The parts of a file that is repacked already, to be quantized.
 
     Raises:
@@ -74,7 +72,7 @@ def take_repacked(header: Header) -> Parts:
     )
 
 
-def _check_architecture(header: Header) -> None:
+def _check_architecture(header: GGUFHeader) -> None:
     architecture = header.architecture
     if architecture == names.DIFFUSION_ARCHITECTURE:
         return
@@ -90,11 +88,11 @@ def _check_architecture(header: Header) -> None:
     raise ModelUnsupportedError(f"{header.path} {problem}")
 
 
-def _stored(shards: Sequence[Header]) -> Iterator[tuple[Header, StoredTensor]]:
+def _stored(shards: Sequence[GGUFHeader]) -> Iterator[tuple[GGUFHeader, StoredTensor]]:
     return ((shard, tensor) for shard in shards for tensor in shard.tensors.values())
 
 
-def _sorted(shards: Sequence[Header]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _sorted(shards: Sequence[GGUFHeader]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The main file's tensors and the side file's."""
     body: dict[str, Tensor] = {}
     side: dict[str, Tensor] = {}
@@ -107,7 +105,7 @@ def _sorted(shards: Sequence[Header]) -> tuple[dict[str, Tensor], dict[str, Tens
     return body, side
 
 
-def _check_scales(shards: Sequence[Header]) -> None:
+def _check_scales(shards: Sequence[GGUFHeader]) -> None:
     scales = {
         tensor.name: shard.rows(tensor.name)
         for shard, tensor in _stored(shards)
@@ -124,7 +122,7 @@ def _check_scales(shards: Sequence[Header]) -> None:
             )
 
 
-def _values(header: Header) -> dict[str, Value]:
+def _values(header: GGUFHeader) -> dict[str, Value]:
     kept = {
         key.replace(_OLD, _NEW, 1) if key.startswith(_OLD) else key: value
         for key, value in header.values.items()
@@ -147,7 +145,7 @@ def _values(header: Header) -> dict[str, Value]:
 class _Fields:
     """Metadata that must be there."""
 
-    header: Header
+    header: GGUFHeader
 
     def _refusal(self, key: str) -> ModelBrokenError:
         return ModelBrokenError(f"{self.header.path}: {key} is missing or odd: download or export it again")

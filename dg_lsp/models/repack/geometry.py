@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dg_lsp import gguf as v
+from dg_lsp.gguf import Value
 from dg_lsp.models.repack.names import ARCHITECTURE
-from dg_lsp.weights import values as v
-from dg_lsp.weights.values import Value
 
 MODEL_TYPE = "diffusion_gemma"
 _SLIDING, _FULL = "sliding_attention", "full_attention"

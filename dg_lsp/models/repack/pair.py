@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dg_lsp import gguf as v
 from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.gguf import Look, write_gguf
 from dg_lsp.models.repack.names import SIDE_ARCHITECTURE, SIDE_SUFFIX
 from dg_lsp.models.repack.parts import Parts
-from dg_lsp.weights import values as v
-from dg_lsp.weights.writing import Look, write_gguf
 
 _SLACK = 64 << 20
 """Bytes beside the weights: metadata and padding."""

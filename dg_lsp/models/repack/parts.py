@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dg_lsp.errors import ModelBrokenError
+from dg_lsp.gguf import Tensor, Value
 from dg_lsp.models.repack.names import DECODER_SCALE, LAYER_TENSORS, SELF_CONDITIONING
-from dg_lsp.weights.values import Value
-from dg_lsp.weights.writing import Tensor
 
 EMBEDDING = "token_embd.weight"
 

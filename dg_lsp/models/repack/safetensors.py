@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
-from dg_lsp.weights.header import reading
-from dg_lsp.weights.kinds import BF16, F16, F32, Kind
+from dg_lsp.gguf import BF16, F16, F32, TensorType, reading
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-KINDS: dict[str, Kind] = {"F32": F32, "F16": F16, "BF16": BF16}
+KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
 _MAX_HEADER = 100_000_000
 """Bytes; the format's own bound."""
 
@@ -31,7 +30,7 @@ class SavedTensor:
     path: Path
     name: str
     shape: tuple[int, ...]
-    kind: Kind
+    kind: TensorType
     start: int
     """Bytes from the file's beginning."""
 
@@ -52,7 +51,7 @@ class SavedTensor:
                 yield np.fromfile(file, letter, min(length, self.size - start))
 
 
-def widened(raw: npt.NDArray[Any], kind: Kind) -> npt.NDArray[np.float32]:
+def widened(raw: npt.NDArray[Any], kind: TensorType) -> npt.NDArray[np.float32]:
     """Numbers as `SavedTensor.blocks` gives them, in float32."""
     if kind is BF16:
         return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)

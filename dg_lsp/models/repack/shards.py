@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError
-from dg_lsp.weights.header import Header, read_header
+from dg_lsp.gguf import GGUFHeader, read_header
 
 _NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
-def read_shards(path: Path) -> tuple[Header, ...]:
+def read_shards(path: Path) -> tuple[GGUFHeader, ...]:
     """All files of a model, the one with the metadata first; any of them may be named.
 
     Raises:

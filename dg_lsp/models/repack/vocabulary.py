@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dg_lsp.weights import values as v
-from dg_lsp.weights.values import Value
+from dg_lsp import gguf as v
+from dg_lsp.gguf import Value
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
 """llama.cpp's kinds of tokens."""

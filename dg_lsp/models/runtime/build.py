@@ -10,7 +10,7 @@ from pathlib import Path
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models.runtime.overlay import compile_overlay, is_possible
 from dg_lsp.models.runtime.patch import Patch
-from dg_lsp.models.runtime.source import BALLAST, Source
+from dg_lsp.models.runtime.source import BALLAST, RuntimeSource
 from dg_lsp.models.runtime.tools import Look, compiler
 from dg_lsp.models.runtime.whole import check_tools, compile_whole, natural_backend
 from dg_lsp.runtime import COMMAND, PACKAGE, VARIABLE, Installed, Runtime, installed, runtime_folder
@@ -90,7 +90,7 @@ def _compile(wish: Wish, here: Installed, work: Path, made: Path, log: Path, loo
     patch = Patch.read()
     backend = wish.whole_backend
     given = wish.source.expanduser().absolute() if wish.source else None
-    source = Source(here.version, given).unpack(work, look, whole=bool(backend))
+    source = RuntimeSource(here.version, given).unpack(work, look, whole=bool(backend))
     if not (source / patch.target).is_file():
         raise ModelRuntimeError(f"llama.cpp of {PACKAGE} {here.version} has no {patch.target}: update dg-lsp")
     log.unlink(missing_ok=True)

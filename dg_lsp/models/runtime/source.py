@@ -27,7 +27,7 @@ _RAW_PROGRESS = (24, 1)  # the first pip that can say its progress to a program
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RuntimeSource:
     """Where the source is to come from, and of which version it must be."""
 
     version: str

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dg_lsp.canvas.plan import CanvasPlan
+from dg_lsp.canvas.layout import Canvas
 from dg_lsp.diffusion.loop import race
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 
@@ -160,7 +160,7 @@ def test_whoever_stops_asking_has_cancelled(open_hf, rng):
     denoiser, prompt = open_hf(), ids(rng, 30)
     before = say(denoiser, prompt, prompt[:16])
     denoiser.prefill(0, prompt)
-    plan = CanvasPlan(prompt, ids(rng, 16), np.zeros(16, np.bool_))
+    plan = Canvas(prompt, ids(rng, 16), np.zeros(16, np.bool_))
     steps = race(denoiser, 0, [plan, plan], open_hf.spec.sampling, rng)
     assert [step.number for step in next(steps)] == [1, 1]
     steps.close()

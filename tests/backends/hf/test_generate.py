@@ -12,7 +12,7 @@ import torch
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
 from dg_lsp.backends.hf.reduce import Sampled, reduce, soft_cap
-from dg_lsp.canvas.plan import CanvasPlan
+from dg_lsp.canvas.layout import Canvas
 from dg_lsp.diffusion.loop import denoise
 
 # generate imports torch's compiler
@@ -71,7 +71,7 @@ def test_generate_is_reproduced_token_for_token(double, open_hf, length, size, s
     denoiser.prefill(0, prompt)
     torch.manual_seed(length)
     canvas = torch.randint(0, 512, (1, size))[0].numpy().astype(np.int32)
-    plan = CanvasPlan(prompt, canvas, np.zeros(size, np.bool_))
+    plan = Canvas(prompt, canvas, np.zeros(size, np.bool_))
     *_, last = denoise(denoiser, 0, plan, sampling, TorchDraws())
     assert last.number == len(num_steps)
     assert np.array_equal(last.draft_ids, expected.numpy())

@@ -24,9 +24,8 @@ from dg_lsp.errors import (
     ModelUnsupportedError,
     SettingsError,
 )
-from dg_lsp.models.checkpoint import read_folder
-from dg_lsp.reading import parse_settings
-from dg_lsp.settings import RuntimeSettings, Settings
+from dg_lsp.models.metadata import read_folder
+from dg_lsp.settings import RuntimeSettings, Settings, parse_settings
 
 CPU = RuntimeSettings(threads=1, device="cpu")
 
@@ -76,7 +75,7 @@ def test_an_opened_checkpoint_says_what_transformers_says(tiny_checkpoint):
 
 
 def test_an_engine_fills_with_a_checkpoint(tiny_checkpoint):
-    from dg_lsp.context.snapshot import Snapshot
+    from dg_lsp.context.document import Snapshot
     from dg_lsp.engine.request import FillRequest
 
     settings = Settings(model=str(tiny_checkpoint), runtime=CPU)

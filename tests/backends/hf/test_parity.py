@@ -9,7 +9,7 @@ import torch
 
 from dg_lsp.backends.hf.reduce import reduce, soft_cap
 from dg_lsp.backends.hf.step import StepInput
-from dg_lsp.diffusion.uniform_sampler import accept
+from dg_lsp.diffusion.samplers import accept
 
 WINDOW = 24
 PROMPTS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 200)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.backends.hf.tokenizer import HfTokenizer
 from dg_lsp.errors import ModelBrokenError, RequestError
-from dg_lsp.models.checkpoint import read_folder
+from dg_lsp.models.metadata import read_folder
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ import pytest
 from dg_lsp.backends.remote.dialects import SENTINELS, Chat, Completions, Infill, Piece, costs_of, dialect_of
 from dg_lsp.backends.remote.fenced import after_line, code_in
 from dg_lsp.context.asking import Asking, Said, Task
-from dg_lsp.context.extra import Chunk, Extra, Source
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Prompt
 
 PROMPT = Prompt("a = {x}\nb = ", "\nc = {suffix}\n", path="p.py", language="python")
 ASKING = Asking(Task.FILL, PROMPT, 64)
 
 
 def test_infill_splits_the_cursors_line_off():
-    extra = Extra((Chunk(Source.OPEN_FILES, "other.py", "x = 1\n"),))
+    extra = Snippets((Snippet(SnippetSource.OPEN_FILES, "other.py", "x = 1\n"),))
     asking = Asking(Task.FILL, Prompt("a\n  b = ", "\nc\n", extra=extra), 32, num_answers=3, seed=5)
     body = Infill().body(asking, 0.5, 249.7)
     assert (body["input_prefix"], body["prompt"], body["input_suffix"]) == ("a\n", "  b = ", "\nc\n")
@@ -63,8 +63,11 @@ def test_a_chat_is_shown_the_gap_and_its_code_is_taken_out():
 
 
 def test_a_chat_is_shown_code_from_elsewhere_first():
-    chunks = (Chunk(Source.OPEN_FILES, "other.py", "x = {1}\n```\n"), Chunk(Source.EDITS, "third.py", "y = 2"))
-    [message] = Chat().body(replace(ASKING, prompt=replace(PROMPT, extra=Extra(chunks))), 0.0, 1.0)["messages"]
+    chunks = (
+        Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
+        Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
+    )
+    [message] = Chat().body(replace(ASKING, prompt=replace(PROMPT, extra=Snippets(chunks))), 0.0, 1.0)["messages"]
     content = message["content"]
     assert "other.py\n````python\nx = {1}\n```\n````" in content
     assert content.index("other.py") < content.index("third.py") < content.index("<GAP>")

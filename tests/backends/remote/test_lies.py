@@ -8,7 +8,7 @@ import pytest
 from lying_server import HEAD, chunked, endless, events, reply, silent
 
 from dg_lsp.context.asking import Asking, Task
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError
 
 ASKING = Asking(Task.FILL, Prompt("def area(w, h):\n    return ", "\n"), 64)

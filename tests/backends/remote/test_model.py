@@ -8,7 +8,7 @@ import pytest
 from lying_server import HEAD, endless, events, reply, silent
 
 from dg_lsp.context.asking import Asking, Task
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError, SettingsError
 
 PROMPT = Prompt("def area(w, h):\n    return ", "\n", path="shapes.py", language="python")
@@ -275,7 +275,7 @@ def test_requests_of_a_document_can_be_kept_together_and_do_not_name_it(lie, mod
 
 
 def test_no_address_is_told():
-    from dg_lsp.backends.remote import open_remote
+    from dg_lsp.backends.remote.model import open_remote
     from dg_lsp.settings import RemoteSettings
 
     with pytest.raises(SettingsError, match=r"remote\.url is empty"):

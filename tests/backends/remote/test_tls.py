@@ -6,7 +6,7 @@ import pytest
 from lying_server import CERTIFICATES, events, silent
 
 from dg_lsp.context.asking import Asking, Task
-from dg_lsp.context.prompt import Prompt
+from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError, SettingsError
 
 ASKING = Asking(Task.FILL, Prompt("x = ", "\n"), 64)

@@ -7,7 +7,7 @@ from dg_lsp.bench.compare import ALL, BASELINE, WARM_UP, by_ways, compare, contr
 from dg_lsp.bench.compare_table import CONTRAST_COLUMNS, contrast_cells, contrast_tables, way_tables
 from dg_lsp.bench.machine import Machine
 from dg_lsp.bench.runs import Header, Run, RunFile
-from dg_lsp.bench.sandbox import Ending, Outcome
+from dg_lsp.bench.sandbox.sandbox import Ending, Outcome
 from dg_lsp.bench.sites import Site
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 

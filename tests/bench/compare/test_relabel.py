@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.recompute import RecomputingDenoiser
 from dg_lsp.bench.twin import Sentinels, relabel
-from dg_lsp.canvas.plan import token_ids
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.cli import loading
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import RuntimeSettings, Settings
@@ -33,7 +33,7 @@ def test_a_relabelled_model_computes_what_the_model_computes(bundled, tmp_path):
     relabelled = LlamaModel.load(tmp_path / "rnd1.gguf", RUNTIME)
     assert relabelled.metadata["general.architecture"] == "rnd1"
     spec = dataclasses.replace(model.spec, max_prompt_tokens=64)
-    other = RecomputingDenoiser(relabelled, spec, RUNTIME)
+    other = ExactDenoiser(relabelled, spec, RUNTIME)
     rng = np.random.default_rng(0)
     prompt = denoiser.tokenizer.encode("def area(w, h):\n    return ")
     np.testing.assert_array_equal(other.tokenizer.encode("def area(w, h):\n    return "), prompt)

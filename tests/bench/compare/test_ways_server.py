@@ -68,7 +68,7 @@ def test_it_keeps_to_the_cpu_when_we_do(server):
 
 
 def test_it_is_asked_greedily_for_what_we_would_show(server):
-    way, peer = server(terms=Terms(patience_ms=150.0))
+    way, peer = server(terms=Terms(early_stop_ms=150.0))
     way.answer(SITE)
     way.answer(BLOCK)
     line, block = peer.questions

@@ -7,7 +7,7 @@ from dg_lsp.bench.replay.asking import Question
 from dg_lsp.bench.replay.editor import TypeThrough
 from dg_lsp.bench.replay.events import Accepted, Asked, Typed
 from dg_lsp.bench.replay.session import Session
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 
 TICK = 1000 / 64

@@ -3,7 +3,7 @@
 import pytest
 from chromium import start_browser
 
-from dg_lsp.bench.report import Film, Report, Table
+from dg_lsp.bench.report.record import Film, Report, Table
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.metrics.attempt import Attempt, Shown
 

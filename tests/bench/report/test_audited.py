@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from dg_lsp.bench.report.audited import audit_page
-from dg_lsp.metrics.audit import AuditRecord, read_records
+from dg_lsp.engine.audit import AuditRecord, read_records
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

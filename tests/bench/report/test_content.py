@@ -10,7 +10,7 @@ from dg_lsp.bench.report.measures import GROUPS, definitions
 from dg_lsp.bench.report.misses import LATE, NOTHING, NUM_EXAMPLES, WRONG, excerpt, misses, outcome
 from dg_lsp.metrics.attempt import Shown
 from dg_lsp.metrics.summary import summarize
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 
 
 def plain(html):

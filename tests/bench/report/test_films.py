@@ -3,13 +3,11 @@ import re
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.bench.report import choose_sites, record_films
 from dg_lsp.bench.report.film import films, legend
-from dg_lsp.bench.report.films import verdict
+from dg_lsp.bench.report.films import choose_sites, record_films, verdict
 from dg_lsp.bench.sites import Site
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.metrics.attempt import Shown
 from dg_lsp.settings import FillSettings
@@ -47,9 +45,9 @@ def test_a_film_is_asked_for_as_the_benchmark_asks():
 @pytest.mark.parametrize(
     ("setting", "asked", "ran"),
     [
-        pytest.param("auto", None, PlanName.CANVAS, id="there is more to see on a canvas"),
-        pytest.param("auto", PlanName.CAUSAL, PlanName.CAUSAL, id="asked for"),
-        pytest.param("causal", None, PlanName.CAUSAL, id="set"),
+        pytest.param("auto", None, DecoderName.CANVAS, id="there is more to see on a canvas"),
+        pytest.param("auto", DecoderName.CAUSAL, DecoderName.CAUSAL, id="asked for"),
+        pytest.param("causal", None, DecoderName.CAUSAL, id="set"),
     ],
 )
 def test_a_film_is_of_a_canvas_where_the_planner_may_choose(setting, asked, ran):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dg_lsp.bench.report import write_report
+from dg_lsp.bench.report.page import write_report
 
 TAB, ENTER, SPACE, END, HOME, LEFT, RIGHT = 9, 13, 32, 35, 36, 37, 39
 

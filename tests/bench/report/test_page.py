@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.bench.machine import Machine
-from dg_lsp.bench.report import Report, check_report_path, write_report
-from dg_lsp.bench.report.page import page
+from dg_lsp.bench.report.page import check_report_path, page, write_report
+from dg_lsp.bench.report.record import Report
 from dg_lsp.bench.runs import Header
 from dg_lsp.errors import InputFileError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
 from dg_lsp.server.app import serve_stdio
-from dg_lsp.server.protocol import Protocol
+from dg_lsp.server.transport import Protocol
 from dg_lsp.settings import FillSettings, Settings
 
 LOG, HOLD = Path(sys.argv[1]), Path(sys.argv[2])
@@ -54,7 +54,7 @@ def main():
         receive(self, body)
 
     Protocol.receive = logged
-    unhurried = FillSettings(patience_ms=0, deadline_ms=60_000, min_chance=0.0)
+    unhurried = FillSettings(early_stop_ms=0, deadline_ms=60_000, min_confidence=0.0)
     return serve_stdio(open_engine, Settings(fill=unhurried))
 
 

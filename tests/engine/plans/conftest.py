@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
-from dg_lsp.canvas.plan import common_prefix_length
-from dg_lsp.context.snapshot import Snapshot
+from dg_lsp.canvas.layout import common_prefix_length
+from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import FillSettings
 
-UNHURRIED = FillSettings(deadline_ms=60_000, patience_ms=0)
+UNHURRIED = FillSettings(deadline_ms=60_000, early_stop_ms=0)
 """Results must not depend on how busy the machine is."""
 
 

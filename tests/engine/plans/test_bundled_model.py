@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.bench.samples import read_places
-from dg_lsp.canvas.plan import common_prefix_length
+from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.source import SourceFile
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.settings import RuntimeSettings, Settings
 
 SAMPLES = Path(__file__).parents[3] / "samples"
@@ -42,7 +41,7 @@ def check_same(draft, causal):
     "place", read_places(SAMPLES / "places.toml")[::4], ids=lambda place: f"{place.file}:{place.line}"
 )
 def test_guesses_change_nothing(engine, place):
-    causal = draft_of(engine, place, PlanName.CAUSAL)
+    causal = draft_of(engine, place, DecoderName.CAUSAL)
     assert len(causal.ids)
-    check_same(draft_of(engine, place, PlanName.LOOKUP), causal)
-    check_same(draft_of(engine, place, PlanName.DRAFT_VERIFY), causal)
+    check_same(draft_of(engine, place, DecoderName.LOOKUP), causal)
+    check_same(draft_of(engine, place, DecoderName.DRAFT_VERIFY), causal)

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends import scripted
-from dg_lsp.engine.plans import PlanName
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import RequestError
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
-EVERY = [plan for plan in PlanName if plan is not PlanName.AUTO]
+EVERY = [plan for plan in DecoderName if plan is not DecoderName.AUTO]
 CAUSAL = [plan for plan in EVERY if plan.needs_causal_head]
 
 
 def unhurried(**settings):
-    return FillSettings(**{"deadline_ms": 60_000, "patience_ms": 0, **settings})
+    return FillSettings(**{"deadline_ms": 60_000, "early_stop_ms": 0, **settings})
 
 
 pytestmark = pytest.mark.parametrize("plan", EVERY)
@@ -34,7 +34,7 @@ def test_a_line_is_filled_and_the_result_says_how(engine_of, ask, plan):
 def test_the_settings_plan_is_taken_unless_the_request_has_its_own(engine_of, ask, plan):
     engine, _ = engine_of("x", unhurried(plan=plan.value))
     assert engine.fill(ask("a = |\n")).plan is plan
-    assert engine.fill(ask("a = |\n", plan=PlanName.CANVAS)).plan is PlanName.CANVAS
+    assert engine.fill(ask("a = |\n", plan=DecoderName.CANVAS)).plan is DecoderName.CANVAS
 
 
 def test_a_frame_after_every_forward_pass(engine_of, ask, frames_of, plan):
@@ -104,22 +104,22 @@ def test_a_line_that_the_deadline_breaks_off_is_left_out_after_whole_ones(engine
 
 def test_when_patience_is_over_whole_lines_are_enough(engine_of, ask, plan):
     engine, denoiser = engine_of("x = 1\n    y = 2\n    return x")
-    request = ask("def f():\n    |\n", plan=plan, patience_ms=1e-6)
+    request = ask("def f():\n    |\n", plan=plan, early_stop_ms=1e-6)
     assert engine.fill(request).text == "x = 1"
     in_a_hurry = denoiser.num_steps
-    assert engine.fill(replace(request, patience_ms=0)).text == "x = 1\n    y = 2\n    return x"
+    assert engine.fill(replace(request, early_stop_ms=0)).text == "x = 1\n    y = 2\n    return x"
     assert denoiser.num_steps - in_a_hurry > in_a_hurry
 
 
 def test_who_has_no_deadline_is_patient(engine_of, ask, plan):
-    engine, _ = engine_of("x = 1\n    return x", unhurried(patience_ms=1e-6))
+    engine, _ = engine_of("x = 1\n    return x", unhurried(early_stop_ms=1e-6))
     assert engine.fill(ask("def f():\n    |\n", plan=plan)).text == "x = 1"
     assert engine.fill(ask("def f():\n    |\n", plan=plan), deadline=float("inf")).text == "x = 1\n    return x"
 
 
 def test_a_blank_line_is_no_whole_line_to_stop_at(engine_of, ask, plan):
     engine, _ = engine_of("\n    x = 1\n    return x")
-    assert "x = 1" in engine.fill(ask("def f():\n    |\n", plan=plan, patience_ms=1e-6)).text
+    assert "x = 1" in engine.fill(ask("def f():\n    |\n", plan=plan, early_stop_ms=1e-6)).text
 
 
 def test_the_same_request_again_finds_its_prompt_cached(engine_of, ask, plan):

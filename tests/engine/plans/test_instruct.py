@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
+from dg_lsp.canvas.chat import TEMPLATES, Special
 from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.canvas.templates import TEMPLATES, Special
-from dg_lsp.engine.plans import PlanName
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.settings import FillSettings
 
@@ -70,7 +70,7 @@ def test_typing_decodes_nothing_of_the_prompt_again(answering, ask):
 
 def test_a_long_answer_goes_on_in_further_canvases_with_what_was_frozen_in_the_prompt(answering, ask, frames_of):
     fill = "\n".join(f"y{i} = x + {i}" for i in range(1, 9)).replace("\n", "\n    ")
-    settings = FillSettings(deadline_ms=60_000, patience_ms=0, max_tokens=200)
+    settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=200)
     engine, denoiser = answering(f"{HEAD}{fill}\n```", settings=settings)
     frames, result = frames_of(engine, ask(f"{BEFORE}|{AFTER}"))
     assert result.text == fill
@@ -81,14 +81,14 @@ def test_a_long_answer_goes_on_in_further_canvases_with_what_was_frozen_in_the_p
 
 def test_two_canvases_begin_with_the_same_answer(answering, ask):
     engine, denoiser = answering(f"{HEAD}return x\n```")
-    assert engine.fill(ask(f"{BEFORE}|{AFTER}", plan=PlanName.RACE)).text == "return x"
+    assert engine.fill(ask(f"{BEFORE}|{AFTER}", plan=DecoderName.RACE)).text == "return x"
     assert {len(canvases) for canvases in denoiser.raced} == {2}
 
 
 def test_token_by_token_the_beginning_is_prompt(answering, ask):
     engine, denoiser = answering(f"{HEAD}return x\n```")
-    denoiser._start = len(engine._layout(ask(f"{BEFORE}|{AFTER}"), PlanName.CANVAS).prompt_ids)
-    assert engine.fill(ask(f"{BEFORE}|{AFTER}", plan=PlanName.CAUSAL)).text == "return x"
+    denoiser._start = len(engine._layout(ask(f"{BEFORE}|{AFTER}"), DecoderName.CANVAS).prompt_ids)
+    assert engine.fill(ask(f"{BEFORE}|{AFTER}", plan=DecoderName.CAUSAL)).text == "return x"
     assert denoiser.raced == []
 
 

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
-from dg_lsp.canvas.pinned import MIN_SUFFIX, PREFIX_TAIL, RACED_TOKENS
+from dg_lsp.canvas.infill import MIN_SUFFIX, PREFIX_TAIL, RACED_TOKENS
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.diffusion.step import Step
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.plans.holes import hole_of
-from dg_lsp.engine.plans.pinned import JOIN_TOKENS
+from dg_lsp.engine.decoders.base import gap_of
+from dg_lsp.engine.decoders.infill import JOIN_TOKENS
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import RequestError
-from dg_lsp.postprocess.candidate import Reason
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
 MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PINNED, hole_lengths=(4, 8, 16))
 NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.PINNED, hole_lengths=(4, 8, 16))
 BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
-UNCHECKED = FillSettings(deadline_ms=60_000, patience_ms=0, check_syntax=False)
+UNCHECKED = FillSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
 
 
 def place(fill):
@@ -35,7 +35,7 @@ def test_the_length_that_joins_wins(reciting, ask, spec, fill):
     engine, _ = reciting(text, spec)
     result = engine.fill(ask(asked))
     assert result.text == fill
-    assert result.plan is PlanName.CANVAS
+    assert result.plan is DecoderName.CANVAS
     assert result.candidates[0].score > np.log(0.99) * 2.1
 
 
@@ -79,7 +79,7 @@ def test_one_pass_never_has_more_than_any_runtime_takes(reciting, ask):
 
 
 def replace_canvas(length):
-    return FillSettings(deadline_ms=60_000, patience_ms=0, canvas_length=length)
+    return FillSettings(deadline_ms=60_000, early_stop_ms=0, canvas_length=length)
 
 
 def test_while_the_longest_hole_wins_a_longer_one_is_tried(reciting, ask):
@@ -144,7 +144,7 @@ def test_every_hole_is_a_candidate(reciting, ask):
     result = engine.fill(ask(asked, num_candidates=3))
     assert result.candidates[0].text == "side * 2"
     assert {candidate.text for candidate in result.candidates} >= {"side", "side * 2"}
-    assert result.plan is PlanName.RACE
+    assert result.plan is DecoderName.RACE
 
 
 def test_typing_decodes_one_token(reciting, ask):
@@ -172,7 +172,7 @@ def test_who_stops_asking_stops_the_model(reciting, ask):
     assert len(denoiser.raced) == 1
 
 
-@pytest.mark.parametrize("plan", [PlanName.CAUSAL, PlanName.LOOKUP, PlanName.DRAFT_VERIFY])
+@pytest.mark.parametrize("plan", [DecoderName.CAUSAL, DecoderName.LOOKUP, DecoderName.DRAFT_VERIFY])
 def test_no_causal_pass_sees_what_stands_frozen_after_the_hole(reciting, ask, plan):
     text, asked = place("side")
     engine, _ = reciting(text, MASKS)
@@ -199,4 +199,4 @@ def step_of(frozen):
     ids=["between", "grown", "gone", "no head", "open"],
 )
 def test_a_hole_is_what_is_not_frozen_however_long_it_has_become(frozen, hole):
-    assert hole_of(step_of(frozen)).canvas_ids.tolist() == hole
+    assert gap_of(step_of(frozen)).canvas_ids.tolist() == hole

@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
 from dg_lsp.canvas.layout import Layout
-from dg_lsp.engine.drain import drain
-from dg_lsp.engine.enough import Enough
-from dg_lsp.engine.filling import Task
-from dg_lsp.engine.limits import Limits
-from dg_lsp.engine.plans import PlanName
-from dg_lsp.engine.plans.causal import CausalFilling
-from dg_lsp.engine.plans.lookup import continuation
+from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, continuation
+from dg_lsp.engine.decoders.base import DecodeTask
+from dg_lsp.engine.engine import drain
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.settings import PLANS
 
 PROMPT = "x = 1\n"
 
 
-class GuessingFilling(CausalFilling):
+class GuessingFilling(AutoregressiveDecoder):
     """Guesses what it was told to."""
 
     def __init__(self, task, guesses):
@@ -37,7 +35,7 @@ def filled(make, script, limits, room=64):
     """(draft, passes) after a prompt; the slot is checked to hold no guess that was wrong."""
     spec = replace(MASK_SPEC, max_prompt_tokens=len(PROMPT) + 2, canvas_lengths=(room,))
     denoiser = ScriptedDenoiser(script, spec=spec)
-    filling = make(Task(denoiser, limits, Enough(denoiser.tokenizer, limits), np.random.default_rng(0)))
+    filling = make(DecodeTask(denoiser, limits, StopCriteria(denoiser.tokenizer, limits), np.random.default_rng(0)))
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
     filling.prefill(0, prompt, 0)
     (draft,) = drain(filling.run(0, Layout(prompt)))
@@ -56,7 +54,7 @@ def filled(make, script, limits, room=64):
 )
 def test_any_guess_gives_the_same_draft_in_no_more_passes(script, guesses, max_lines, room):
     limits = Limits(0, 16, max_lines)
-    causal, num_causal = filled(CausalFilling, script, limits, room)
+    causal, num_causal = filled(AutoregressiveDecoder, script, limits, room)
     guessed, num_guessed = filled(lambda task: GuessingFilling(task, guesses), script, limits, room)
     assert guessed.ids.tolist() == causal.ids.tolist()
     assert guessed.is_ended == causal.is_ended
@@ -74,7 +72,7 @@ def test_a_right_guess_is_taken_in_one_pass():
 
 def test_a_canvas_drafts_a_line_and_one_pass_checks_it(engine_of, ask, frames_of):
     engine, denoiser = engine_of("x + y", tokens_per_step=16)
-    frames, result = frames_of(engine, ask("a = |\n", plan=PlanName.DRAFT_VERIFY))
+    frames, result = frames_of(engine, ask("a = |\n", plan=DecoderName.DRAFT_VERIFY))
     assert result.text == "x + y"
     assert denoiser.num_steps == 2
     assert [frame.settled_text for frame in frames] == ["", "x + y"]
@@ -84,24 +82,24 @@ def test_a_canvas_drafts_a_line_and_one_pass_checks_it(engine_of, ask, frames_of
 
 def test_an_unlikely_draft_is_not_checked(engine_of, ask):
     engine, denoiser = engine_of("x + y", tokens_per_step=2)  # the rest of the canvas has confidence under a half
-    assert engine.fill(ask("a = |\n", plan=PlanName.DRAFT_VERIFY)).text == "x + y"
+    assert engine.fill(ask("a = |\n", plan=DecoderName.DRAFT_VERIFY)).text == "x + y"
     assert denoiser.num_steps == 4
 
 
 def test_what_stands_in_the_buffer_is_looked_up(engine_of, ask):
     text = "first_value = compute(1)\nsecond = first_|\nthird = 3\n"
     engine, denoiser = engine_of("value = compute")
-    assert engine.fill(ask(text, plan=PlanName.LOOKUP)).text == "value = compute"
+    assert engine.fill(ask(text, plan=DecoderName.LOOKUP)).text == "value = compute"
     with_lookup = denoiser.num_steps
     engine, denoiser = engine_of("value = compute")
-    engine.fill(ask(text, plan=PlanName.CAUSAL))
+    engine.fill(ask(text, plan=DecoderName.CAUSAL))
     assert with_lookup <= 4
     assert denoiser.num_steps == len("value = compute") + 1
 
 
 def test_what_stands_below_is_looked_up_too(engine_of, ask):
     engine, denoiser = engine_of("total_price")
-    assert engine.fill(ask("return self.|\n\nself.total_price = 0\n", plan=PlanName.LOOKUP)).text == "total_price"
+    assert engine.fill(ask("return self.|\n\nself.total_price = 0\n", plan=DecoderName.LOOKUP)).text == "total_price"
     assert denoiser.num_steps <= 3
 
 
@@ -125,4 +123,4 @@ def test_continuations(ids, following):
 
 
 def test_settings_name_the_plans_that_there_are():
-    assert list(PLANS) == [name.value for name in PlanName]
+    assert list(PLANS) == [name.value for name in DecoderName]

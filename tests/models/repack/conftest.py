@@ -5,8 +5,7 @@ import shutil
 import pytest
 import tiny_diffusiongemma
 
-from dg_lsp.weights.header import read_header
-from dg_lsp.weights.writing import copied, write_gguf
+from dg_lsp.gguf import copied, read_header, write_gguf
 
 
 @pytest.fixture(scope="session", params=["24423", "24427"])

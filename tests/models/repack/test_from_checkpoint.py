@@ -9,13 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
-from dg_lsp.models.diffusiongemma import describe_uniform
+from dg_lsp.gguf import BF16, BLOCK_BYTES, F16, F32, read_header
+from dg_lsp.models.metadata import describe_uniform
 from dg_lsp.models.repack import from_checkpoint
 from dg_lsp.models.repack.from_checkpoint import take_checkpoint
 from dg_lsp.models.repack.pair import write_pair
-from dg_lsp.weights.header import read_header
-from dg_lsp.weights.kinds import BF16, F16, F32
-from dg_lsp.weights.writing import BLOCK_BYTES
 
 UP = "model.decoder.layers.1.mlp.up_proj.weight"
 EXPERTS = "model.decoder.layers.1.experts.gate_up_proj"

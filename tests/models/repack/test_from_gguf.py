@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
+from dg_lsp import gguf as v
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.gguf import copied, read_header, write_gguf
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.models.repack.from_gguf import is_repacked, take_gguf, take_repacked
 from dg_lsp.models.repack.pair import side_path, write_pair
-from dg_lsp.weights import values as v
-from dg_lsp.weights.header import read_header
-from dg_lsp.weights.writing import copied, write_gguf
 
 OLD = "diffusion-gemma."
 

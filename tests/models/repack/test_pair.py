@@ -8,15 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dg_lsp import gguf as v
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError, UsageError
+from dg_lsp.gguf import BLOCK_BYTES, F16, Tensor, copied, read_header, vector, write_gguf
 from dg_lsp.models.repack import pair
 from dg_lsp.models.repack.from_checkpoint import take_checkpoint
 from dg_lsp.models.repack.pair import check_target, side_path, write_pair
 from dg_lsp.models.repack.parts import Parts
-from dg_lsp.weights import values as v
-from dg_lsp.weights.header import read_header
-from dg_lsp.weights.kinds import F16
-from dg_lsp.weights.writing import BLOCK_BYTES, Tensor, copied, vector, write_gguf
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
-from dg_lsp.models.runtime.source import Source
+from dg_lsp.models.runtime.source import RuntimeSource
 
 from .conftest import GEMMA4, VERSION
 
@@ -16,7 +16,9 @@ def unpack(tmp_path):
     def call(given, *, whole=False, version=VERSION):
         folder = tmp_path / "work"
         folder.mkdir()
-        return Source(version, given).unpack(folder, lambda what, share: looks.append((what, share)), whole=whole)
+        return RuntimeSource(version, given).unpack(
+            folder, lambda what, share: looks.append((what, share)), whole=whole
+        )
 
     call.looks = looks
     return call
@@ -63,7 +65,7 @@ def test_something_else_is_told(unpack, sdists, tmp_path):
     with pytest.raises(ModelRuntimeError, match="is damaged"):
         unpack(tmp_path / "text")
     with pytest.raises(ModelRuntimeError, match=r"holds no llama_cpp_python-0.3.36.tar.gz: .*pip download"):
-        Source(VERSION, sdists.folder).unpack(tmp_path / "work", print, whole=False)
+        RuntimeSource(VERSION, sdists.folder).unpack(tmp_path / "work", print, whole=False)
 
 
 def test_pip_fetches_it_with_its_own_settings(unpack, sdists, monkeypatch):

@@ -1,0 +1,43 @@
+"""Which denoiser runs a model: what its spec says it was trained with, and what the settings want of it."""
+
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser, ShiftedDenoiser
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.runtime_check import require_runtime
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.settings import RuntimeSettings
+
+OpenedDenoiser = LlamaDenoiser | ExactDenoiser
+
+
+def open_denoiser(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> OpenedDenoiser:
+    """Takes the model over, unless it raises.
+
+    Raises:
+        ModelUnsupportedError: spec and model do not belong together, or a cache is wanted where there can be none.
+        ModelRuntimeError: llama.cpp as installed would compute it wrongly.
+        ModelNotFoundError, ModelBrokenError: the file beside the model's is missing or another one.
+        ModelMemoryError: no memory for it.
+    """
+    if spec.self_conditioning is not None:
+        require_runtime(model.path)
+        return SelfConditionedDenoiser(model, spec, settings)
+    if not spec.is_bidirectional:
+        return LlamaDenoiser(model, spec, settings)
+    if settings.cache not in ("once", "cached"):
+        return ExactDenoiser(model, spec, settings)
+    if not model.has_cache:
+        architecture = model.metadata.get("general.architecture", "")
+        raise ModelUnsupportedError(
+            f"{spec.name}: llama.cpp knows {architecture} without a KV cache only; set runtime.cache to auto"
+        )
+    if settings.cache == "once":
+        return PerRequestDenoiser(model, spec, settings)
+    if not spec.is_shifted:
+        raise ModelUnsupportedError(
+            f"{spec.name} never was a causal model, so that a causal prompt means nothing to it; "
+            "set runtime.cache to once or auto"
+        )
+    return ShiftedDenoiser(model, spec, settings)

@@ -1,0 +1,61 @@
+"""From a prompt format's name to the layout that it makes of a place."""
+
+from dataclasses import replace
+
+from dg_lsp.canvas.chat import TEMPLATES, Special, instruct_layout
+from dg_lsp.canvas.fim import fim_layout
+from dg_lsp.canvas.infill import infill_layout
+from dg_lsp.canvas.layout import Layout
+from dg_lsp.canvas.spec import ModelSpec, PromptFormat
+from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.context.window import Prompt
+from dg_lsp.errors import RequestError
+
+_BUILDERS = {
+    PromptFormat.FIM: fim_layout,
+    PromptFormat.PREFIX: fim_layout,
+    PromptFormat.PINNED: infill_layout,
+    PromptFormat.INSTRUCT: instruct_layout,
+}
+
+
+def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """The place in the format that the spec says, with at most `max_tokens` of prompt.
+
+    Raises:
+        ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
+    """
+    if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids:
+        spec = replace(spec, start_ids=_start_ids(tokenizer, spec))
+    return _BUILDERS[spec.prompt_format](prompt, tokenizer, spec, max_tokens)
+
+
+def _start_ids(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[int, ...]:
+    """What a chat begins with, for an instruct model that is asked without one: it never saw a text without."""
+    first = TEMPLATES[spec.template].before[0] if spec.template in TEMPLATES else ""
+    token = tokenizer.special(first.spelling) if isinstance(first, Special) else None
+    return () if token is None else (token,)
+
+
+def in_format(spec: ModelSpec, name: str) -> ModelSpec:
+    """The spec of a model that is asked in this format; empty leaves the model its own.
+
+    A suffix that stands frozen in a canvas is seen by no causal pass, so a pinned model has no causal head. What the
+    file says plans take holds for the model's own format only.
+
+    Raises:
+        RequestError: the model lacks what the format needs.
+    """
+    wanted = PromptFormat(name) if name else spec.prompt_format
+    lacks = {
+        PromptFormat.FIM: "" if spec.fim else "fill-in-the-middle tokens",
+        PromptFormat.PINNED: "" if spec.sampling else "canvas",
+        PromptFormat.INSTRUCT: "" if spec.template in TEMPLATES else "chat template that is known here",
+        PromptFormat.PREFIX: "",
+    }
+    if name and lacks[wanted]:
+        others = ", ".join(format_.value for format_ in PromptFormat if not lacks[format_])
+        raise RequestError(f"{spec.name} has no {lacks[wanted]}, which the format {wanted} needs; choose {others}")
+    has_head = spec.has_causal_head and wanted is not PromptFormat.PINNED
+    expectations = spec.expectations if wanted is spec.prompt_format else ()
+    return replace(spec, prompt_format=wanted, has_causal_head=has_head, expectations=expectations)

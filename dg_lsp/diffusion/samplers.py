@@ -1,0 +1,165 @@
+"""Absorbing noise: masks are replaced by confident tokens, which stay.
+
+Confidence-threshold unmasking after Fast-dLLM (arXiv 2505.22618): every mask whose best token is probable enough is
+replaced, and at least one per step. The leftmost order is ours: confidence order lets a weak model commit an end
+token before it has said anything. A model that can says where a mask is too few or too much (`resizing`).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from dg_lsp.canvas.layout import Flags, TokenIds, among, token_ids
+from dg_lsp.canvas.spec import MaskSampling, UniformSampling, UnmaskOrder
+from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.step import Step, Stop
+
+
+class Resizing:
+    """One canvas in one step. Without the two tokens nothing of it does anything."""
+
+    def __init__(self, step: Step, sampling: MaskSampling, *, can_grow: bool) -> None:
+        self._mask_id = sampling.mask_id
+        self._expand_id = sampling.expand_id
+        self._expanding, self._deleting = (
+            token_ids([] if token is None else [token]) for token in (sampling.expand_id, sampling.delete_id)
+        )
+        self._room = sampling.max_free - int((~step.frozen).sum()) if can_grow else 0
+
+    def possible(self, prediction: Prediction) -> Prediction:
+        """Without expansions where there is no room for any; the next best tokens stand there then."""
+        ids, confidence = prediction.unexpanded_ids, prediction.unexpanded_confidence
+        if self._expand_id is None or self._room > 0 or ids is None or confidence is None:
+            return prediction
+        sampled = np.where(prediction.sampled_ids == self._expand_id, ids, prediction.sampled_ids)
+        return replace(prediction, argmax_ids=ids, sampled_ids=sampled, confidence=confidence)
+
+    def deleting(self, draft_ids: TokenIds) -> Flags:
+        """Where the draft says that a mask is too much."""
+        return among(draft_ids, self._deleting)
+
+    def resized(self, step: Step, taken: Flags) -> Step:
+        """The canvas with what was taken done: two masks for an expansion, none for a deletion."""
+        if not (len(self._expanding) or len(self._deleting)):
+            return step
+        deleted = _with_masks_after(taken & self.deleting(step.canvas_ids), ~step.committed)
+        wanted = taken & among(step.canvas_ids, self._expanding)
+        expanded = wanted & (np.cumsum(wanted) <= self._room + int(deleted.sum()))
+        if not (wanted | deleted).any():
+            return step
+        # an expansion that finds no room any more is asked again
+        opened = replace(
+            step,
+            canvas_ids=np.where(wanted, np.int32(self._mask_id), step.canvas_ids),
+            draft_ids=np.where(wanted, np.int32(self._mask_id), step.draft_ids),
+            committed=step.committed & ~wanted,
+        )
+        return opened.take(np.repeat(np.arange(len(taken)), np.where(deleted, 0, 1 + expanded)))
+
+
+def _with_masks_after(deleted: Flags, is_open: Flags) -> Flags:
+    """The flags, and the run of open positions right after each."""
+    spread = deleted.copy()
+    for i in range(1, len(spread)):
+        spread[i] |= spread[i - 1] and is_open[i]
+    return spread
+
+
+def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: TokenIds, *, explore: bool) -> Step:
+    """The canvas after one forward pass; `explore` takes a sampled token, not the best, at the forced mask."""
+    is_last = step.number + 1 >= sampling.max_denoising_steps
+    resizing = Resizing(step, sampling, can_grow=not is_last)
+    prediction = resizing.possible(prediction)
+    forced = _forced_position(step.committed, prediction, sampling.order)
+    draft = np.where(step.committed, step.canvas_ids, prediction.argmax_ids)
+    confidence = np.where(step.committed, step.confidence, prediction.confidence)
+    if explore and prediction.sampled_ids[forced] != draft[forced]:
+        draft[forced] = prediction.sampled_ids[forced]
+        confidence[forced] = 1 - confidence[forced]  # all that is known of a token that is not the best
+    taken = ~step.committed & (is_last | (prediction.confidence > sampling.confidence_threshold))
+    taken[forced] = not step.committed[forced]
+    ends = among(draft, end_ids)
+    if sampling.order is UnmaskOrder.LEFTMOST:
+        waiting = ends | resizing.deleting(draft)
+        taken &= ~waiting | _in_order(step.committed | (taken & ~ends))
+    committed = step.committed | taken
+    after = replace(
+        step,
+        number=step.number + 1,
+        canvas_ids=np.where(taken, draft, step.canvas_ids),
+        draft_ids=draft,
+        committed=committed,
+        confidence=confidence,
+    )
+    after = resizing.resized(after, taken)
+    after = _cut_after(after, among(after.canvas_ids, end_ids) & after.committed & ~after.frozen)
+    if after.committed.all():
+        return replace(after, stop=Stop.FILLED)
+    return replace(after, stop=Stop.MAX_STEPS) if is_last else after
+
+
+def _forced_position(committed: Flags, prediction: Prediction, order: UnmaskOrder) -> int:
+    """The mask that is taken however unsure the model is, so that every step makes progress."""
+    if order is UnmaskOrder.LEFTMOST:
+        return int(np.argmin(committed))
+    return int(np.argmax(np.where(committed, -1.0, prediction.confidence)))
+
+
+def _in_order(taken: Flags) -> Flags:
+    """Positions with nothing open before them."""
+    return np.concatenate([[True], np.logical_and.accumulate(taken)[:-1]])
+
+
+def _cut_after(step: Step, ends: Flags) -> Step:
+    """Drops what follows a committed end token, so that later passes are cheaper; frozen positions stay."""
+    if not ends.any():
+        return step
+    length = int(np.argmax(ends)) + 1
+    if step.frozen[length:].any():
+        return step
+    return step.take(np.arange(length))
+
+
+def renoise(
+    step: Step, prediction: Prediction, sampling: UniformSampling, vocab_size: int, rng: np.random.Generator
+) -> Step:
+    """The canvas after one forward pass: sampled tokens where accepted, fresh noise elsewhere."""
+    frozen = step.frozen
+    draft = np.where(frozen, step.canvas_ids, prediction.argmax_ids)
+    entropy = np.where(frozen, np.float32(0), prediction.entropy)
+    accepted = frozen | accept(entropy, sampling.entropy_bound)
+    noise = rng.integers(0, vocab_size, len(draft), dtype=np.int32)
+    kept = np.where(frozen, step.canvas_ids, prediction.sampled_ids)
+    is_repeated = step.number > 0 and np.array_equal(draft, step.draft_ids)
+    num_stable = step.num_stable + 1 if is_repeated else 0
+    stop = _stop(step.number + 1, num_stable, entropy, frozen, sampling)
+    return replace(
+        step,
+        number=step.number + 1,
+        canvas_ids=np.where(accepted, kept, noise) if stop is None else draft,
+        draft_ids=draft,
+        committed=frozen if stop is None else np.ones_like(frozen),
+        confidence=np.where(frozen, np.float32(1), prediction.confidence),
+        num_stable=num_stable,
+        stop=stop,
+    )
+
+
+def accept(entropy: Floats, bound: float) -> Flags:
+    """Positions kept, surest first, while the entropies of those before add up to at most `bound` nats.
+
+    At least one is kept: the sum leaves the position's own entropy out.
+    """
+    order = np.argsort(entropy, kind="stable")
+    ascending = entropy[order]
+    accepted = np.empty(len(entropy), np.bool_)
+    accepted[order] = np.cumsum(ascending) - ascending <= bound
+    return accepted
+
+
+def _stop(number: int, num_stable: int, entropy: Floats, frozen: Flags, sampling: UniformSampling) -> Stop | None:
+    num_free = max(1, int((~frozen).sum()))
+    is_confident = float(entropy.sum()) / num_free < sampling.confidence_threshold
+    if is_confident and num_stable >= sampling.stability_threshold:
+        return Stop.STABLE
+    return Stop.MAX_STEPS if number >= sampling.max_denoising_steps else None

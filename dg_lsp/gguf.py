@@ -1,0 +1,412 @@
+"""What stands at the beginning of a GGUF file: metadata, and where each tensor lies. Reads no weight.
+
+The vocabulary of a large model is 15 MB of strings; they are walked over once, not made into objects.
+"""
+
+import contextlib
+import mmap
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """One format; rows are whole blocks."""
+
+    number: int
+    """ggml's own, as files hold it."""
+    name: str
+    block_weights: int
+    block_bytes: int
+
+    def row_bytes(self, width: int) -> int:
+        """Bytes of a row of `width` weights.
+
+        Raises:
+            ValueError: the row is no whole number of blocks.
+        """
+        if width % self.block_weights:
+            raise ValueError(f"rows of {width} weights cannot be held as {self.name}")
+        return width // self.block_weights * self.block_bytes
+
+
+TENSOR_TYPES = {
+    kind.number: kind
+    for kind in (
+        TensorType(0, "F32", 1, 4),
+        TensorType(1, "F16", 1, 2),
+        TensorType(2, "Q4_0", 32, 18),
+        TensorType(3, "Q4_1", 32, 20),
+        TensorType(6, "Q5_0", 32, 22),
+        TensorType(7, "Q5_1", 32, 24),
+        TensorType(8, "Q8_0", 32, 34),
+        TensorType(10, "Q2_K", 256, 84),
+        TensorType(11, "Q3_K", 256, 110),
+        TensorType(12, "Q4_K", 256, 144),
+        TensorType(13, "Q5_K", 256, 176),
+        TensorType(14, "Q6_K", 256, 210),
+        TensorType(16, "IQ2_XXS", 256, 66),
+        TensorType(17, "IQ2_XS", 256, 74),
+        TensorType(18, "IQ3_XXS", 256, 98),
+        TensorType(19, "IQ1_S", 256, 50),
+        TensorType(20, "IQ4_NL", 32, 18),
+        TensorType(21, "IQ3_S", 256, 110),
+        TensorType(22, "IQ2_S", 256, 82),
+        TensorType(23, "IQ4_XS", 256, 136),
+        TensorType(24, "I8", 1, 1),
+        TensorType(25, "I16", 1, 2),
+        TensorType(26, "I32", 1, 4),
+        TensorType(27, "I64", 1, 8),
+        TensorType(28, "F64", 1, 8),
+        TensorType(29, "IQ1_M", 256, 56),
+        TensorType(30, "BF16", 1, 2),
+        TensorType(34, "TQ1_0", 256, 54),
+        TensorType(35, "TQ2_0", 256, 66),
+        TensorType(39, "MXFP4", 32, 17),
+        TensorType(40, "NVFP4", 64, 36),
+    )
+}
+"""By number."""
+
+F32, F16, BF16 = TENSOR_TYPES[0], TENSOR_TYPES[1], TENSOR_TYPES[30]
+
+
+STRING, ARRAY = 8, 9
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Kind of a value -> struct's letter."""
+_UINT32, _INT32, _FLOAT32, _BOOL = 4, 5, 6, 7
+
+Plain = int | float | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value, as it stands in a file."""
+
+    kind: int
+    data: bytes
+    """Little endian; of an array its elements' kind and number first."""
+
+    def read(self) -> Plain | list[Plain]:
+        """The value for Python; takes a while for a vocabulary."""
+        if self.kind == STRING:
+            return str(self.data[8:], "utf-8", "replace")
+        if self.kind in SCALARS:
+            plain: Plain = struct.unpack(f"<{SCALARS[self.kind]}", self.data)[0]
+            return plain
+        kind, length = struct.unpack_from("<IQ", self.data)
+        if kind in SCALARS:
+            return list(struct.unpack_from(f"<{length}{SCALARS[kind]}", self.data, 12))
+        return list(self._strings(length))
+
+    def _strings(self, length: int) -> list[str]:
+        found, at = [], 12
+        for _ in range(length):
+            (size,) = struct.unpack_from("<Q", self.data, at)
+            at += 8 + size
+            found.append(str(self.data[at - size : at], "utf-8", "replace"))
+        return found
+
+
+def text(value: str) -> Value:
+    """A string."""
+    return Value(STRING, _string(value))
+
+
+def uint32(value: int) -> Value:
+    """A number from 0."""
+    return Value(_UINT32, struct.pack("<I", value))
+
+
+def float32(value: float) -> Value:
+    """A number with 24 bits."""
+    return Value(_FLOAT32, struct.pack("<f", value))
+
+
+def flag(value: bool) -> Value:
+    """True or false."""
+    return Value(_BOOL, struct.pack("<?", value))
+
+
+def texts(values: Sequence[str]) -> Value:
+    """An array of strings."""
+    return Value(ARRAY, struct.pack("<IQ", STRING, len(values)) + b"".join(map(_string, values)))
+
+
+def int32s(values: Sequence[int]) -> Value:
+    """An array of numbers."""
+    return Value(ARRAY, struct.pack(f"<IQ{len(values)}i", _INT32, len(values), *values))
+
+
+def float32s(values: Sequence[float]) -> Value:
+    """An array of numbers with 24 bits."""
+    return Value(ARRAY, struct.pack(f"<IQ{len(values)}f", _FLOAT32, len(values), *values))
+
+
+def flags(values: Sequence[bool]) -> Value:
+    """An array of true and false."""
+    return Value(ARRAY, struct.pack(f"<IQ{len(values)}?", _BOOL, len(values), *values))
+
+
+def _string(value: str) -> bytes:
+    data = value.encode("utf-8")
+    return struct.pack("<Q", len(data)) + data
+
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+_MAX_DIMENSIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of a file."""
+
+    name: str
+    shape: tuple[int, ...]
+    """As numpy counts: rows last but one, width last."""
+    kind: TensorType
+    start: int
+    """Bytes from the file's beginning."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return prod(self.shape[:-1]) * self.kind.row_bytes(self.shape[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFHeader:
+    """A file without its weights."""
+
+    path: Path
+    values: Mapping[str, Value]
+    """In the file's order."""
+    tensors: Mapping[str, StoredTensor]
+    """By name, in the file's order."""
+
+    @property
+    def architecture(self) -> str:
+        """llama.cpp's name of it; empty where the file gives none."""
+        value = self.values.get("general.architecture")
+        return str(value.read()) if value else ""
+
+    def rows(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor by memory map, as it is stored: (rows, bytes of a row). Nothing is read until it is looked at."""
+        tensor = self.tensors[name]
+        row_bytes = tensor.kind.row_bytes(tensor.shape[-1])
+        shape = (prod(tensor.shape[:-1]), row_bytes)
+        return np.memmap(self.path, np.uint8, "r", offset=tensor.start, shape=shape)
+
+
+def read_header(path: Path) -> GGUFHeader:
+    """Reads a file's beginning and checks that all its weights are there.
+
+    Raises:
+        ModelNotFoundError: no such file.
+        ModelBrokenError: no GGUF, damaged, or cut short.
+        ModelUnsupportedError: a version, byte order or number format that is not known.
+        ModelError: it cannot be read.
+    """
+    with reading(path), path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise ModelBrokenError(f"{path} is not a GGUF file: name a model in GGUF format")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return _parse(path, _Cursor(path, view))
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the system says while a file is read, as an error that says what to do."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(f"{path} does not exist: check the path of the model") from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModelError(f"{path} cannot be read: {reason}; check the file and its permissions") from error
+
+
+class _Cursor:
+    """Walks over the file; whatever leads beyond its end is said to be cut short."""
+
+    def __init__(self, path: Path, view: mmap.mmap) -> None:
+        self.path = path
+        self.view = view
+        self.at = len(MAGIC)
+
+    def broken(self, problem: str) -> ModelBrokenError:
+        return ModelBrokenError(f"{self.path} {problem}: download or export it again")
+
+    def check(self, end: int) -> None:
+        if end > len(self.view):
+            raise self.broken("is cut short")
+
+    def number(self, letter: str) -> int:
+        size = struct.calcsize(f"<{letter}")
+        self.check(self.at + size)
+        (value,) = struct.unpack_from(f"<{letter}", self.view, self.at)
+        self.at += size
+        return int(value)
+
+    def string(self) -> bytes:
+        start = self.skip_string()
+        return self.view[start + 8 : self.at]
+
+    def skip_string(self) -> int:
+        """Where it began."""
+        start = self.at
+        size = self.number("Q")
+        self.check(self.at + size)
+        self.at += size
+        return start
+
+    def value(self) -> Value:
+        kind = self.number("I")
+        start = self.at
+        if kind == ARRAY:
+            self._skip_array()
+        else:
+            self._skip(kind, 1)
+        return Value(kind, self.view[start : self.at])
+
+    def _skip_array(self) -> None:
+        kind, length = self.number("I"), self.number("Q")
+        self._skip(kind, length)
+
+    def _skip(self, kind: int, count: int) -> None:
+        if kind in SCALARS:
+            self.at += struct.calcsize(f"<{SCALARS[kind]}") * count
+            self.check(self.at)
+            return
+        if kind != STRING:
+            raise self.broken("is damaged (a value of an unknown kind)")
+        self.check(self.at + 8 * count)
+        for _ in range(count):
+            self.skip_string()
+
+
+def _parse(path: Path, cursor: _Cursor) -> GGUFHeader:
+    version = cursor.number("I")
+    if version not in VERSIONS:
+        problem = "of the other byte order" if version >> 16 else f"of version {version}"
+        raise ModelUnsupportedError(f"{path} is a GGUF {problem}, which dg-lsp cannot read: use another file")
+    num_tensors, num_values = cursor.number("Q"), cursor.number("Q")
+    values = {}
+    for _ in range(num_values):
+        key = cursor.string().decode("utf-8", "replace")
+        values[key] = cursor.value()
+    found = [_tensor(cursor) for _ in range(num_tensors)]
+    alignment = values["general.alignment"].read() if "general.alignment" in values else DEFAULT_ALIGNMENT
+    if not isinstance(alignment, int) or alignment < 1:
+        raise cursor.broken("is damaged (general.alignment)")
+    start = -(-cursor.at // alignment) * alignment
+    tensors = {name: StoredTensor(name, shape, kind, start + offset) for name, shape, kind, offset in found}
+    for tensor in tensors.values():
+        cursor.check(tensor.start + tensor.size)
+    return GGUFHeader(path, values, tensors)
+
+
+def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
+    name = cursor.string().decode("utf-8", "replace")
+    num_dimensions = cursor.number("I")
+    if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
+        raise cursor.broken(f"is damaged (tensor {name} has {num_dimensions} dimensions)")
+    shape = tuple(reversed([cursor.number("Q") for _ in range(num_dimensions)]))
+    number = cursor.number("I")
+    kind = TENSOR_TYPES.get(number)
+    if kind is None:
+        raise ModelUnsupportedError(
+            f"{cursor.path}: tensor {name} is of number format {number}, which dg-lsp does not know: use another file"
+        )
+    if shape[-1] % kind.block_weights:
+        raise cursor.broken(f"is damaged (tensor {name} has rows of {shape[-1]} weights as {kind.name})")
+    return name, shape, kind, cursor.number("Q")
+
+
+VERSION = 3
+BLOCK_BYTES = 1 << 23
+
+Look = Callable[[int], object]
+"""Told how many bytes of weights were written since it was told last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One to be written."""
+
+    name: str
+    shape: tuple[int, ...]
+    """As numpy counts: rows last but one, width last."""
+    kind: TensorType
+    blocks: Callable[[], Iterable[bytes | memoryview]]
+    """Its bytes in order, asked for once it is written."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return prod(self.shape[:-1]) * self.kind.row_bytes(self.shape[-1])
+
+
+def copied(path: Path, tensor: StoredTensor, name: str | None = None) -> Tensor:
+    """A tensor of another file as it is, under its own or another name."""
+
+    def blocks() -> Iterable[bytes]:
+        with reading(path), path.open("rb") as file:
+            file.seek(tensor.start)
+            left = tensor.size
+            while left and (block := file.read(min(left, BLOCK_BYTES))):
+                left -= len(block)
+                yield block
+
+    return Tensor(name or tensor.name, tensor.shape, tensor.kind, blocks)
+
+
+def vector(name: str, values: npt.NDArray[np.float32]) -> Tensor:
+    """A small float32 tensor that is at hand."""
+    data = np.ascontiguousarray(values, np.dtype("<f4"))
+    return Tensor(name, data.shape, F32, lambda: (data.tobytes(),))
+
+
+def write_gguf(
+    file: IO[bytes], values: Mapping[str, Value], tensors: Sequence[Tensor], look: Look = lambda _: None
+) -> None:
+    """Writes the whole file from the stream's position on, which must be its beginning.
+
+    Raises:
+        ModelBrokenError: a tensor's source ended too early.
+        OSError: no room, or no right to write.
+    """
+    head = bytearray(MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(values)))
+    for key, value in values.items():
+        head += _string(key) + struct.pack("<I", value.kind) + value.data
+    offset = 0
+    for tensor in tensors:
+        shape = tuple(reversed(tensor.shape))
+        head += _string(tensor.name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        head += struct.pack("<IQ", tensor.kind.number, offset)
+        offset += tensor.size + _padding(tensor.size)
+    file.write(head + bytes(_padding(len(head))))
+    for tensor in tensors:
+        written = 0
+        for block in tensor.blocks():
+            file.write(block)
+            written += len(block)
+            look(len(block))
+        if written != tensor.size:
+            raise ModelBrokenError(f"tensor {tensor.name} is cut short: download or export the model again")
+        file.write(bytes(_padding(tensor.size)))
+
+
+def _padding(size: int) -> int:
+    return -size % DEFAULT_ALIGNMENT
