@@ -12,7 +12,7 @@ from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import Lines, SourceFile
-    from dg_lsp.engine.request import RewriteResult
+    from dg_lsp.engine.result import RewriteResult
 
 
 def rewrite(

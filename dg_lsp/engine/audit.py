@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from dg_lsp.engine.request import RewriteResult
-from dg_lsp.engine.result import FillResult
+from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import AuditSettings
 from dg_lsp.system import resident_bytes

@@ -10,12 +10,12 @@ from dg_lsp.canvas.spec import ModelSpec, Sampling
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.decoder_selection import decoder_of
-from dg_lsp.engine.decoders.base import DecodeTask, Draft, Progress
+from dg_lsp.engine.decoders.base import DecodeTask, Progress
 from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.engine.request_denoiser import SlotDenoiser, Stopwatch, TimedDenoiser
 from dg_lsp.engine.result import FillResult
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+from dg_lsp.engine.stop_criteria import Draft, Limits, StopCriteria
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 LONGEST_ANSWER = 1024

@@ -11,52 +11,26 @@ from typing import TypeVar
 import numpy as np
 
 from dg_lsp.canvas.fim import SUFFIX_SHARE
-from dg_lsp.canvas.layout import Layout, TokenIds
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.prompt_format import in_format, layout_of
 from dg_lsp.canvas.repetition import BufferTokens, Repetition
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, Sampling, UnmaskOrder
 from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at, shown_path
-from dg_lsp.diffusion.denoiser import Denoiser, Floats, Footprint
+from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.chat import ChatDecoder, ChatRequest
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, decoder_of
-from dg_lsp.engine.decoders.base import DecodeTask, Draft, Framer, Progress
+from dg_lsp.engine.decoders.base import DecodeTask, Framer, Progress
 from dg_lsp.engine.kv_slots import KVSlots
-from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
 from dg_lsp.engine.request_denoiser import EchoingDenoiser, SlotDenoiser, Stopwatch, TimedDenoiser
-from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewriter
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria, limits_of
+from dg_lsp.engine.stop_criteria import Draft, Limits, StopCriteria, confidence_of, limits_of
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 from dg_lsp.settings import FillSettings
-
-
-def confidence_of(ids: TokenIds, confidence: Floats, tokenizer: Tokenizer) -> float:
-    """Probability from 0 to 1 that the first line is right.
-
-    Args:
-        ids: shape (N,), the fill without its end token.
-        confidence: shape (N,) or (N + 1,): of each token when it was committed, and of the end token.
-        tokenizer: tells where the first line with text in it ends.
-    """
-    length = _first_line(ids, tokenizer)
-    probabilities = confidence[: length if length is not None else len(confidence)]
-    return float(np.prod(np.clip(probabilities, 1e-9, 1.0), dtype=np.float64))
-
-
-def _first_line(ids: TokenIds, tokenizer: Tokenizer) -> int | None:
-    """Tokens up to the line end that follows the first text, that one included; None where there is none."""
-    has_text = False
-    for number in range(len(ids)):
-        piece = tokenizer.decode(ids[number : number + 1])
-        body, end, _ = piece.partition(b"\n") if has_text else piece.lstrip().partition(b"\n")
-        has_text = has_text or bool(body.strip())
-        if has_text and end:
-            return number + 1
-    return None
-
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")

@@ -19,13 +19,13 @@ from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.chat import ChatRequest
-from dg_lsp.engine.decoders.base import Draft, Framer, Progress
+from dg_lsp.engine.decoders.base import Framer, Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
 from dg_lsp.engine.request_denoiser import Stopwatch
-from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import as_comment, whole_lines, without_blanks
-from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
+from dg_lsp.engine.stop_criteria import Draft, Limits, limits_of, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank

@@ -5,8 +5,6 @@ from enum import IntEnum, StrEnum
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
-from dg_lsp.engine.result import Timings
-from dg_lsp.postprocess.validate import Rejection
 
 
 class DecoderName(StrEnum):
@@ -96,24 +94,3 @@ class RewriteRequest:
     """A buffer that does not parse must parse better afterwards."""
     extra: Snippets = NO_SNIPPETS
     """Code from elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteResult:
-    """The new text of the stretch, or why there is none."""
-
-    model: str
-    start: int
-    end: int
-    """Offsets of what `text` stands for: an instruction is about whole lines."""
-    text: str
-    """In the buffer's own line ends and indentation; empty where it was rejected."""
-    rejection: Rejection | None
-    score: float
-    """Mean log probability per token, in nats."""
-    confidence: float
-    """Probability that the first line is what the user wants, as the model sees it; 0 where it was rejected."""
-    follows_instructions: bool
-    """False where an instruction was given to a model that knows none: it saw it as a comment."""
-    steps: int
-    timings: Timings

@@ -73,3 +73,24 @@ class Frame:
     cells: tuple[Cell, ...]
     settled_text: str
     """The beginning of the fill that will not change any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """The new text of the stretch, or why there is none."""
+
+    model: str
+    start: int
+    end: int
+    """Offsets of what `text` stands for: an instruction is about whole lines."""
+    text: str
+    """In the buffer's own line ends and indentation; empty where it was rejected."""
+    rejection: Rejection | None
+    score: float
+    """Mean log probability per token, in nats."""
+    confidence: float
+    """Probability that the first line is what the user wants, as the model sees it; 0 where it was rejected."""
+    follows_instructions: bool
+    """False where an instruction was given to a model that knows none: it saw it as a comment."""
+    steps: int
+    timings: Timings

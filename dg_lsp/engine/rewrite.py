@@ -15,14 +15,13 @@ from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.diffusion.loop import denoise
-from dg_lsp.engine.decoders.base import DecodeTask, Draft, Progress, gap_of
+from dg_lsp.engine.decoders.base import DecodeTask, Progress, gap_of
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
-from dg_lsp.engine.engine import confidence_of
 from dg_lsp.engine.kv_slots import KVSlots
-from dg_lsp.engine.request import FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.request_denoiser import SlotDenoiser, Stopwatch, TimedDenoiser
-from dg_lsp.engine.result import FillResult
-from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.engine.stop_criteria import Draft, Limits, StopCriteria, confidence_of
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
 

@@ -2,18 +2,70 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from dg_lsp.canvas.infill import GAP_LENGTHS, MIN_SUFFIX
-from dg_lsp.canvas.layout import OPEN, Layout, TokenIds
+from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, among, token_ids
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.document import Cursor, allowed_lines
-from dg_lsp.engine.decoders.base import Draft
+from dg_lsp.diffusion.denoiser import Floats
+from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 from dg_lsp.settings import FillSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """Settled tokens of one candidate, the end token left out."""
+
+    ids: TokenIds
+    confidence: Floats
+    """Probability of each token when it was committed, that of the end token included."""
+    is_ended: bool
+    steps: int
+    """Forward passes that it took."""
+    join: float = 0.0
+    """How well what stands frozen after it follows from it, mean log probability in nats; 0 where nothing does."""
+
+    @classmethod
+    def empty(cls) -> "Draft":
+        """Nothing yet."""
+        return cls(token_ids([]), np.empty(0, np.float32), is_ended=False, steps=0)
+
+    def grow(self, ids: TokenIds, confidence: Floats, end_ids: TokenIds) -> "Draft":
+        """This draft and committed tokens after it, up to the first end token."""
+        ends = np.flatnonzero(among(ids, end_ids))
+        length = int(ends[0]) if len(ends) else len(ids)
+        return replace(
+            self,
+            ids=token_ids(np.concatenate([self.ids, ids[:length]])),
+            confidence=np.concatenate([self.confidence, confidence[: length + bool(len(ends))]]),
+            is_ended=bool(len(ends)),
+        )
+
+    def settle(self, step: Step, end_ids: TokenIds) -> "Draft":
+        """This draft and what has settled of the canvas after it."""
+        settled = slice(0, step.num_settled)
+        grown = self.grow(step.canvas_ids[settled], step.confidence[settled], end_ids)
+        return replace(grown, steps=self.steps + step.number)
+
+    @property
+    def score(self) -> float:
+        """Mean log probability per token in nats, and that of the join."""
+        if not len(self.confidence):
+            return self.join
+        return float(np.log(np.maximum(self.confidence, 1e-9)).mean()) + self.join
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens, the end token included, per forward pass."""
+        return len(self.confidence) / self.steps if self.steps else 0.0
+
 
 MIN_RACE = 2
 """Canvases of a race for one candidate."""
@@ -161,3 +213,28 @@ def meets_stop_criteria(text: str, limits: Limits) -> bool:
 
 def _loops(text: str) -> bool:
     return is_repetitive(text) or cut_loops(text) != text
+
+
+def confidence_of(ids: TokenIds, confidence: Floats, tokenizer: Tokenizer) -> float:
+    """Probability from 0 to 1 that the first line is right.
+
+    Args:
+        ids: shape (N,), the fill without its end token.
+        confidence: shape (N,) or (N + 1,): of each token when it was committed, and of the end token.
+        tokenizer: tells where the first line with text in it ends.
+    """
+    length = _first_line(ids, tokenizer)
+    probabilities = confidence[: length if length is not None else len(confidence)]
+    return float(np.prod(np.clip(probabilities, 1e-9, 1.0), dtype=np.float64))
+
+
+def _first_line(ids: TokenIds, tokenizer: Tokenizer) -> int | None:
+    """Tokens up to the line end that follows the first text, that one included; None where there is none."""
+    has_text = False
+    for number in range(len(ids)):
+        piece = tokenizer.decode(ids[number : number + 1])
+        body, end, _ = piece.partition(b"\n") if has_text else piece.lstrip().partition(b"\n")
+        has_text = has_text or bool(body.strip())
+        if has_text and end:
+            return number + 1
+    return None

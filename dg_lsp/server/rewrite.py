@@ -12,7 +12,8 @@ from uuid import uuid4
 from lsprotocol import types
 
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.request import FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.result import RewriteResult
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.server.documents import Change, Document, minimal_changes, workspace_edit

@@ -26,9 +26,9 @@ from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import Auditor
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest, RewriteRequest, RewriteResult
+from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.request_queue import Spent
-from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, SettingsError
 from dg_lsp.postprocess.validate import Candidate, Reason

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import ByteTokenizer
-from dg_lsp.engine.engine import confidence_of
+from dg_lsp.engine.stop_criteria import confidence_of
 
 TOKENIZER = ByteTokenizer()
 

@@ -16,7 +16,8 @@ from dg_lsp.canvas.spec import Sampling
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.diffusion.step import Step
-from dg_lsp.engine.decoders.base import DecodeTask, Draft, Progress
+from dg_lsp.engine.decoders.base import DecodeTask, Progress
+from dg_lsp.engine.stop_criteria import Draft
 
 OPENING = 16
 """The first pass takes the prompt's end along where it lacks no more: what a keystroke changes costs no pass."""

@@ -7,7 +7,8 @@ import numpy as np
 from dg_lsp.canvas.layout import Canvas, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import Sampling
 from dg_lsp.diffusion.loop import race
-from dg_lsp.engine.decoders.base import DecodeTask, Draft, Progress, gap_of
+from dg_lsp.engine.decoders.base import DecodeTask, Progress, gap_of
+from dg_lsp.engine.stop_criteria import Draft
 
 
 class DiffusionDecoder:

@@ -17,8 +17,9 @@ from dg_lsp.canvas.spec import MaskSampling, Sampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import race
 from dg_lsp.diffusion.step import Step
-from dg_lsp.engine.decoders.base import DecodeTask, Draft, Progress, gap_of, gap_slice
+from dg_lsp.engine.decoders.base import DecodeTask, Progress, gap_of, gap_slice
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
+from dg_lsp.engine.stop_criteria import Draft
 
 JOIN_TOKENS = 4
 """Of the suffix, asked again after every candidate."""
