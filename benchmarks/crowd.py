@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = "[fill]\ndeadline_ms = 120000\npatience_ms = 0\n[http]\nmax_waiting = {waiting}\n"
+SETTINGS = "[fill]\ndeadline_ms = 120000\nearly_stop_ms = 0\n[http]\nmax_waiting = {waiting}\n"
 """Answers that wait for nothing but the model are the same whenever they are asked."""
 WORDS = (
     "apple",

@@ -99,10 +99,10 @@ def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | H
         from dg_lsp.backends.hf import open_checkpoint
 
         return open_checkpoint(model.weights, model.spec, settings.runtime)
-    from dg_lsp.backends.llamacpp.loader import open_denoiser
+    from dg_lsp.backends.llamacpp.loader import denoiser_for
 
     try:
-        return open_denoiser(model.weights, model.spec, settings.runtime)
+        return denoiser_for(model.weights, model.spec, settings.runtime)
     except BaseException:
         model.weights.close()
         raise

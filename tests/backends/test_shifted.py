@@ -6,7 +6,7 @@ import tiny_masked
 from tiny_masked import MASK
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.loader import open_denoiser
+from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser, ShiftedDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
@@ -24,7 +24,7 @@ def opened(path, settings=CACHED):
     model = LlamaModel.load(path, settings)
     spec = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
     try:
-        return open_denoiser(model, spec, settings)
+        return denoiser_for(model, spec, settings)
     except ModelUnsupportedError:
         model.close()
         raise
@@ -162,7 +162,7 @@ def test_what_cannot_be_cached_says_so(written, architecture, cache, words):
 def test_a_model_trained_on_cached_prompts_always_has_them(tiny_path, open_denoiser):
     for cache in CACHES:
         settings = RuntimeSettings(threads=1, gpu_layers=0, cache=cache)
-        denoiser = open_denoiser(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings)
+        denoiser = denoiser_for(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings)
         assert type(denoiser) is LlamaDenoiser
         denoiser.close()
 
