@@ -148,7 +148,7 @@ class DecoderSelection:
 
     def _num_canvases(self, plan: DecoderName) -> int:
         if self._is_pinned:
-            return len(self._spec.hole_lengths or GAP_LENGTHS)
+            return len(self._spec.gap_lengths or GAP_LENGTHS)
         return MIN_RACE if plan is DecoderName.RACE else 1
 
     def _possible(self) -> Sequence[DecoderName]:

@@ -288,7 +288,7 @@ def describe_masked(
         is_shifted=family.is_shifted if shift is None else shift == "true",
         is_bidirectional=True,
         template=family.template,
-        hole_lengths=family.hole_lengths,
+        gap_lengths=family.gap_lengths,
         metadata=shown_metadata(metadata),
     )
 

@@ -25,7 +25,7 @@ class Family:
     max_prompt_tokens: int
     """Recommended: what a keystroke may cost, and what was trained for."""
     sources: tuple[str, ...]
-    hole_lengths: tuple[int, ...] = ()
+    gap_lengths: tuple[int, ...] = ()
     """Masks between frozen text that are raced where the length is not known."""
     is_shifted: bool = False
     """Logits at a position say what comes after it."""
@@ -62,7 +62,7 @@ DREAM = Family(
     end_ids=(151_643, 151_645),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     is_shifted=True,
     sources=(
@@ -79,7 +79,7 @@ DREAMON = Family(
     end_ids=(151_643, 151_645),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=(16,),
+    gap_lengths=(16,),
     max_prompt_tokens=960,
     is_shifted=True,
     marks=("dreamon",),
@@ -98,7 +98,7 @@ LLADA = Family(
     end_ids=(126_081, 126_348),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     sources=("github.com/ML-GSAI/LLaDA: generate.py, context 4096, no shift", "llama.cpp conversion/llada.py"),
 )
@@ -110,7 +110,7 @@ LLADA_MOE = Family(
     end_ids=(156_892,),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     sources=(
         "llama.cpp conversion/llada.py: mask 156895, no shift",
@@ -125,7 +125,7 @@ RND1 = Family(
     end_ids=(151_645, 151_643),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     is_shifted=True,
     sources=("github.com/RadicalNumerics/RND1: rnd/sampling.py, mask 151669, predictions shifted by one",),
@@ -138,7 +138,7 @@ OPEN_DCODER = Family(
     end_ids=(151_643,),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     is_shifted=True,
     marks=("open-dcoder", "open-dllm"),

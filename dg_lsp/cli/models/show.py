@@ -61,6 +61,6 @@ def _asking(family: "Family") -> Iterator[tuple[str, object]]:
         yield "mask id", family.mask_id
     yield "prompt format", family.prompt_format.value
     yield "canvas lengths", ", ".join(map(str, family.canvas_lengths))
-    if family.hole_lengths:
-        yield "hole lengths", ", ".join(map(str, family.hole_lengths))
+    if family.gap_lengths:
+        yield "hole lengths", ", ".join(map(str, family.gap_lengths))
     yield "steps", f"{family.sampling.max_denoising_steps} at most"
