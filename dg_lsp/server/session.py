@@ -317,7 +317,7 @@ class Server(LanguageServer):
 
     def why_left_out(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why the model must not see this buffer, None where it may."""
-        why = Exclusion(self.settings.exclude).why(snapshot)
+        why = Exclusion(self.settings.exclude).reason(snapshot)
         if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
             return ExclusionReason.IGNORED
         return why
