@@ -94,9 +94,8 @@ def _line_start(text: str, mark: int, limit: int) -> int:
 def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: TextStyle) -> str:
     if budget <= 0:
         return ""
-    shown = style.to_model(
-        text[offset : offset + budget + 1]
-    )  # one more character shows whether the last one is complete
+    # one more character shows whether the last one is complete
+    shown = style.to_model(text[offset : offset + budget + 1])
     if num_lines is not None:
         lines = shown.split("\n")
         if len(lines) > num_lines + 1:
