@@ -1,6 +1,14 @@
 import pytest
 
-from dg_lsp.context.snippets import STRIDE, WINDOW, RecentEdits, most_similar, similarity, windows_of, words_of
+from dg_lsp.context.snippets import (
+    STRIDE,
+    WINDOW,
+    RecentEdits,
+    most_similar,
+    similarity,
+    windows_of,
+    words_of,
+)
 
 
 def test_words_are_names_of_two_letters_or_more():

@@ -9,8 +9,7 @@ import torch
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.models.repack.from_gguf import take_gguf
-from dg_lsp.models.repack.pair import write_pair
+from dg_lsp.models.convert import take_gguf, write_pair
 
 IDS = np.random.default_rng(5).integers(0, tiny_diffusiongemma.VOCAB_SIZE, 100).tolist()  # the window is 64
 
