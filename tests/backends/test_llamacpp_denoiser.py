@@ -8,6 +8,7 @@ import pytest
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
 from dg_lsp.backends.llamacpp.context import NO_CELLS
+from dg_lsp.canvas.spec import FimTokens, MaskSampling
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RequestError
 from dg_lsp.settings import RuntimeSettings
 
@@ -94,8 +95,7 @@ def test_a_canvas_can_make_a_slot_go(open_denoiser):
     small = PROMPT[:30]
     denoiser.prefill(0, small)
     denoiser.prefill(1, np.resize(PROMPT, 200))
-    prediction = denoiser.predict(0, [canvas(32)] * 4, 0.0, rng())
-    assert len(prediction) == 4
+    assert len(denoiser.predict(0, [canvas(32)] * 4, 0.0, rng())) == 4
     assert denoiser.prefill(0, small) == 0
     assert denoiser.prefill(1, np.resize(PROMPT, 200)) == 200
 
@@ -215,8 +215,18 @@ def test_a_context_beyond_the_machine_is_refused(open_denoiser):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"vocab_size": 100}, {"banned_ids": (0, 5000)}, {"end_ids": (-1,)}, {"canvas_lengths": ()}],
-    ids=["vocabulary", "banned", "end", "no canvas"],
+    [
+        {"vocab_size": 100},
+        {"canvas_lengths": ()},
+        {"banned_ids": (0, 5000)},
+        {"end_ids": (-1,)},
+        {"start_ids": (5000,)},
+        {"fim": FimTokens(2, 5000, 4)},
+        {"sampling": MaskSampling(mask_id=5000)},
+        {"sampling": MaskSampling(mask_id=0, expand_id=5000)},
+        {"sampling": MaskSampling(mask_id=0, delete_id=5000)},
+    ],
+    ids=["vocabulary", "no canvas", "banned", "end", "start", "fim", "mask", "expand", "delete"],
 )
 def test_a_spec_of_another_model_is_refused(open_denoiser, changes):
     with pytest.raises(ModelUnsupportedError):
@@ -272,10 +282,8 @@ def test_a_model_outlives_the_contexts_that_use_it(tiny_path, open_denoiser):
 
 def test_device_candidates_agree_with_numpy(open_denoiser):
     for spec, temperature in ((open_denoiser.mask, 0.0), (open_denoiser.uniform, 0.5)):
-        exact, device = (
-            open_denoiser(spec, context_length=1024),
-            open_denoiser(spec, context_length=1024, device_candidates=True),
-        )
+        exact = open_denoiser(spec, context_length=1024)
+        device = open_denoiser(spec, context_length=1024, device_candidates=True)
         assert device._candidates.is_used
         assert not exact._candidates.is_used
         held = canvas(16)
