@@ -325,16 +325,19 @@ def _supports_bidirectional(folder: Path | None) -> bool:
     """
     import os
     import subprocess
-    import sys
 
     import dg_lsp
     from dg_lsp.errors import ModelRuntimeError
     from dg_lsp.runtime import STOCK, VARIABLE
+    from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
-    environment = {**os.environ, VARIABLE: str(folder or STOCK), "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
+    runtime = str(folder.absolute() if folder else STOCK)
+    environment = {**os.environ, VARIABLE: runtime, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
     environment.pop("LLAMA_CPP_LIB_PATH", None)
-    command = [sys.executable, "-P", "-m", "dg_lsp.backends.llamacpp.runtime_check"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    command = python_command("dg_lsp.backends.llamacpp.runtime_check")
+    done = subprocess.run(
+        command, env=environment, cwd=NEUTRAL_FOLDER, capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode not in (0, 10):
         reason = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
         raise ModelRuntimeError(f"the {'changed' if folder else 'installed'} llama.cpp does not run: {reason}")

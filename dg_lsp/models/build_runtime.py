@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dg_lsp.errors import ModelDownloadError, ModelRuntimeError, UsageError
 from dg_lsp.runtime import COMMAND, PACKAGE, VARIABLE, Installed, Runtime, installed, library_name, runtime_folder
+from dg_lsp.system import python_command
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
 
@@ -242,7 +243,7 @@ class RuntimeSource:
             )
         options = ["--no-deps", "--no-binary", ":all:", "--disable-pip-version-check", "--no-input", "--retries", "2"]
         options += ["--progress-bar", "raw" if _pip_version() >= _RAW_PROGRESS else "off", "--dest", str(folder)]
-        command = [sys.executable, "-m", "pip", "download", *options, f"{PACKAGE}=={self.version}"]
+        command = python_command("pip", "download", *options, f"{PACKAGE}=={self.version}")
         look("fetching the source", None)
         said = []
         for line in _lines(command):

