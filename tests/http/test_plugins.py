@@ -1,7 +1,6 @@
-"""Editors' plugins ask as they do, and take the answers by their own rules."""
+"""Recorded requests of editor plugins, and their own rules for reading the response."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chatty import chatty
@@ -16,14 +15,14 @@ ANSWER = "def total(items):\n    return sum(items)  # é😋"
 
 
 @pytest.fixture(scope="module")
-def filling():
+def completing():
     starter = Starter()
     yield starter(ScriptedDenoiser(FILL))
     starter.stop()
 
 
 @pytest.fixture(scope="module")
-def talking():
+def chatting():
     starter = Starter()
     yield starter(chatty(ANSWER, tokens_per_step=3))
     starter.stop()
@@ -45,21 +44,21 @@ def name_of(value):
 
 
 @pytest.mark.parametrize(("path", "body", "headers", "reader", "pick"), FILLS, ids=name_of)
-def test_every_client_reads_its_fill(filling, path, body, headers, reader, pick):
-    reply = filling.send("POST", path, body, headers)
+def test_every_plugin_reads_its_completion(completing, path, body, headers, reader, pick):
+    reply = completing.send("POST", path, body, headers)
     expected = "def total(items):\n    return " + FILL if path == "/v1/edit/completions" else FILL
     assert (reply.status, reader(reply, pick)) == (200, expected)
 
 
 @pytest.mark.parametrize(("path", "body", "reader", "pick"), CHATS, ids=name_of)
-def test_every_client_reads_its_answer(talking, path, body, reader, pick):
-    reply = talking.send("POST", path, body, MIME)
+def test_every_plugin_reads_its_chat(chatting, path, body, reader, pick):
+    reply = chatting.send("POST", path, body, MIME)
     assert (reply.status, reader(reply, pick)) == (200, ANSWER)
 
 
 @pytest.mark.parametrize(("path", "body", "headers", "reader", "pick"), FILLS, ids=name_of)
-def test_nobody_takes_an_error_for_a_fill(failing, path, body, headers, reader, pick):
-    """An empty fill would be kept for the place; an error is not."""
+def test_no_plugin_reads_an_error_as_a_completion(failing, path, body, headers, reader, pick):
+    """It would cache an empty completion for the position."""
     reply = failing.send("POST", path, body, headers)
     assert (reply.status, reply.error["type"]) == (500, "server_error")
     if reader in (llama_vims, minuets):
@@ -69,14 +68,7 @@ def test_nobody_takes_an_error_for_a_fill(failing, path, body, headers, reader, 
             reader(reply, pick)
 
 
-def test_minuets_three_of_the_same_are_answered_alike(filling):
-    path, body, headers, reader, pick = FILLS[5]
-    with ThreadPoolExecutor() as pool:
-        replies = list(pool.map(lambda _: filling.send("POST", path, body, headers), range(3)))
-    assert [reader(reply, pick) for reply in replies] == [FILL] * 3
-
-
-def test_continues_edit_is_streamed_under_mercurys_marks(filling):
+def test_continue_reads_a_streamed_edit(completing):
     body = json.loads(FILLS[-1][1])
-    reply = filling.post("/v1/edit/completions", {**body, "stream": True, "max_tokens": 4096})
+    reply = completing.post("/v1/edit/completions", {**body, "stream": True, "max_tokens": 4096})
     assert continues(reply, of_delta) == f"```\ndef total(items):\n    return {FILL}\n```"
