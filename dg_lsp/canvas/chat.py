@@ -99,7 +99,7 @@ def template_of(name: str, model: str) -> ChatTemplate:
     """
     if name not in TEMPLATES:
         what = f"the chat template {name!r}, which this version does not know" if name else "no chat template"
-        raise ModelUnsupportedError(f"{model} has {what}; choose the prompt format fim, pinned or prefix")
+        raise ModelUnsupportedError(f"{model} has {what}; choose the prompt format fim, infill or prefix")
     return TEMPLATES[name]
 
 

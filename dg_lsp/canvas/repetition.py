@@ -99,8 +99,8 @@ class BufferTokens:
         self._ends_line = lru_cache(None)(lambda token: b"\n" in tokenizer.decode(token_ids([token])))
         self._encode: Callable[[str], TokenIds] = lru_cache(_CACHED_LINES)(tokenizer.encode)
 
-    def echo(self, text: str, offset: int, suffix_lines: int | None = None) -> Repetition:
-        """What the text says around a code-point offset; of the lines after the cursor's own, `suffix_lines`."""
+    def repetition(self, text: str, offset: int, suffix_lines: int | None = None) -> Repetition:
+        """Of the text around a code-point offset; of the lines after the cursor's own, `suffix_lines`."""
         start = max(0, offset - CHARS_BEFORE)
         if start:
             start = text.find("\n", start, offset) + 1 or offset

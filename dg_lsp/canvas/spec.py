@@ -8,21 +8,50 @@ from enum import StrEnum
 from pathlib import Path
 
 
+class DecoderName(StrEnum):
+    """How a request is decoded, as settings, the command line and records spell it."""
+
+    AUTO = "auto"
+    """The decoder with the least expected time to a useful edit on this machine."""
+    DIFFUSION = "diffusion"
+    """Open canvases, denoised; several share each pass where several candidates are wanted or where it pays."""
+    AUTOREGRESSIVE = "autoregressive"
+    """Token by token, greedily."""
+    SPECULATIVE = "speculative"
+    """A canvas drafts and one causal pass verifies. The text is that of `autoregressive`."""
+    PROMPT_LOOKUP = "prompt-lookup"
+    """Like `speculative`, but the draft is what followed the same tokens elsewhere in the buffer."""
+    INFILL = "infill"
+    """Canvases with the prefix's tail and the suffix's head frozen around gaps of several lengths."""
+
+    @property
+    def needs_canvas(self) -> bool:
+        """Requires a model that denoises."""
+        return self in (DecoderName.DIFFUSION, DecoderName.SPECULATIVE, DecoderName.INFILL)
+
+    @property
+    def needs_causal_head(self) -> bool:
+        """Requires weights that also decode token by token."""
+        return self in (DecoderName.AUTOREGRESSIVE, DecoderName.SPECULATIVE, DecoderName.PROMPT_LOOKUP)
+
+
 @dataclass(frozen=True, slots=True)
 class ExpectedPasses:
-    """One plan at one kind of place, from the prompt to the answer."""
+    """Mean forward passes of one decoder at one kind of cursor position, after the prompt's."""
 
     kind: str
-    """Of the place: `line-end`, `whole-line` or `block`."""
-    plan: str
+    """Of the position: `line-end`, `whole-line` or `block`."""
+    decoder: DecoderName
     singles: float
     """Causal passes of one token."""
     checks: float
-    """Causal passes over a guess."""
+    """Causal passes over a draft of several tokens."""
     canvases: float
-    """Passes over a canvas, or over all canvases of a race."""
+    """Passes over canvases."""
     hits: float
     """Share of answers whose first line is right, above 0."""
+    num_canvases: int = 1
+    """Canvases that share each pass."""
 
 
 class PromptFormat(StrEnum):
@@ -30,7 +59,7 @@ class PromptFormat(StrEnum):
 
     FIM = "fim"
     """Suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token."""
-    PINNED = "pinned"
+    INFILL = "infill"
     """Prefix tail and suffix head frozen in the canvas around a hole."""
     PREFIX = "prefix"
     """What stands before the cursor and nothing else: for models that know no middle."""
@@ -161,11 +190,11 @@ class ModelSpec:
     """Weights that feed a canvas's last prediction back into its next one (DiffusionGemma); None has no such thing."""
     hole_lengths: tuple[int, ...] = ()
     """Tokens between frozen prefix tail and suffix head that are raced where the length is not known, ascending."""
-    echo_match: int = 0
-    """Tokens that must have occurred before in the buffer for what followed them to be taken over what the model says;
-    0 never does: only a small model gains by it."""
+    repetition_match: int = 0
+    """Tokens that must recur in the buffer before what followed them overrides the model's prediction; 0 turns that
+    off, since only a small model gains by it."""
     expectations: tuple[ExpectedPasses, ...] = ()
-    """What plans take, as far as the file says."""
+    """What decoders take, as far as the file says."""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """What else the file says of itself, for `doctor` and `models show`."""
 

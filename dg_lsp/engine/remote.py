@@ -11,21 +11,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.spec import ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.asking import Answers, Asking, Said, Task, TextModel
 from dg_lsp.context.document import LINE_END, TextStyle
 from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.diffusion.step import Step
-from dg_lsp.engine.chat import ChatRequest
-from dg_lsp.engine.decoders.base import Framer, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Framer, Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import as_comment, whole_lines, without_blanks
-from dg_lsp.engine.stop_criteria import Draft, Limits, limits_of, meets_stop_criteria
+from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
@@ -90,12 +89,12 @@ class RemoteEngine(Engine):
         """
         watch = Stopwatch()
         with watch.stage("prompt"):
-            limits = limits_of(request, self._settings, self._spec, DecoderName.CAUSAL, deadline)
+            limits = limits_of(request, self._settings, self._spec, DecoderName.AUTOREGRESSIVE, deadline)
             room = int(request.extra.share * self._spec.max_prompt_tokens * CHARS_PER_TOKEN)
             prompt = replace(self._prompt(request), extra=within(request.extra, room))
             session = request.snapshot.uri
             asking = Asking(Task.FILL, prompt, limits.max_tokens, request.num_candidates, request.seed, session=session)
-        said = yield from watch.passing_on(self._listen(asking, limits))
+        said = yield from watch.relay(self._listen(asking, limits))
         with watch.stage("postprocess"):
             texts = said.texts or ("",)
             verdicts = [self._judged(_whole(text, said), said, request, limits) for text in texts]
@@ -124,7 +123,7 @@ class RemoteEngine(Engine):
         turns = tuple((turn.role.value, turn.text) for turn in request.turns)
         asking = Asking(Task.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, turns, request.name)
         limits = Limits(0, request.max_tokens, None, deadline=deadline)
-        said = yield from watch.passing_on(self._listen(asking, limits))
+        said = yield from watch.relay(self._listen(asking, limits))
         text = said.texts[0] if said.texts else ""
         candidates = (Candidate(text, 0.0),) if text else ()
         return self._result(said, candidates, () if text else (Rejection(Reason.UNFINISHED),), watch)
@@ -146,7 +145,7 @@ class RemoteEngine(Engine):
             asking = self._asking(request, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]
             limits = Limits(0, asking.max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=end)
-        said = yield from watch.passing_on(self._listen(asking, limits))
+        said = yield from watch.relay(self._listen(asking, limits))
         with watch.stage("postprocess"):
             verdict = self._verdict(said, request, limits)
         is_shown = isinstance(verdict, Candidate)
@@ -181,7 +180,7 @@ class RemoteEngine(Engine):
                 number += 1
                 if asking.task is Task.FILL and _is_enough(said, asking, limits):
                     break
-                yield Told(0, number, _NOTHING, Draft.empty(), said.texts[0] if said.texts else "")
+                yield Told(0, number, _NOTHING, EMPTY, said.texts[0] if said.texts else "")
         finally:
             answers.close()
         return said
@@ -205,6 +204,7 @@ class RemoteEngine(Engine):
             text.encode("utf-8", "surrogatepass"),
             snapshot=request.snapshot,
             offset=request.offset,
+            cursor=request.cursor,
             max_lines=limits.max_lines,
             score=0.0,
             check_syntax=self._settings.check_syntax,
@@ -257,7 +257,7 @@ class RemoteEngine(Engine):
             rejections=rejections,
             canvas_length=said.canvas_length,
             steps=said.steps,
-            tokens_per_forward=said.output_tokens / said.steps if said.steps else 0.0,
+            output_tokens=said.output_tokens,
             prompt_tokens=said.prompt_tokens,
             cached_tokens=min(said.cached_tokens, said.prompt_tokens),
             timings=watch.timings(),

@@ -81,14 +81,9 @@ class Choice:
 
 def choices_of(asked: Asked, result: FillResult) -> tuple[Choice, ...]:
     """The candidates, best first, at least one: an empty one where nothing was worth showing."""
-    is_full = asked.max_tokens is not None and num_predicted(result) >= asked.max_tokens
+    is_full = asked.max_tokens is not None and result.output_tokens >= asked.max_tokens
     texts = [candidate.text for candidate in result.candidates] or [""]
     return tuple(cut_at_stops(_within_margin(text, asked.min_indent), asked.stops, is_full=is_full) for text in texts)
-
-
-def num_predicted(result: FillResult) -> int:
-    """Tokens of the best candidate, its end token included."""
-    return round(result.tokens_per_forward * result.steps)
 
 
 def seed_of(fields: Fields) -> int:

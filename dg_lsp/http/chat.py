@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dg_lsp.canvas.chat import Role, Turn
-from dg_lsp.engine.chat import DEADLINE_MS, LONGEST_ANSWER, ChatRequest
+from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.http.asked import MAX_TOKENS, Choice, cut_at_stops, deadline_of, num_predicted, seed_of
+from dg_lsp.http.asked import MAX_TOKENS, Choice, cut_at_stops, deadline_of, seed_of
 from dg_lsp.http.drafts import Drafts, Saying, Settled
 from dg_lsp.http.fields import Fields
 from dg_lsp.http.messages import chat_frame, piece, turns_of, whole
@@ -63,20 +63,20 @@ async def _answer(fields: Fields, request: Request, before: tuple[Turn, ...]) ->
 
 def _asked(fields: Fields, before: tuple[Turn, ...]) -> ChatRequest:
     turns = (*before, *turns_of(fields))
-    num_tokens = fields.integer("max_tokens", LONGEST_ANSWER, least=1, most=2**31)
+    num_tokens = fields.integer("max_tokens", CHAT_MAX_TOKENS, least=1, most=2**31)
     num_tokens = fields.integer("max_completion_tokens", num_tokens, least=1, most=2**31)
     fields.integer("n", 1, least=1, most=1)
     return ChatRequest(
         turns,
         f"http:{next(_numbers)}",
         max_tokens=min(num_tokens, MAX_TOKENS),
-        deadline_ms=deadline_of(fields) or DEADLINE_MS,
+        deadline_ms=deadline_of(fields) or CHAT_DEADLINE_MS,
         seed=seed_of(fields),
     )
 
 
 def _choice(result: FillResult, asked: ChatRequest, stops: tuple[str, ...]) -> Choice:
-    return cut_at_stops(result.text, stops, is_full=num_predicted(result) >= asked.max_tokens)
+    return cut_at_stops(result.text, stops, is_full=result.output_tokens >= asked.max_tokens)
 
 
 async def _chunks(

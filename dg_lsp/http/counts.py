@@ -22,7 +22,7 @@ class Counts:
         self.requests = Counter("dg_lsp_requests_total", "Requests answered.", ("path", "status"))
         self.seconds = Histogram("dg_lsp_request_seconds", "Time from a request to its answer.", ("path",), SECONDS)
         self.feedback = Counter("dg_lsp_feedback_total", "What users did with what they were shown.", ("action",))
-        self.plans = Counter("dg_lsp_fills_total", "Fills by what was decoded.", ("plan", "shown"))
+        self.decoders = Counter("dg_lsp_fills_total", "Fills by what was decoded.", ("decoder", "shown"))
         self._sums = Counter("dg_lsp_tokens_total", "Tokens of fills.", ("kind",))
         self._steps = Counter("dg_lsp_steps_total", "Forward passes of fills.", ())
         self._stages = Counter("dg_lsp_stage_seconds_total", "Time of fills by what it went into.", ("stage",))
@@ -30,17 +30,17 @@ class Counts:
     def add_fill(self, result: FillResult) -> None:
         """One result of the engine."""
         self.mean_seconds += _NEWEST * (result.timings.total / 1e3 - self.mean_seconds)
-        self.plans.add(1, result.plan.value, "yes" if result.candidates else "no")
+        self.decoders.add(1, result.decoder.value, "yes" if result.candidates else "no")
         self._sums.add(result.cached_tokens, "prompt_cached")
         self._sums.add(result.prompt_tokens - result.cached_tokens, "prompt_decoded")
-        self._sums.add(round(result.tokens_per_forward * result.steps), "answer")
+        self._sums.add(result.output_tokens, "answer")
         self._steps.add(result.steps)
         for stage in ("prefill", "denoise", "postprocess"):
             self._stages.add(getattr(result.timings, stage) / 1e3, stage)
 
     def exposition(self, num_inside: int, num_shared: int) -> str:
         """Prometheus' text format."""
-        counters = (self.requests, self.plans, self._sums, self._steps, self._stages, self.feedback)
+        counters = (self.requests, self.decoders, self._sums, self._steps, self._stages, self.feedback)
         gauge = Counter("dg_lsp_inside", "Requests that are worked on or wait.", (), kind="gauge")
         gauge.add(num_inside)
         left = Counter("dg_lsp_left_total", "Clients that left before their answer.", ())

@@ -16,7 +16,6 @@ from dg_lsp.http.asked import (
     Choice,
     choices_of,
     deadline_of,
-    num_predicted,
     seed_of,
 )
 from dg_lsp.http.fields import Fields
@@ -80,7 +79,7 @@ def _reply(asked: Asked, choice: Choice, number: int, result: FillResult) -> Tre
         "id_slot": 0,
         "stop": True,
         "model": result.model,
-        "tokens_predicted": num_predicted(result),
+        "tokens_predicted": result.output_tokens,
         "tokens_evaluated": result.prompt_tokens,
         "generation_settings": {
             "n_predict": -1 if asked.max_tokens is None else asked.max_tokens,

@@ -1,6 +1,6 @@
 """What is answered, as JSON Schema: every object with all of its fields."""
 
-from dg_lsp.engine.request import DecoderName
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.http.shapes import AMOUNT, COUNT, WORDS, YES_OR_NO, Schema, array, named, one_of, said
 
 _BYTES: Schema = {"type": ["integer", "null"], "minimum": 0}
@@ -63,7 +63,7 @@ SCHEMAS: dict[str, Schema] = {
     "Error": said(error=_perhaps(_ERROR, param=WORDS)),
     "Timings": said(cache_n=COUNT, **_stage("prompt"), **_stage("predicted")),
     "Diffusion": said(
-        plan=one_of(*(plan.value for plan in DecoderName)),
+        decoder=one_of(*(decoder.value for decoder in DecoderName)),
         canvas_length=COUNT,
         canvas_tokens=COUNT,
         blocks=COUNT,

@@ -1,10 +1,8 @@
 """What an answer cost, as llama.cpp names it, and what only diffusion has to tell."""
 
-import math
 from typing import Any
 
 from dg_lsp.engine.result import FillResult
-from dg_lsp.http.asked import num_predicted
 
 
 def timings(result: FillResult) -> dict[str, float]:
@@ -13,19 +11,18 @@ def timings(result: FillResult) -> dict[str, float]:
     return {
         "cache_n": result.cached_tokens,
         **_stage("prompt", num_prompt, result.timings.prefill),
-        **_stage("predicted", num_predicted(result), result.timings.denoise),
+        **_stage("predicted", result.output_tokens, result.timings.denoise),
     }
 
 
 def diffusion(result: FillResult) -> dict[str, Any]:
     """How the answer was denoised; a canvas of 0 tokens says that it was decoded without one."""
     ms, length = result.timings.denoise, result.canvas_length
-    num_blocks = max(1, math.ceil(num_predicted(result) / length)) if length and result.steps else 0
     return {
-        "plan": result.plan.value,
+        "decoder": result.decoder.value,
         "canvas_length": length,
-        "canvas_tokens": num_blocks * length,
-        "blocks": num_blocks,
+        "canvas_tokens": result.num_blocks * length,
+        "blocks": result.num_blocks,
         "steps": result.steps,
         "steps_per_second": _rounded(1e3 * result.steps / ms) if ms else 0.0,
         "ms_per_step": _rounded(ms / result.steps) if result.steps else 0.0,
@@ -36,7 +33,7 @@ def diffusion(result: FillResult) -> dict[str, Any]:
 
 def usage(result: FillResult) -> dict[str, Any]:
     """OpenAI's `usage`, in tokens."""
-    num_answer = num_predicted(result)
+    num_answer = result.output_tokens
     return {
         "prompt_tokens": result.prompt_tokens,
         "completion_tokens": num_answer,

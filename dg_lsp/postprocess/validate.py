@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """A rewrite that says what was there already."""
     NOT_TEXT = "not-text"
     """Its bytes are no UTF-8, or hold control characters."""
+    LOW_CONFIDENCE = "low-confidence"
+    """It is less likely to be right than an automatic completion has to be."""
     UNFINISHED = "unfinished"
     """The deadline came before anything was stable."""
 
@@ -67,19 +69,25 @@ class Rejection:
 
 
 def judge(
-    fill: bytes, *, snapshot: Snapshot, offset: int, max_lines: int | None, score: float, check_syntax: bool
+    fill: bytes,
+    *,
+    snapshot: Snapshot,
+    offset: int,
+    cursor: Cursor,
+    max_lines: int | None,
+    score: float,
+    check_syntax: bool,
 ) -> Candidate | Rejection:
     """The candidate that `fill` makes at `offset`, or the reason against it.
 
-    `fill` is what was decoded before the end token. `max_lines` None lets the place decide: one line where there is
-    text on the cursor's line, any number on a blank line. The candidate has the buffer's own line ends and
-    indentation; inserting it at `offset` changes nothing else.
+    `fill` is what was decoded before the end token; `cursor` is the cursor's lines at `offset`. `max_lines` None allows
+    one line where there is text on the cursor's line, any number on a blank line. The candidate has the buffer's own
+    line ends and indentation; inserting it at `offset` changes nothing else.
     """
     text = to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
-    standing = Cursor.at(snapshot.text, offset)
-    place = standing.as_shown()
+    place = cursor.as_shown()
     comment = language_of(snapshot.language).comment
     max_lines = allowed_lines(place) if max_lines is None else max_lines
     shown = _shaped(text, place, max_lines, comment)
@@ -97,7 +105,7 @@ def judge(
         return Rejection(Reason.SYNTAX_ERROR, joined)
     if surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
-    return Candidate(style.from_model(valid, standing.line_prefix), score)
+    return Candidate(style.from_model(valid, cursor.line_prefix), score)
 
 
 def _shaped(text: str, place: Cursor, max_lines: int | None, comment: str) -> str:
@@ -145,13 +153,13 @@ def judge_rewrite(
     end: int,
     score: float,
     check_syntax: bool,
-    must_mend: bool = False,
+    must_fix_errors: bool = False,
 ) -> Candidate | Rejection:
     """The text that may stand for `[start, end)` of the buffer, or the reason against it.
 
     Nothing outside of the stretch changes. A selection that ended with a line end still does, one that did not does
-    not. With `check_syntax` the buffer must not parse worse than before, and with `must_mend` better where it did not
-    parse.
+    not. With `check_syntax` the buffer must not parse worse than before, and with `must_fix_errors` better where it did
+    not parse.
     """
     text = to_text(answer)
     if text is None:
@@ -165,7 +173,7 @@ def judge_rewrite(
     shaped = _with_end_of(old, deepen(expand_indentation(text), old))
     if shaped == old:
         return Rejection(Reason.UNCHANGED, text)
-    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style, must_mend=must_mend):
+    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style, must_fix_errors=must_fix_errors):
         return Rejection(Reason.SYNTAX_ERROR, text)
     line_prefix = snapshot.text[line_start(snapshot.text, start) : start]
     return Candidate(style.from_model(shaped, line_prefix), score)
@@ -178,11 +186,11 @@ def _with_end_of(old: str, new: str) -> str:
 
 
 def _is_worse(
-    new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle, *, must_mend: bool
+    new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle, *, must_fix_errors: bool
 ) -> bool:
-    """Whether there are more syntax errors with the new text than with the old one; or, to mend, not fewer."""
+    """The new text has more syntax errors than the old one; or, with `must_fix_errors`, not fewer."""
     surroundings = Surroundings.around(snapshot, start, end, style)
     if surroundings is None:
         return False
     num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(new)
-    return num_new >= num_old > 0 if must_mend and num_old else num_new > num_old
+    return num_new >= num_old > 0 if must_fix_errors and num_old else num_new > num_old

@@ -1,6 +1,6 @@
-"""How well a GGUF fills held-out lines: the same weights by every plan, in one run.
+"""How well a GGUF fills held-out lines: the same weights by every decoder, in one run.
 
-Prompt, canvas and plans are the product's own; nothing is postprocessed.
+Prompt, canvas and decoders are the product's own; nothing is postprocessed.
 """
 
 import difflib
@@ -12,14 +12,14 @@ import numpy as np
 
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
 from dg_lsp.canvas.layout import Layout, TokenIds
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.decoder_selection import decoder_of
 from dg_lsp.engine.decoders.base import DecodeTask
+from dg_lsp.engine.decoders.run import new_decoder
 from dg_lsp.engine.engine import drain, with_overrides
-from dg_lsp.engine.request import DecoderName
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.training.questions import Question
 
@@ -28,33 +28,35 @@ MAX_TOKENS = 48
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an answer is made; `canvas` 0 for a plan without one."""
+    """How an answer is made; `diffusion` 0 for a decoder without one."""
 
-    plan: DecoderName = DecoderName.CAUSAL
+    decoder: DecoderName = DecoderName.AUTOREGRESSIVE
     canvas: int = 0
     threshold: float = 0.9
     order: str = "leftmost"
+    num_canvases: int = 1
 
     @property
     def name(self) -> str:
         """As in the table."""
         if not self.canvas:
-            return f"{self.plan}"
-        return f"{self.plan} {self.canvas}, threshold {self.threshold:g}, {self.order}"
+            return f"{self.decoder}"
+        canvas = f"{self.num_canvases} x {self.canvas}" if self.num_canvases > 1 else self.canvas
+        return f"{self.decoder} {canvas}, threshold {self.threshold:g}, {self.order}"
 
 
 WAYS = (
     Way(),
-    Way(DecoderName.LOOKUP),
-    Way(DecoderName.DRAFT_VERIFY, 16),
-    Way(DecoderName.RACE, 16),
-    Way(DecoderName.CANVAS, 16),
-    Way(DecoderName.CANVAS, 16, 0.7),
-    Way(DecoderName.CANVAS, 16, 0.5),
-    Way(DecoderName.CANVAS, 16, 1.0),
-    Way(DecoderName.CANVAS, 16, 0.9, "confident"),
-    Way(DecoderName.CANVAS, 32),
-    Way(DecoderName.CANVAS, 32, 0.9, "confident"),
+    Way(DecoderName.PROMPT_LOOKUP),
+    Way(DecoderName.SPECULATIVE, 16),
+    Way(DecoderName.DIFFUSION, 16, num_canvases=2),
+    Way(DecoderName.DIFFUSION, 16),
+    Way(DecoderName.DIFFUSION, 16, 0.7),
+    Way(DecoderName.DIFFUSION, 16, 0.5),
+    Way(DecoderName.DIFFUSION, 16, 1.0),
+    Way(DecoderName.DIFFUSION, 16, 0.9, "confident"),
+    Way(DecoderName.DIFFUSION, 32),
+    Way(DecoderName.DIFFUSION, 32, 0.9, "confident"),
 )
 
 
@@ -113,16 +115,15 @@ class Fillers:
     def answer(self, question: Question, way: Way) -> Answer:
         """One line; the prompt's prefill is not timed."""
         layout = self.layout(question)
-        num_canvases = 2 if way.plan is DecoderName.RACE else 1
-        limits = Limits(way.canvas, MAX_TOKENS, max_lines=1, num_canvases=num_canvases)
-        task = DecodeTask(self._denoiser, limits, StopCriteria(self._tokenizer, limits), np.random.default_rng(0))
+        limits = Limits(way.canvas, MAX_TOKENS, max_lines=1, num_canvases=way.num_canvases)
+        task = DecodeTask(self._denoiser, 0, limits, StopCriteria(self._tokenizer, limits), np.random.default_rng(0))
         sampling = with_overrides(self._denoiser.spec.sampling, way.threshold, way.order)
-        filling = decoder_of(way.plan, task, sampling)
-        filling.prefill(0, layout.prompt_ids, 0)
+        decoder = new_decoder(way.decoder, task, sampling)
+        decoder.prefill(layout.prompt_ids, 0)
         started = time.perf_counter()
-        drafts = drain(filling.run(0, layout))
+        drafts = drain(decoder.run(layout))
         best = max(drafts, key=lambda draft: draft.score)
-        return Answer(best.ids, best.steps, time.perf_counter() - started)
+        return Answer(best.ids, decoder.num_passes, time.perf_counter() - started)
 
     def first_line(self, ids: TokenIds) -> str:
         """The text up to its first line end, without trailing blanks."""

@@ -34,7 +34,7 @@ def test_the_answer_comes_as_it_is(spec):
     engine, _ = engine_of("  x = [\n", spec)
     result = chat(engine)
     assert result.text == "  x = [\n"
-    assert result.plan.value == "canvas"
+    assert result.decoder.value == "diffusion"
     assert result.prompt_tokens == len("user\nhi\nmodel\nthought\n") + 6
 
 

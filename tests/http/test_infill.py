@@ -124,7 +124,7 @@ def test_the_whole_reply_is_llama_cpps_and_tells_of_diffusion(start):
     assert diffusion["tokens_per_forward"] == 1.0
     assert diffusion["blocks"] * diffusion["canvas_length"] == diffusion["canvas_tokens"] == 16
     assert diffusion["ms_per_step"] > 0
-    assert diffusion["plan"] == "canvas"
+    assert diffusion["decoder"] == "diffusion"
 
 
 def test_a_fill_longer_than_a_canvas_goes_on_in_further_ones(ask):

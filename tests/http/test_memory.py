@@ -24,7 +24,7 @@ def opened(settings):
 def client(start, monkeypatch):
     monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 0)
     monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
-    return start(open_engine=opened, fill={"plan": "causal"})
+    return start(open_engine=opened, fill={"decoder": "autoregressive"})
 
 
 def cache(client):

@@ -95,5 +95,5 @@ def test_metrics_count_requests_fills_and_steps(start):
     assert rows['dg_lsp_request_seconds_count{path="/infill"}'] == "2"
     assert rows['dg_lsp_request_seconds_bucket{path="/infill",le="+Inf"}'] == "2"
     assert rows["dg_lsp_steps_total"] == "2"
-    assert rows['dg_lsp_fills_total{plan="canvas",shown="yes"}'] == "1"
+    assert rows['dg_lsp_fills_total{decoder="diffusion",shown="yes"}'] == "1"
     assert "never-a-label" not in text

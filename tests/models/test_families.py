@@ -56,5 +56,5 @@ def test_a_family_is_fit_to_be_asked(family):
     assert family.end_ids
     assert list(family.canvas_lengths) == sorted(set(family.canvas_lengths))
     assert list(family.hole_lengths) == sorted(set(family.hole_lengths))
-    assert bool(family.hole_lengths) == (family.prompt_format is PromptFormat.PINNED)
+    assert bool(family.hole_lengths) == (family.prompt_format is PromptFormat.INFILL)
     assert family.mask_id not in family.end_ids

@@ -1,4 +1,4 @@
-"""Held-out questions answered by a random model, in every way, through the product's own plans."""
+"""Held-out questions answered by a random model, in every way, through the product's own decoders."""
 
 import random
 
@@ -10,7 +10,7 @@ pytest.importorskip("tokenizers")
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.engine.request import DecoderName
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
 from dg_lsp.training.corpus import SourceFile
@@ -40,9 +40,9 @@ def test_every_question_is_answered_in_every_way(fillers):
     questions = held_out_questions(FILES, 6, str.split)
     ways = [
         Way(),
-        Way(DecoderName.LOOKUP),
-        Way(DecoderName.DRAFT_VERIFY, 8),
-        Way(DecoderName.CANVAS, 16, 0.5, "confident"),
+        Way(DecoderName.PROMPT_LOOKUP),
+        Way(DecoderName.SPECULATIVE, 8),
+        Way(DecoderName.DIFFUSION, 16, 0.5, "confident"),
     ]
     results = evaluate(fillers, questions, ways)
     assert [len(rows) for rows in results.values()] == [6] * 4
@@ -59,7 +59,7 @@ def test_plans_that_verify_answer_what_the_causal_one_does(fillers):
     causal, *others = (
         [row.got for row in rows]
         for rows in evaluate(
-            fillers, questions, [Way(), Way(DecoderName.LOOKUP), Way(DecoderName.DRAFT_VERIFY, 8)]
+            fillers, questions, [Way(), Way(DecoderName.PROMPT_LOOKUP), Way(DecoderName.SPECULATIVE, 8)]
         ).values()
     )
     assert any(causal)

@@ -27,8 +27,8 @@ def test_what_is_written_is_what_the_planner_gets(toy, tmp_path):
     spec = describe(model.metadata, model.vocab_size, "toy")
     model.close()
     assert spec.expectations == (
-        ExpectedPasses("block", "canvas", 0.0, 0.0, 9.5, 0.2),
-        ExpectedPasses("line-end", "causal", 5.8, 0.0, 0.0, 0.31),
+        ExpectedPasses("block", "diffusion", 0.0, 0.0, 9.5, 0.2),
+        ExpectedPasses("line-end", "autoregressive", 5.8, 0.0, 0.0, 0.31),
     )
 
 
@@ -40,14 +40,15 @@ def test_passes_are_counted_by_their_sort():
         Site("span", "span", "x = ", "\n", "total_price"),
     ]
     table = plan_table(denoiser, denoiser.tokenizer, sites)
-    assert table["line-end.causal"] == "12.00,0.00,0.00,0.500"
-    singles, checks, canvases, hits = map(float, table["line-end.canvas"].split(","))
+    assert table["line-end.autoregressive"] == "12.00,0.00,0.00,0.500"
+    singles, checks, canvases, hits = map(float, table["line-end.diffusion"].split(","))
     assert (singles, checks, hits) == (0, 0, 0.5)
     assert 1 <= canvases <= 4
-    singles, checks, canvases, hits = map(float, table["line-end.lookup"].split(","))
+    singles, checks, canvases, hits = map(float, table["line-end.prompt-lookup"].split(","))
     assert singles + checks < 12
     assert checks > 0
     assert (canvases, hits) == (0, 0.5)
-    singles, checks, canvases, hits = map(float, table["line-end.draft-verify"].split(","))
+    singles, checks, canvases, hits = map(float, table["line-end.speculative"].split(","))
     assert canvases == singles + checks
-    assert set(table) == {f"line-end.{plan}" for plan in ("canvas", "race", "causal", "draft-verify", "lookup")}
+    names = {"diffusion", "diffusion-2", "autoregressive", "speculative", "prompt-lookup"}
+    assert set(table) == {f"line-end.{name}" for name in names}

@@ -181,7 +181,7 @@ class HfDenoiser:
         """
         check_slot(slot, self.num_slots)
         checked_ids("extension", ids, self.spec.vocab_size)
-        raise BackendError(f"{self.spec.name} cannot go on causally; use the plan canvas or race")
+        raise BackendError(f"{self.spec.name} cannot go on causally; use the decoder diffusion")
 
     def close(self) -> None:
         """Gives the device's memory back. Harmless when repeated."""

@@ -118,7 +118,7 @@ class ShiftedDenoiser(LlamaDenoiser):
             BackendError: always.
         """
         del slot, ids
-        raise BackendError(f"{self.spec.name} has no causal head; use the plan canvas or race")
+        raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     def _answers(
         self, slot: int, canvases: Sequence[TokenIds], sampling: tuple[float, np.random.Generator]
@@ -278,7 +278,7 @@ class ExactDenoiser:
             BackendError: always.
         """
         del slot, ids
-        raise BackendError(f"{self.spec.name} has no causal head; use the plan canvas or race")
+        raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     def close(self) -> None:
         """Frees context and model. Harmless when repeated."""

@@ -31,7 +31,7 @@ def test_fill_runs_to_its_end(dg_lsp, source, tiny_checkpoint):
     result = json.loads(out)
     assert code == (0 if result["text"] else 1) and err == ""
     assert (result["model"], result["canvas_length"]) == ("tiny-diffusiongemma", 32)
-    assert result["plan"] in ("canvas", "race")
+    assert result["decoder"] == "diffusion"
     assert result["steps"] >= 1 and result["prompt_tokens"] > 100 and result["cached_tokens"] == 0
     assert result["text"] or result["rejected"]
     assert all(result["timings_ms"][stage] > 0 for stage in ("load", "prefill", "denoise", "total"))
@@ -42,7 +42,7 @@ def test_several_candidates_share_each_pass(dg_lsp, source, tiny_checkpoint):
     options = ("--candidates", 2, "--json", "--deadline", 1500, *ONE, "--prompt-format", "prefix")
     _, out, _ = dg_lsp("fill", f"{source}:2", "--model", tiny_checkpoint, *options)
     result = json.loads(out)
-    assert result["plan"] == "race" and result["steps"] >= 1 and result["prompt_tokens"] < 30
+    assert result["decoder"] == "diffusion" and result["steps"] >= 1 and result["prompt_tokens"] < 30
 
 
 def test_the_visual_rows_are_canvases(dg_lsp, source, tiny_checkpoint):

@@ -74,7 +74,7 @@ def test_the_page_says_what_became_of_the_requests_and_how_fast():
 
 
 def test_what_a_log_says_stays_text():
-    page = audit_page([record("failed", HOSTILE, reason=HOSTILE, model=HOSTILE, plan=HOSTILE)], HOSTILE)
+    page = audit_page([record("failed", HOSTILE, reason=HOSTILE, model=HOSTILE, decoder=HOSTILE)], HOSTILE)
     assert "<img" not in page
     assert page.count("</script>") == 1
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
+from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.settings import FillSettings
 
 EXTRA = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
@@ -35,10 +36,10 @@ def request(text=BUFFER, offset=OFFSET, extra=EXTRA, **more):
     return FillRequest(Snapshot("file:///pkg/main.py", 0, text), offset, extra=extra, **more)
 
 
-@pytest.mark.parametrize("plan", [plan for plan in DecoderName if plan is not DecoderName.AUTO])
-def test_every_plan_sees_it(engine, plan):
-    assert engine.fill(request(plan=plan)).text == "clean(text)"
-    assert engine.fill(replace(request(plan=plan), extra=Snippets())).text == "text"
+@pytest.mark.parametrize("decoder", [decoder for decoder in DecoderName if decoder is not DecoderName.AUTO])
+def test_every_plan_sees_it(engine, decoder):
+    assert engine.fill(request(decoder=decoder)).text == "clean(text)"
+    assert engine.fill(replace(request(decoder=decoder), extra=Snippets())).text == "text"
 
 
 def test_it_stands_before_the_files_own_path_and_code(engine, seen):

@@ -5,13 +5,13 @@ import time
 from concurrent.futures import CancelledError, Future
 
 import pytest
+from dg_lsp.engine.request_queue import ActiveRun, Job, RequestQueue
 from workers import LONG, TIMEOUT, Gate, Stepping, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.engine.request_queue import ActiveRun, Job, RequestQueue
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelMemoryError
 

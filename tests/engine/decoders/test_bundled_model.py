@@ -1,4 +1,4 @@
-"""The plans over the bundled model: the text does not depend on what was guessed."""
+"""The decoders over the bundled model: the text does not depend on what was guessed."""
 
 import math
 from pathlib import Path
@@ -7,9 +7,10 @@ import pytest
 
 from dg_lsp.bench.samples import read_places
 from dg_lsp.canvas.layout import common_prefix_length
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.source import SourceFile
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import RuntimeSettings, Settings
 
 SAMPLES = Path(__file__).parents[3] / "samples"
@@ -22,9 +23,9 @@ def engine():
     opened.close()
 
 
-def draft_of(engine, place, plan):
+def draft_of(engine, place, decoder):
     source = SourceFile.read(SAMPLES / place.file)
-    request = FillRequest(source.snapshot(), source.offset_at(place.line, place.col), plan=plan)
+    request = FillRequest(source.snapshot(), source.offset_at(place.line, place.col), decoder=decoder)
     *_, last = engine.run(request, deadline=math.inf)
     return last.draft
 
@@ -41,7 +42,7 @@ def check_same(draft, causal):
     "place", read_places(SAMPLES / "places.toml")[::4], ids=lambda place: f"{place.file}:{place.line}"
 )
 def test_guesses_change_nothing(engine, place):
-    causal = draft_of(engine, place, DecoderName.CAUSAL)
+    causal = draft_of(engine, place, DecoderName.AUTOREGRESSIVE)
     assert len(causal.ids)
-    check_same(draft_of(engine, place, DecoderName.LOOKUP), causal)
-    check_same(draft_of(engine, place, DecoderName.DRAFT_VERIFY), causal)
+    check_same(draft_of(engine, place, DecoderName.PROMPT_LOOKUP), causal)
+    check_same(draft_of(engine, place, DecoderName.SPECULATIVE), causal)
