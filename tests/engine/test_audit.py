@@ -1,33 +1,31 @@
-"""The audit log's lines and its file."""
+"""Records of the audit log, and its file."""
 
 import json
 import multiprocessing
 import stat
 import threading
+from concurrent.futures import Future
 
 import pytest
 
-from dg_lsp.engine.audit import AuditLog, AuditRecord
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine import audit
+from dg_lsp.engine.audit import AuditLog, Auditor, AuditRecord, read_records
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.errors import BackendError
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.settings import AuditSettings
 
 RECORD = AuditRecord("2026-01-02T03:04:05.678+00:00", "id", "/infill", "m", "shown", total_seconds=0.1234567)
+SIZE = len(RECORD.line())
 
 
-def records(path):
-    return [AuditRecord.parse(line) for line in path.read_bytes().splitlines()]
-
-
-def test_a_line_is_read_back_as_it_was_but_for_nanoseconds():
+def test_line_holds_the_record_to_the_microsecond():
     line = RECORD.line()
-    assert line.endswith(b"\n")
-    assert line.count(b"\n") == 1
-    assert json.loads(line)["success"] is True
-    assert json.loads(line)["total_seconds"] == 0.123457
+    assert (line[-1:], line.count(b"\n")) == (b"\n", 1)
+    assert (json.loads(line)["success"], json.loads(line)["total_seconds"]) == (True, 0.123457)
     assert AuditRecord.parse(line).endpoint == "/infill"
-
-
-def test_a_line_of_a_later_version_is_read():
-    tree = {**json.loads(RECORD.line()), "later": 1}
-    assert AuditRecord.parse(json.dumps(tree)).model == "m"
+    assert AuditRecord.parse(json.dumps({**json.loads(line), "of_a_later_version": 1})).model == "m"
 
 
 @pytest.mark.parametrize(
@@ -43,77 +41,114 @@ def test_a_line_of_a_later_version_is_read():
         RECORD.line().replace(b'"steps":0', b'"steps":"0"'),
     ],
 )
-def test_what_is_no_record_is_refused(line):
+def test_line_that_is_no_record_is_refused(line):
     with pytest.raises(ValueError, match=r".+"):
         AuditRecord.parse(line)
 
 
+def recorded(tmp_path, outcome=None, error=None, cancels=False):
+    path = tmp_path / "audit.jsonl"
+    future = Future()
+    Auditor(AuditSettings(path=str(path))).watch(future, "/infill", 32)
+    if cancels:
+        future.cancel()
+    elif error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(outcome)
+    [record], num_bad = read_records(path)
+    assert num_bad == 0
+    assert (record.endpoint, record.requested_tokens) == ("/infill", 32)
+    return record
+
+
+def result(candidates, *reasons):
+    rejections = tuple(Rejection(reason) for reason in reasons)
+    timings = Timings(1.0, 500.0, 1.0, 502.0, 400.0)
+    return FillResult("m", candidates, rejections, 16, 4, 20, 100, 90, timings, DecoderName.DIFFUSION, slot=2)
+
+
+def test_fill_leaves_its_numbers_and_no_text(tmp_path):
+    record = recorded(tmp_path, result((Candidate("sesame", -0.1),)))
+    assert (record.outcome, record.reason, record.is_success) == ("shown", "", True)
+    assert (record.model, record.decoder, record.steps, record.slot) == ("m", "diffusion", 4, 2)
+    assert (record.prompt_tokens, record.reused_tokens, record.output_tokens, record.canvas_tokens) == (100, 90, 20, 32)
+    assert (record.prefill_seconds, record.generation_seconds) == (0.001, 0.5)
+    assert (record.visible_speed, record.canvas_speed) == (40.0, 64.0)
+    assert record.resident_bytes > 0
+    assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
+
+
 @pytest.mark.parametrize(
-    ("outcome", "success"), [("shown", True), ("nothing", True), ("unfinished", False), ("failed", False)]
+    ("outcome", "wanted"),
+    [
+        ({"outcome": result((), Reason.EMPTY)}, ("nothing", "empty", True)),
+        ({"outcome": result((), Reason.LOW_CONFIDENCE)}, ("nothing", "low-confidence", True)),
+        ({"outcome": FillResult.unfinished()}, ("unfinished", "unfinished", False)),
+        ({"error": BackendError("x")}, ("failed", "BackendError", False)),
+        ({"cancels": True}, ("cancelled", "", False)),
+    ],
+    ids=["nothing", "low confidence", "unfinished", "failed", "cancelled"],
 )
-def test_success_is_an_answer(outcome, success):
-    assert AuditRecord("t", "id", "e", "m", outcome).is_success is success
+def test_request_without_a_suggestion_leaves_a_reason(tmp_path, outcome, wanted):
+    record = recorded(tmp_path, **outcome)
+    assert (record.outcome, record.reason, record.is_success) == wanted
 
 
-def test_the_file_is_its_users_alone(tmp_path):
-    AuditLog(tmp_path / "a.jsonl", 10_000, 1).write(RECORD)
+def test_nothing_is_written_without_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    future = Future()
+    Auditor(AuditSettings()).watch(future, "/infill")
+    future.set_result(FillResult.unfinished())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_user_can_read_the_file(tmp_path):
+    AuditLog(tmp_path / "a.jsonl").write(RECORD)
     assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == 0o600
 
 
-def test_a_full_file_is_put_aside_and_the_oldest_one_goes(tmp_path):
-    path = tmp_path / "a.jsonl"
-    size = len(RECORD.line())
-    log = AuditLog(path, 2 * size, 2)
-    for _ in range(9):
+def test_full_file_is_renamed_and_the_oldest_one_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "MAX_BYTES", 2 * SIZE)
+    log = AuditLog(tmp_path / "a.jsonl")
+    for _ in range(11):
         log.write(RECORD)
-    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".lock") == ["a.jsonl", "a.jsonl.1", "a.jsonl.2"]
-    assert [p.stat().st_size // size for p in (path, tmp_path / "a.jsonl.1", tmp_path / "a.jsonl.2")] == [1, 2, 2]
+    sizes = {p.name: p.stat().st_size // SIZE for p in tmp_path.iterdir() if p.suffix != ".lock"}
+    assert sizes == {"a.jsonl": 1, "a.jsonl.1": 2, "a.jsonl.2": 2, "a.jsonl.3": 2}
+    assert len(read_records(tmp_path / "a.jsonl")[0]) == 7
 
 
-def test_none_is_kept_where_none_is_wanted(tmp_path):
-    log = AuditLog(tmp_path / "a.jsonl", 2 * len(RECORD.line()), 0)
-    for _ in range(5):
-        log.write(RECORD)
-    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".lock"] == ["a.jsonl"]
-    assert len(records(tmp_path / "a.jsonl")) == 1
-
-
-def test_a_file_that_cannot_be_written_is_told_once_and_stops_nothing(tmp_path):
-    said = []
-    log = AuditLog(tmp_path / "no" / "a.jsonl", 10_000, 1, said.append)
+def test_file_that_cannot_be_written_is_reported_once(tmp_path):
+    errors = []
+    log = AuditLog(tmp_path / "no" / "a.jsonl", errors.append)
     log.write(RECORD)
     log.write(RECORD)
-    assert len(said) == 1
-    assert "a.jsonl cannot be written" in said[0]
+    assert len(errors) == 1
+    assert "a.jsonl cannot be written" in errors[0]
     (tmp_path / "no").mkdir()
     log.write(RECORD)
-    assert len(records(tmp_path / "no" / "a.jsonl")) == 1
+    assert len(read_records(tmp_path / "no" / "a.jsonl")[0]) == 1
 
 
-def test_threads_lose_no_line(tmp_path):
-    log = AuditLog(tmp_path / "a.jsonl", 10**9, 1)
-    threads = [threading.Thread(target=lambda: [log.write(RECORD) for _ in range(50)]) for _ in range(4)]
+def write_many(path, num, max_bytes):
+    audit.MAX_BYTES, audit.KEPT_FILES = max_bytes, 99
+    log = AuditLog(path)
+    for _ in range(num):
+        log.write(RECORD)
+
+
+def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "KEPT_FILES", 99)
+    monkeypatch.setattr(audit, "MAX_BYTES", 40 * SIZE)
+    log, path = AuditLog(tmp_path / "a.jsonl"), tmp_path / "a.jsonl"
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=write_many, args=(path, 100, 40 * SIZE))
+    process.start()
+    threads = [threading.Thread(target=lambda: [log.write(RECORD) for _ in range(25)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(records(tmp_path / "a.jsonl")) == 200
-
-
-def write_many(path, size):
-    log = AuditLog(path, 40 * size, 99)
-    for _ in range(100):
-        log.write(RECORD)
-
-
-def test_processes_that_share_a_file_lose_no_line(tmp_path):
-    path, size = tmp_path / "a.jsonl", len(RECORD.line())
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_many, args=(path, size)) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-        assert writer.exitcode == 0
-    files = [p for p in tmp_path.iterdir() if p.suffix != ".lock"]
-    assert sum(len(records(file)) for file in files) == 200
+    process.join(60)
+    assert process.exitcode == 0
+    assert len(read_records(path)[0]) == 200

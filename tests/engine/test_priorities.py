@@ -1,18 +1,17 @@
-"""Who goes first, who comes back afterwards, and a model that is given up while nobody wants it."""
+"""Urgent requests interrupt others, which continue afterwards; and a model that is closed while it is not needed."""
 
 import threading
 import time
 from concurrent.futures import CancelledError, Future
 
 import pytest
-from dg_lsp.engine.request_queue import ActiveRun, Job, RequestQueue
-from workers import LONG, TIMEOUT, Gate, Stepping, ask
+from workers import LONG, TIMEOUT, Gate, Stepping, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.scheduler import ActiveRun, Job, RequestQueue, Scheduler
 from dg_lsp.errors import ModelMemoryError
 
 TEXT = "a = old_value_here\n"
@@ -24,7 +23,7 @@ def rewrite(uri="file:///long.py"):
 
 
 def script(prefix, suffix):
-    """A long text where something is rewritten, a short one where something is typed."""
+    """A long text for the rewrite, a short one for completions."""
     return NEW if prefix.endswith("a = ") and suffix == "\n" else "short"
 
 
@@ -34,7 +33,7 @@ def gate(**more):
 
 @pytest.fixture
 def ended():
-    """The futures' names in the order in which they end."""
+    """The names of futures in the order in which they end."""
     names = []
 
     def note(**futures):
@@ -45,66 +44,57 @@ def ended():
     return note
 
 
-def wait_until(is_so):
-    end = time.monotonic() + TIMEOUT
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("num_slots", [1, 4])
-def test_nobody_who_types_waits_for_a_rewrite_which_goes_on_afterwards(worker_of, ended, num_slots):
+def test_typing_interrupts_a_rewrite_which_continues_afterwards(scheduler_of, ended, num_slots):
     denoiser = gate(num_slots=num_slots)
-    worker = worker_of(denoiser)
-    rewritten = worker.submit_rewrite(rewrite())
+    scheduler = scheduler_of(denoiser)
+    rewritten = scheduler.submit_rewrite(rewrite())
     assert denoiser.is_inside.wait(TIMEOUT)
-    typed = worker.submit(ask())
+    typed = scheduler.submit(ask())
     ended(rewritten=rewritten, typed=typed)
     denoiser.go_on.set()
     assert rewritten.result(TIMEOUT).text == NEW
     assert typed.result(TIMEOUT).text == "short"
     wait_until(lambda: len(ended.names) == 2)
     assert ended.names == ["typed", "rewritten"]
-    assert denoiser.num_steps == len(NEW) + 1 + len("short") + 1  # nothing was done twice
+    assert denoiser.num_steps == len(NEW) + 1 + len("short") + 1  # no pass is repeated
 
 
-def test_who_waits_is_served_by_urgency_and_then_as_they_came(worker_of, ended):
+def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(scheduler_of, ended):
     denoiser = gate()
-    worker = worker_of(denoiser)
-    worker.submit(ask("file:///first.py"))
+    scheduler = scheduler_of(denoiser)
+    scheduler.submit(ask("file:///first.py"))
     assert denoiser.is_inside.wait(TIMEOUT)
     ended(
-        warm_up=worker.submit(ask("file:///0.py", priority=Priority.WARM_UP)),
-        rewrite=worker.submit_rewrite(rewrite()),
-        invoked=worker.submit(ask("file:///1.py", priority=Priority.INVOKED)),
-        typed=worker.submit(ask("file:///2.py")),
-        typed_later=worker.submit(ask("file:///3.py")),
+        warm_up=scheduler.submit(ask("file:///0.py", priority=Priority.WARM_UP)),
+        rewrite=scheduler.submit_rewrite(rewrite()),
+        invoked=scheduler.submit(ask("file:///1.py", priority=Priority.INVOKED)),
+        typed=scheduler.submit(ask("file:///2.py")),
+        typed_later=scheduler.submit(ask("file:///3.py")),
     )
     denoiser.go_on.set()
     wait_until(lambda: len(ended.names) == 5)
     assert ended.names == ["typed", "typed_later", "invoked", "rewrite", "warm_up"]
 
 
-def test_one_that_is_as_urgent_does_not_interrupt(worker_of, ended):
+def test_request_of_the_same_priority_does_not_interrupt(scheduler_of, ended):
     denoiser = gate()
-    worker = worker_of(denoiser)
-    first = worker.submit(ask("file:///1.py"))
+    scheduler = scheduler_of(denoiser)
+    first = scheduler.submit(ask("file:///1.py"))
     assert denoiser.is_inside.wait(TIMEOUT)
-    second = worker.submit(ask("file:///2.py"))
-    ended(second=second, first=first)
+    ended(second=scheduler.submit(ask("file:///2.py")), first=first)
     denoiser.go_on.set()
-    second.result(TIMEOUT)
     wait_until(lambda: len(ended.names) == 2)
     assert ended.names == ["first", "second"]
 
 
-def test_one_that_was_interrupted_can_be_cancelled(worker_of):
+def test_newer_rewrite_cancels_an_interrupted_one(scheduler_of):
     denoiser = gate()
-    worker = worker_of(denoiser)
-    stale = worker.submit_rewrite(rewrite())
+    scheduler = scheduler_of(denoiser)
+    stale = scheduler.submit_rewrite(rewrite())
     assert denoiser.is_inside.wait(TIMEOUT)
-    typed = worker.submit(ask())
-    newer = worker.submit_rewrite(rewrite())
+    typed = scheduler.submit(ask())
+    newer = scheduler.submit_rewrite(rewrite())
     with pytest.raises(CancelledError):
         stale.result(TIMEOUT)
     denoiser.go_on.set()
@@ -113,7 +103,7 @@ def test_one_that_was_interrupted_can_be_cancelled(worker_of):
     assert denoiser.num_steps == 1 + len("short") + 1 + len(NEW) + 1
 
 
-def test_one_that_was_interrupted_ends_when_it_is_cancelled_while_the_other_runs():
+def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs():
     ended = threading.Event()
 
     class Noting(Engine):
@@ -124,12 +114,12 @@ def test_one_that_was_interrupted_ends_when_it_is_cancelled_while_the_other_runs
                 ended.set()
 
     denoiser = Stepping(script, tokens_per_step=1)
-    worker = Scheduler(lambda: Noting(denoiser, denoiser.tokenizer, LONG), LONG)
+    scheduler = Scheduler(lambda: Noting(denoiser, denoiser.tokenizer, LONG), LONG)
     stepped = threading.Semaphore(0)
-    rewritten = worker.submit_rewrite(rewrite(), lambda _: stepped.release())
+    rewritten = scheduler.submit_rewrite(rewrite(), lambda _: stepped.release())
     denoiser.allowed.release()
     assert stepped.acquire(timeout=TIMEOUT)
-    typed = worker.submit(ask(), lambda _: stepped.release())
+    typed = scheduler.submit(ask(), lambda _: stepped.release())
     denoiser.allowed.release(2)  # the rewrite may have begun its second
     assert stepped.acquire(timeout=TIMEOUT)
     assert stepped.acquire(timeout=TIMEOUT)
@@ -139,86 +129,79 @@ def test_one_that_was_interrupted_ends_when_it_is_cancelled_while_the_other_runs
     assert not typed.done()
     denoiser.allowed.release(20)
     assert typed.result(TIMEOUT).text == "short"
-    worker.close()
+    scheduler.close()
 
 
-def test_one_that_was_interrupted_is_cancelled_when_the_worker_closes(worker_of):
+def test_closing_the_scheduler_cancels_an_interrupted_run(scheduler_of):
     denoiser = gate()
-    worker = worker_of(denoiser)
-    rewritten = worker.submit_rewrite(rewrite())
+    scheduler = scheduler_of(denoiser)
+    rewritten = scheduler.submit_rewrite(rewrite())
     assert denoiser.is_inside.wait(TIMEOUT)
-    typed = worker.submit(ask())
-    denoiser.is_inside.clear()
-    denoiser.go_on.set()
-    typed.result(TIMEOUT)
-    denoiser.go_on.clear()
-    worker.submit(ask("file:///b.py"))
-    assert denoiser.is_inside.wait(TIMEOUT)
-    denoiser.go_on.set()
-    worker.close()
-    assert rewritten.done()
+    scheduler.submit(ask())
+    rewritten.add_done_callback(lambda _: denoiser.go_on.set())
+    scheduler.close()
+    assert rewritten.cancelled()
     assert denoiser.is_closed
 
 
-def test_a_model_that_nobody_wants_is_given_up_and_opened_again(worker_of):
-    opened = []
-    denoiser = ScriptedDenoiser("x")
-    worker = worker_of(denoiser, before=lambda: opened.append(1), idle_seconds=0.01)
-    assert worker.submit(ask()).result(TIMEOUT).text == "x"
-    wait_until(lambda: worker.is_asleep)
-    wait_until(lambda: denoiser.is_closed)
-    num_opened = len(opened)  # on a busy machine it may have slept before the first request too
-    assert worker.ready.result().spec.name == "scripted"  # what was known of it is known still
-    assert worker.submit(ask("file:///b.py")).result(TIMEOUT).text == "x"
-    assert len(opened) == num_opened + 1
-
-
-def test_one_that_is_kept_is_never_asleep(worker_of):
-    worker = worker_of(ScriptedDenoiser("x"))
-    worker.submit(ask()).result(TIMEOUT)
-    assert not worker.is_asleep
-
-
-def test_who_cannot_have_it_opened_again_hears_why_and_the_next_one_may(worker_of):
-    troubles = []
-
-    def before():
-        if troubles:
-            raise troubles.pop()
-
-    worker = worker_of(ScriptedDenoiser("x"), before=before, idle_seconds=0.01)
-    assert worker.submit(ask()).result(TIMEOUT).text == "x"
-    wait_until(lambda: worker.is_asleep)
-    troubles.append(ModelMemoryError("no room"))
-    with pytest.raises(ModelMemoryError, match="no room"):
-        worker.submit(ask("file:///b.py")).result(TIMEOUT)
-    assert worker.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_the_deadline_covers_opening_it_again(worker_of):
-    gate_open = threading.Event()
-    gate_open.set()
-    worker = worker_of(ScriptedDenoiser("x"), before=lambda: gate_open.wait(TIMEOUT), idle_seconds=0.01)
-    worker.submit(ask()).result(TIMEOUT)
-    wait_until(lambda: worker.is_asleep)
-    gate_open.clear()
-    assert not worker.submit(ask("file:///b.py", deadline_ms=20)).result(TIMEOUT).candidates
-    gate_open.set()
-    assert worker.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_an_overdue_one_that_was_interrupted_says_at_once_what_it_has():
+def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
     def steps():
         yield
 
-    agenda = RequestQueue()
+    queue = RequestQueue()
     late = ActiveRun(Job(ask("file:///late.py", priority=Priority.WARM_UP), time.monotonic() - 1, Future()), steps())
     early = ActiveRun(Job(ask("file:///early.py", priority=Priority.WARM_UP), time.monotonic() + 60, Future()), steps())
     typed = Job(ask(), time.monotonic() + 60, Future())
-    agenda.pause(early)
-    agenda.pause(late)
-    agenda.add(typed)
-    assert agenda.outranks(early.job)
-    assert not agenda.outranks(late.job)
-    assert [agenda.pop() for _ in range(3)] == [late, typed, early]
-    assert not agenda
+    queue.pause(early)
+    queue.pause(late)
+    queue.add(typed)
+    assert queue.outranks(early.job)
+    assert not queue.outranks(late.job)
+    assert [queue.pop() for _ in range(3)] == [late, typed, early]
+    assert not queue
+
+
+def test_idle_model_is_closed_and_opened_again_by_the_next_request(scheduler_of):
+    opened = []
+    denoiser = ScriptedDenoiser("x")
+    scheduler = scheduler_of(denoiser, before=lambda: opened.append(1), idle_seconds=0.01)
+    assert scheduler.submit(ask()).result(TIMEOUT).text == "x"
+    wait_until(lambda: scheduler.is_asleep and denoiser.is_closed)
+    num_opened = len(opened)  # on a busy machine it may have slept before the first request too
+    assert scheduler.ready.result().spec.name == "scripted"  # still known
+    assert scheduler.submit(ask("file:///b.py")).result(TIMEOUT).text == "x"
+    assert len(opened) == num_opened + 1
+
+
+def test_model_stays_open_without_idle_seconds(scheduler_of):
+    scheduler = scheduler_of(ScriptedDenoiser("x"))
+    scheduler.submit(ask()).result(TIMEOUT)
+    assert not scheduler.is_asleep
+
+
+def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
+    errors = []
+
+    def before():
+        if errors:
+            raise errors.pop()
+
+    scheduler = scheduler_of(ScriptedDenoiser("x"), before=before, idle_seconds=0.01)
+    assert scheduler.submit(ask()).result(TIMEOUT).text == "x"
+    wait_until(lambda: scheduler.is_asleep)
+    errors.append(ModelMemoryError("no room"))
+    with pytest.raises(ModelMemoryError, match="no room"):
+        scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
+    assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
+
+
+def test_deadline_covers_opening_the_model_again(scheduler_of):
+    can_open = threading.Event()
+    can_open.set()
+    scheduler = scheduler_of(ScriptedDenoiser("x"), before=lambda: can_open.wait(TIMEOUT), idle_seconds=0.01)
+    scheduler.submit(ask()).result(TIMEOUT)
+    wait_until(lambda: scheduler.is_asleep)
+    can_open.clear()
+    assert not scheduler.submit(ask("file:///b.py", deadline_ms=20)).result(TIMEOUT).candidates
+    can_open.set()
+    assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"

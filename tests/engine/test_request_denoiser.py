@@ -1,6 +1,7 @@
 """Repetitions, and slots that other requests use between two passes."""
 
 import numpy as np
+
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.repetition import Repetition
