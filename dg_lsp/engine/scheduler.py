@@ -28,8 +28,6 @@ from dg_lsp.settings import FillSettings, Settings
 Key = tuple[str, type]
 """Document or conversation, and kind of request: a document's rewrite and its fills do not replace each other."""
 OnStep = Callable[[Progress], None]
-_OVERDUE = -1
-"""The priority of a run past its deadline, above all others: it only has to return what it has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +41,8 @@ class Job:
     on_step: OnStep | None = None
     settings: FillSettings | None = None
     """The client's, where several share the model; None takes the scheduler's."""
+    steps: Generator[Progress, None, Any] | None = None
+    """The rest of the work; None before it begins."""
 
     @property
     def key(self) -> Key:
@@ -51,16 +51,16 @@ class Job:
         return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
 
     @property
+    def priority(self) -> int:
+        """The request's; a job that has begun and is overdue comes first, to return what it has."""
+        return -1 if self.steps and time.monotonic() >= self.deadline else self.request.priority
+
+    @property
     def is_speculative(self) -> bool:
         """No client has asked for it yet."""
         return self.request.priority is Priority.SPECULATION
 
-    @property
-    def run_priority(self) -> int:
-        """Its place in the queue once it has begun."""
-        return _OVERDUE if time.monotonic() >= self.deadline else self.request.priority
-
-    def steps(self, engine: Engine) -> Generator[Progress, None, Any]:
+    def start(self, engine: Engine) -> Generator[Progress, None, Any]:
         """The work, one forward pass at a time."""
         if isinstance(self.request, RewriteRequest):
             return engine.rewrite(self.request, deadline=self.deadline)
@@ -69,67 +69,50 @@ class Job:
         return engine.run(self.request, deadline=self.deadline)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ActiveRun:
-    """A job that has begun."""
-
-    job: Job
-    steps: Generator[Progress, None, Any]
-
-
 class RequestQueue:
     """The most urgent first; of equal ones those that were interrupted, then in order of arrival.
 
-    Interrupted runs leave only by `pop` and `pop_done`, for the model thread to end them. Not thread-safe.
+    Interrupted jobs leave only by `pop` and `pop_done`, for the model thread to close their steps. Not thread-safe.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[Job] = []
-        self._paused: list[ActiveRun] = []
+        self._jobs: list[Job] = []
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._paused)
+        return bool(self._jobs)
 
     def add(self, job: Job) -> None:
         """Lets the job wait."""
-        self._waiting.append(job)
+        self._jobs.append(job)
 
-    def pause(self, run: ActiveRun) -> None:
-        """Lets the run continue later."""
-        self._paused.append(run)
-
-    def replace(self, key: Key | None) -> list[Job]:
-        """Removes jobs with this key and speculative ones; returns them and interrupted ones with this key."""
-        stale = [job for job in self._waiting if job.is_speculative or job.key == key]
-        self._waiting = [job for job in self._waiting if job not in stale]
-        return [*stale, *(run.job for run in self._paused if run.job.key == key)]
-
-    def outranks(self, job: Job) -> bool:
-        """A job that waits is more urgent than this one, which runs."""
-        priority = job.run_priority
-        return any(other.request.priority < priority for other in self._waiting)
-
-    def pop(self) -> Job | ActiveRun:
+    def pop(self) -> Job:
         """The next one; the queue must not be empty."""
-        run = min(self._paused, key=lambda one: one.job.run_priority, default=None)
-        job = min(self._waiting, key=lambda one: one.request.priority, default=None)
-        if run is not None and (job is None or run.job.run_priority <= job.request.priority):
-            self._paused.remove(run)
-            return run
-        assert job is not None  # the queue is not empty
-        self._waiting.remove(job)
+        job = min(self._jobs, key=lambda job: (job.priority, job.steps is None))
+        self._jobs.remove(job)
         return job
 
-    def pop_done(self) -> list[ActiveRun]:
-        """Interrupted runs whose futures have ended meanwhile."""
-        done = [run for run in self._paused if run.job.future.done()]
-        self._paused = [run for run in self._paused if run not in done]
+    def pop_done(self) -> list[Job]:
+        """Interrupted jobs whose futures have ended meanwhile."""
+        done = [job for job in self._jobs if job.steps and job.future.done()]
+        self._jobs = [job for job in self._jobs if job not in done]
         return done
 
+    def outranks(self, running: Job) -> bool:
+        """A job that has not begun is more urgent than the running one."""
+        priority = running.priority
+        return any(job.steps is None and job.priority < priority for job in self._jobs)
+
+    def replace(self, key: Key | None) -> list[Job]:
+        """Removes jobs with this key and speculative ones; returns them."""
+        return self._removed([job for job in self._jobs if job.is_speculative or job.key == key])
+
     def clear(self) -> list[Job]:
-        """Removes all jobs; returns them and the interrupted ones."""
-        jobs, self._waiting = self._waiting, []
-        return [*jobs, *(run.job for run in self._paused)]
+        """Removes all jobs; returns them."""
+        return self._removed(self._jobs)
+
+    def _removed(self, jobs: list[Job]) -> list[Job]:
+        self._jobs = [job for job in self._jobs if job.steps or job not in jobs]
+        return jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,44 +252,34 @@ class Scheduler:
             self.ready.set_exception(error)
         else:
             self.ready.set_result(engine)
-        while (run := self._next_run()) is not None:
-            self._advance(run)
+        while not self._is_closed:
+            job = self._next_job()
+            if job is not None:
+                self._advance(job)
+            elif not self._is_closed:
+                self._lazy.close()
         self._lazy.close()
 
-    def _next_run(self) -> ActiveRun | None:
-        """Waits for work; None when the scheduler is closed. Closes the model while there is none."""
-        while True:
-            self._close_done()
-            with self._changed:
-                self._running = None
-                timeout = self._idle_seconds if self._lazy.is_open else None
-                has_work = self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
-                if self._is_closed:
-                    return None
-                found = self._queue.pop() if has_work else None
-                self._running = found.job if isinstance(found, ActiveRun) else found
-            if found is None:
-                self._lazy.close()
-            elif isinstance(found, ActiveRun):
-                return found
-            elif (run := self._start(found)) is not None:
-                return run
+    def _next_job(self) -> Job | None:
+        """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed."""
+        self._close_done()
+        with self._changed:
+            self._running = None
+            timeout = self._idle_seconds if self._lazy.is_open else None
+            self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
+            if self._queue and not self._is_closed:
+                self._running = self._queue.pop()
+            return self._running
 
-    def _start(self, job: Job) -> ActiveRun | None:
-        """None if the engine cannot be opened; then the error is the job's outcome."""
-        try:
-            self.ready.result()  # a model that could not be opened is not tried again
-            return ActiveRun(job, job.steps(self._lazy.configured(job.settings)))
-        except Exception as error:  # noqa: BLE001 - as in `_serve`; the next request may succeed
-            _settle(job.future, error)
-            return None
-
-    def _advance(self, run: ActiveRun) -> None:
+    def _advance(self, job: Job) -> None:
         """Runs until the end, a cancellation, or a more urgent request."""
-        job, began, is_paused = run.job, time.monotonic(), False
+        began, steps, is_paused = time.monotonic(), job.steps, False
         try:
-            while not (job.future.done() or (is_paused := self._is_interrupted(run))):
-                progress = next(run.steps)
+            if steps is None:
+                self.ready.result()  # a model that could not be opened is not tried again
+                steps = job.start(self._lazy.configured(job.settings))
+            while not (job.future.done() or (is_paused := self._is_interrupted(job, steps))):
+                progress = next(steps)
                 if job.on_step is not None:
                     job.on_step(progress)
         except StopIteration as end:
@@ -316,26 +289,28 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
             _settle(job.future, error)
         finally:
-            if not is_paused:
-                run.steps.close()
+            if steps is not None and not is_paused:
+                steps.close()
             self._count(job, time.monotonic() - began)
 
-    def _is_interrupted(self, run: ActiveRun) -> bool:
-        """Pauses the run where a more urgent request waits."""
+    def _is_interrupted(self, job: Job, steps: Generator[Progress, None, Any]) -> bool:
+        """Pauses the job where a more urgent one waits."""
         if not self._queue:  # the usual case; a request that arrives right now interrupts the next step
             return False
         self._close_done()
+        begun = replace(job, steps=steps)
         with self._changed:
-            if outranked := self._queue.outranks(run.job):
-                self._queue.pause(run)
+            if outranked := self._queue.outranks(begun):
+                self._queue.add(begun)
             return outranked
 
     def _close_done(self) -> None:
-        """Ends interrupted runs that were cancelled: a remote one holds a connection."""
+        """Ends interrupted jobs that were cancelled: a remote one holds a connection."""
         with self._changed:
             done = self._queue.pop_done()
-        for run in done:
-            run.steps.close()
+        for job in done:
+            if job.steps is not None:
+                job.steps.close()
 
     def _count(self, job: Job, seconds: float) -> None:
         spent = self.model_time
@@ -355,14 +330,10 @@ class Scheduler:
         defaults = job.settings or self._lazy.settings
         if not (defaults.speculate and defaults.type_through and result.candidates):
             return None
-        snapshot, offset = request.snapshot, request.offset
-        text = snapshot.text[:offset] + result.text + snapshot.text[offset:]
-        accepted = replace(
-            request,
-            snapshot=replace(snapshot, text=text),
-            offset=offset + len(result.text),
-            priority=Priority.SPECULATION,
-        )
+        text, offset = request.snapshot.text, request.offset
+        snapshot = replace(request.snapshot, text=text[:offset] + result.text + text[offset:])
+        offset += len(result.text)
+        accepted = replace(request, snapshot=snapshot, offset=offset, priority=Priority.SPECULATION)
         if self._cache.find(accepted) is not None:
             return None
         return _new_job(accepted, request.deadline_ms or defaults.deadline_ms, settings=job.settings)
@@ -388,9 +359,8 @@ def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
 
 def _settle_at_deadline(job: Job) -> None:
     """Ends the job as unfinished at its deadline, whatever the model thread does."""
-    timer = threading.Timer(
-        max(0.0, job.deadline - time.monotonic()), lambda: _settle(job.future, FillResult.unfinished())
-    )
+    seconds = max(0.0, job.deadline - time.monotonic())
+    timer = threading.Timer(seconds, lambda: _settle(job.future, FillResult.unfinished()))
     timer.daemon = True
     job.future.add_done_callback(lambda _: timer.cancel())
     timer.start()
@@ -445,19 +415,16 @@ class SchedulerSession:
 
     def submit(self, request: FillRequest, on_step: OnStep | None = None) -> Future[FillResult]:
         """See `Scheduler.submit`."""
-        self._on_submit()
         return self._noted(self._scheduler.submit(self._named(request), on_step, self._settings))
 
     def submit_rewrite(self, request: RewriteRequest, on_step: OnStep | None = None) -> Future[RewriteResult]:
         """See `Scheduler.submit_rewrite`."""
-        self._on_submit()
         return self._noted(self._scheduler.submit_rewrite(self._named(request), on_step, self._settings))
 
     def submit_chat(self, request: ChatRequest, on_step: OnStep | None = None) -> Future[FillResult]:
         """See `Scheduler.submit_chat`."""
         self._on_submit()
-        named = replace(request, name=f"{request.name}?client={self._number}")
-        return self._noted(self._scheduler.submit_chat(named, on_step))
+        return self._noted(self._scheduler.submit_chat(replace(request, name=self._own(request.name)), on_step))
 
     def configure(self, settings: FillSettings) -> None:
         """See `Scheduler.configure`."""
@@ -473,8 +440,11 @@ class SchedulerSession:
             self._on_close()
 
     def _named(self, request: _Request) -> _Request:
-        snapshot = request.snapshot
-        return replace(request, snapshot=replace(snapshot, uri=f"{snapshot.uri}?client={self._number}"))
+        self._on_submit()
+        return replace(request, snapshot=replace(request.snapshot, uri=self._own(request.snapshot.uri)))
+
+    def _own(self, name: str) -> str:
+        return f"{name}?client={self._number}"
 
     def _noted(self, future: Future[Any]) -> Future[Any]:
         self._pending.add(future)

@@ -11,7 +11,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.engine.scheduler import ActiveRun, Job, RequestQueue, Scheduler
+from dg_lsp.engine.scheduler import Job, RequestQueue, Scheduler
 from dg_lsp.errors import ModelMemoryError
 
 TEXT = "a = old_value_here\n"
@@ -148,15 +148,14 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
     def steps():
         yield
 
-    queue = RequestQueue()
-    late = ActiveRun(Job(ask("file:///late.py", priority=Priority.WARM_UP), time.monotonic() - 1, Future()), steps())
-    early = ActiveRun(Job(ask("file:///early.py", priority=Priority.WARM_UP), time.monotonic() + 60, Future()), steps())
-    typed = Job(ask(), time.monotonic() + 60, Future())
-    queue.pause(early)
-    queue.pause(late)
-    queue.add(typed)
-    assert queue.outranks(early.job)
-    assert not queue.outranks(late.job)
+    queue, now = RequestQueue(), time.monotonic()
+    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), now - 1, Future(), steps=steps())
+    early = Job(ask("file:///early.py", priority=Priority.WARM_UP), now + 60, Future(), steps=steps())
+    typed = Job(ask(), now + 60, Future())
+    for job in (early, late, typed):
+        queue.add(job)
+    assert queue.outranks(early)
+    assert not queue.outranks(late)
     assert [queue.pop() for _ in range(3)] == [late, typed, early]
     assert not queue
 
