@@ -1,6 +1,5 @@
 """The audit log: one line of numbers for each request, never a text."""
 
-import glob
 import json
 import os
 import threading
@@ -20,10 +19,8 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import AuditSettings
 from dg_lsp.system import resident_bytes
 
-MAX_BYTES = 10_000_000
-"""Size at which a log is renamed to `.1`, `.2` and so on, and a new one begins."""
-KEPT_FILES = 3
-"""Renamed files beside the log."""
+MAX_BYTES = 20_000_000
+"""Size at which a log is renamed to `.1`, in place of an older one, and a new log begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,55 +105,50 @@ class AuditLog:
     """
 
     def __init__(self, path: Path, on_error: Callable[[str], None] | None = None) -> None:
+        self._path = path
         self._on_error = on_error
         self._lock = threading.Lock()
         self._rotation = FileLock(f"{path}.lock", timeout=1.0)
-        self._files = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, KEPT_FILES + 1))]
 
     def write(self, record: AuditRecord) -> None:
         """Appends a line."""
-        line, path = record.line(), self._files[0]
+        line = record.line()
         with self._lock:
             try:
-                if _size(path) + len(line) > MAX_BYTES:
-                    self._rotate(len(line))
-                with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", 0) as file:
+                if self._is_full(line):
+                    with self._rotation:
+                        if self._is_full(line):  # no other process has renamed it meanwhile
+                            self._path.replace(older_log(self._path))
+                with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", 0) as file:
                     file.write(line)
             except (OSError, Timeout) as error:
                 on_error, self._on_error = self._on_error, None
                 if on_error is not None:
-                    on_error(f"the audit log {path} cannot be written: {getattr(error, 'strerror', None) or error}")
+                    reason = getattr(error, "strerror", None) or error
+                    on_error(f"the audit log {self._path} cannot be written: {reason}")
 
-    def _rotate(self, num_bytes: int) -> None:
-        with self._rotation:
-            if _size(self._files[0]) + num_bytes <= MAX_BYTES:
-                return  # another process has rotated meanwhile
-            for newer, older in reversed([*zip(self._files, self._files[1:], strict=False)]):
-                if newer.exists():
-                    newer.replace(older)
+    def _is_full(self, line: bytes) -> bool:
+        return self._path.exists() and self._path.stat().st_size + len(line) > MAX_BYTES
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def older_log(path: Path) -> Path:
+    """The file that a full log is renamed to."""
+    return path.with_name(f"{path.name}.1")
 
 
 def read_records(path: Path) -> tuple[list[AuditRecord], int]:
-    """The records of a log and its renamed files, oldest first, and the number of lines that are none.
+    """The records of a log and of the older file beside it, oldest first, and the number of lines that are none.
 
     Raises:
         OSError: a file cannot be read.
     """
-    older = [file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdigit()]
+    older = older_log(path)
     records, num_bad = [], 0
-    for file in (*sorted(older, key=lambda file: -int(file.suffix[1:])), path):
-        for line in file.read_bytes().splitlines():
-            try:
-                records.append(AuditRecord.parse(line))
-            except ValueError:
-                num_bad += 1
+    for line in ((older.read_bytes() if older.exists() else b"") + path.read_bytes()).splitlines():
+        try:
+            records.append(AuditRecord.parse(line))
+        except ValueError:
+            num_bad += 1
     return records, num_bad
 
 

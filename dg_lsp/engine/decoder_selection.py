@@ -25,7 +25,6 @@ VERIFIED_TOKENS = 4
 """Tokens of a pass that verifies a draft: the newest token, and about three drafted ones."""
 _PROMPT_TOKENS = 64
 _ROUNDS = 4
-_KINDS = ("causal", "canvas")
 _CANDIDATES = tuple(name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL))
 
 Points = tuple[tuple[int, float], ...]
@@ -61,22 +60,25 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     spec, slot = denoiser.spec, denoiser.num_slots - 1
     rng = np.random.default_rng(0)
     prompt = token_ids(rng.integers(0, spec.vocab_size, min(_PROMPT_TOKENS, spec.max_prompt_tokens)))
-    steps: list[tuple[str, int, Callable[[], object]]] = []
-    if spec.has_causal_head:
-        steps += [("causal", size, partial(denoiser.extend, slot, prompt[:size])) for size in CAUSAL_TOKENS]
-    for size in sorted({min(size, spec.longest_block) for size in CANVAS_TOKENS}) if spec.sampling else ():
-        canvas = open_canvas(prompt, spec, size, rng).canvas_ids
-        steps.append(("canvas", size, partial(denoiser.predict, slot, [canvas], 0.0, rng)))
-    best = [math.inf] * len(steps)
-    for number, (_, _, step) in enumerate(steps):
+
+    def best_ms(step: Callable[[], object]) -> float:
+        times = []
         for _ in range(_ROUNDS):  # in a row, as in a fill: a pass like the one before it is cheaper
             denoiser.prefill(slot, prompt)
             start = clock()
             step()
-            best[number] = min(best[number], 1e3 * (clock() - start))
+            times.append(1e3 * (clock() - start))
+        return min(times)
+
+    causal = CAUSAL_TOKENS if spec.has_causal_head else ()
+    lengths = sorted({min(size, spec.longest_block) for size in CANVAS_TOKENS}) if spec.sampling else []
+    canvases = [(size, [open_canvas(prompt, spec, size, rng).canvas_ids]) for size in lengths]
+    costs = StepCosts(
+        causal=tuple((size, best_ms(partial(denoiser.extend, slot, prompt[:size]))) for size in causal),
+        canvas=tuple((size, best_ms(partial(denoiser.predict, slot, one, 0.0, rng))) for size, one in canvases),
+    )
     denoiser.prefill(slot, prompt[:0])
-    points = {kind: tuple((s, ms) for (k, s, _), ms in zip(steps, best, strict=True) if k == kind) for kind in _KINDS}
-    return StepCosts(**points)
+    return costs
 
 
 def _interpolate(points: Points, x: float) -> float:
@@ -167,25 +169,16 @@ def _rows(spec: ModelSpec, decoder: DecoderName, kind: PositionKind) -> list[Exp
     return next((rows for rows in found if rows), [])
 
 
-def _row(kind: str, name: str, singles: float, checks: float, canvases: float, num: int = 1) -> ExpectedPasses:
-    return ExpectedPasses(kind, DecoderName(name), singles, checks, canvases, hits=0.3, num_canvases=num)
-
-
-DEFAULTS = (
-    _row("line-end", "autoregressive", 5.8, 0.0, 0.0),
-    _row("line-end", "prompt-lookup", 3.3, 1.4, 0.0),
-    _row("line-end", "speculative", 1.1, 2.5, 3.6),
-    _row("line-end", "diffusion", 0.0, 0.0, 6.2),
-    _row("line-end", "diffusion", 0.0, 0.0, 6.9, 2),
-    _row("whole-line", "autoregressive", 9.1, 0.0, 0.0),
-    _row("whole-line", "prompt-lookup", 4.9, 2.1, 0.0),
-    _row("whole-line", "speculative", 1.2, 4.0, 5.3),
-    _row("whole-line", "diffusion", 0.0, 0.0, 9.3),
-    _row("whole-line", "diffusion", 0.0, 0.0, 10.8, 2),
-    _row("block", "autoregressive", 9.8, 0.0, 0.0),
-    _row("block", "prompt-lookup", 4.0, 2.6, 0.0),
-    _row("block", "speculative", 0.4, 4.1, 4.6),
-    _row("block", "diffusion", 0.0, 0.0, 9.6),
-    _row("block", "diffusion", 0.0, 0.0, 13.4, 2),
+_PASSES = {  # decoder and canvases: (singles, checks, canvases) at each kind of position
+    (DecoderName.AUTOREGRESSIVE, 1): ((5.8, 0.0, 0.0), (9.1, 0.0, 0.0), (9.8, 0.0, 0.0)),
+    (DecoderName.PROMPT_LOOKUP, 1): ((3.3, 1.4, 0.0), (4.9, 2.1, 0.0), (4.0, 2.6, 0.0)),
+    (DecoderName.SPECULATIVE, 1): ((1.1, 2.5, 3.6), (1.2, 4.0, 5.3), (0.4, 4.1, 4.6)),
+    (DecoderName.DIFFUSION, 1): ((0.0, 0.0, 6.2), (0.0, 0.0, 9.3), (0.0, 0.0, 9.6)),
+    (DecoderName.DIFFUSION, 2): ((0.0, 0.0, 6.9), (0.0, 0.0, 10.8), (0.0, 0.0, 13.4)),
+}
+DEFAULTS = tuple(
+    ExpectedPasses(kind, decoder, *passes, hits=0.3, num_canvases=num_canvases)
+    for (decoder, num_canvases), rows in _PASSES.items()
+    for kind, passes in zip(PositionKind, rows, strict=True)
 )
 """For models whose file has no such table: passes of a 5 M model at 151 places, every decoder equally often right."""

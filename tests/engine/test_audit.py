@@ -108,14 +108,14 @@ def test_only_the_user_can_read_the_file(tmp_path):
     assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == 0o600
 
 
-def test_full_file_is_renamed_and_the_oldest_one_is_dropped(tmp_path, monkeypatch):
+def test_full_file_is_renamed_in_place_of_the_older_one(tmp_path, monkeypatch):
     monkeypatch.setattr(audit, "MAX_BYTES", 2 * SIZE)
     log = AuditLog(tmp_path / "a.jsonl")
-    for _ in range(11):
+    for _ in range(5):
         log.write(RECORD)
     sizes = {p.name: p.stat().st_size // SIZE for p in tmp_path.iterdir() if p.suffix != ".lock"}
-    assert sizes == {"a.jsonl": 1, "a.jsonl.1": 2, "a.jsonl.2": 2, "a.jsonl.3": 2}
-    assert len(read_records(tmp_path / "a.jsonl")[0]) == 7
+    assert sizes == {"a.jsonl": 1, "a.jsonl.1": 2}
+    assert len(read_records(tmp_path / "a.jsonl")[0]) == 3
 
 
 def test_file_that_cannot_be_written_is_reported_once(tmp_path):
@@ -131,18 +131,17 @@ def test_file_that_cannot_be_written_is_reported_once(tmp_path):
 
 
 def write_many(path, num, max_bytes):
-    audit.MAX_BYTES, audit.KEPT_FILES = max_bytes, 99
+    audit.MAX_BYTES = max_bytes
     log = AuditLog(path)
     for _ in range(num):
         log.write(RECORD)
 
 
 def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit, "KEPT_FILES", 99)
-    monkeypatch.setattr(audit, "MAX_BYTES", 40 * SIZE)
-    log, path = AuditLog(tmp_path / "a.jsonl"), tmp_path / "a.jsonl"
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=write_many, args=(path, 100, 40 * SIZE))
+    path, limit = tmp_path / "a.jsonl", 150 * SIZE  # is renamed once
+    monkeypatch.setattr(audit, "MAX_BYTES", limit)
+    log = AuditLog(path)
+    process = multiprocessing.get_context("spawn").Process(target=write_many, args=(path, 100, limit))
     process.start()
     threads = [threading.Thread(target=lambda: [log.write(RECORD) for _ in range(25)]) for _ in range(4)]
     for thread in threads:
