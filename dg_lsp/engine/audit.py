@@ -83,19 +83,11 @@ class AuditRecord:
         Raises:
             ValueError: the line is no record.
         """
-        tree, fields = json.loads(line, parse_constant=_refuse_constant), cls.__dataclass_fields__
+        tree = json.loads(line)
         try:
-            record = cls(**{name: tree[name] for name in fields if name in tree})
+            return cls(**{name: tree[name] for name in cls.__dataclass_fields__ if name in tree})
         except TypeError as error:
             raise ValueError("no object, or a key is missing") from error
-        kinds = {name: (int, float) if field.type is float else field.type for name, field in fields.items()}
-        if any(not isinstance(getattr(record, name), kind) for name, kind in kinds.items()):  # type: ignore[arg-type]
-            raise ValueError("a value has another type")
-        return record
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
 
 
 class AuditLog:

@@ -22,7 +22,7 @@ from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.rewrite import Rewriter
+from dg_lsp.engine.rewrite import Rewrite, follows_instructions
 from dg_lsp.engine.stop_criteria import limits_of
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
@@ -80,7 +80,6 @@ class Engine:
         self.decoder_selection = DecoderSelection(spec, costs, wanted_length=settings.canvas_length)
         """Read only."""
         self._buffers = BufferTokens(tokenizer, spec.repetition_match)
-        self._rewriter = Rewriter(self._loaded, self.run, check_syntax=settings.check_syntax)
 
     @property
     def spec(self) -> ModelSpec:
@@ -95,7 +94,7 @@ class Engine:
     @property
     def follows_instructions(self) -> bool:
         """The model follows the instruction of a rewrite; otherwise it sees a comment."""
-        return self._rewriter.follows_instructions
+        return follows_instructions(self._loaded)
 
     @property
     def footprint(self) -> Footprint:
@@ -103,11 +102,7 @@ class Engine:
         return self._denoiser.footprint
 
     def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
-        """Like `run`, but returns only the result.
-
-        Raises:
-            RequestError, BackendError: as `run` does.
-        """
+        """Like `run`, but returns only the result."""
         return drain(self.run(request, deadline=deadline))
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
@@ -167,34 +162,24 @@ class Engine:
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
-        """One value per forward pass, then the new text of the range. Closing the generator cancels the request.
-
-        `deadline` is in `time.monotonic` seconds; None counts the request's own from now.
+        """One value per forward pass, then the new text of the range; otherwise as `run`.
 
         Raises:
             RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
             BackendError: the runtime failed.
         """
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        return self._rewriter.run(request, end)
+        return Rewrite(self._loaded, request, end, self.run, check_syntax=self._settings.check_syntax).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        """One value per forward pass, then the answer as the only candidate. Closing the generator cancels the request.
-
-        `deadline` is in `time.monotonic` seconds; the answer is what is settled by then.
-
-        Raises:
-            RequestError: there is no turn to answer, or the conversation is longer than the model's prompt.
-            ModelUnsupportedError: the model has no known chat template.
-            BackendError: the runtime failed.
-        """
+        """See `chat.answer`; otherwise as `run`."""
         return chat.answer(self._loaded, request, deadline)
 
     def configured(self, settings: FillSettings) -> "Engine":
         """An engine with other settings over the same model and slots; one of the two at a time may be used.
 
         Raises:
-            RequestError: the model lacks what the settings' prompt format needs.
+            RequestError: as the constructor does.
         """
         return type(self)(self._denoiser, self._tokenizer, settings, self.decoder_selection.costs, self._loaded.slots)
 
@@ -257,21 +242,13 @@ class LazyEngine:
         return engine.footprint if engine is not None else Footprint()
 
     def open(self) -> Engine:
-        """The engine; opens it if it is closed.
-
-        Raises:
-            ModelError, BackendError: it cannot be opened.
-        """
+        """The engine; opens it if it is closed, which may raise any `ModelError` or `BackendError`."""
         if self._engine is None:
             self._engine = self._open_engine()
         return self._engine
 
     def configured(self, settings: FillSettings | None) -> Engine:
-        """The engine with these settings, or with its own.
-
-        Raises:
-            ModelError, BackendError: as `open` does.
-        """
+        """The engine with these settings, or with its own. Opens it as `open` does."""
         engine, wanted = self.open(), settings or self.settings
         if wanted == engine.settings:
             return engine

@@ -41,100 +41,89 @@ class RewriteAttempt:
     """False where the deadline came first."""
 
 
-class Rewriter:
-    """Rewrites with one model. Belongs to the engine's thread."""
+class Rewrite:
+    """One request at work."""
 
-    def __init__(self, model: EngineModel, fill: Fill, *, check_syntax: bool) -> None:
-        """`fill` is `Engine.run`."""
-        self._model = model
-        self._fill = fill
-        self._check_syntax = check_syntax
-
-    @property
-    def follows_instructions(self) -> bool:
-        """The model has a known chat template."""
-        return self._model.spec.template in TEMPLATES
-
-    def run(self, request: RewriteRequest, deadline: float) -> Generator[Progress, None, RewriteResult]:
-        """One value per forward pass, then the result. `deadline` is in `time.monotonic` seconds.
+    def __init__(
+        self, model: EngineModel, request: RewriteRequest, deadline: float, fill: Fill, *, check_syntax: bool
+    ) -> None:
+        """`deadline` is in `time.monotonic` seconds; `fill` is `Engine.run`.
 
         Raises:
             RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
-            BackendError: the runtime failed.
         """
-        is_instructed = bool(request.instruction.strip()) and self.follows_instructions
-        self._check(request)
-        request = whole_range(request, is_instructed=is_instructed)
-        attempt_rewrite = self._fill_range if request.strength >= 1 and not is_instructed else self._denoise_range
-        watch, steps = Stopwatch(), 0
+        check_range(request)
+        if not 0 < request.strength <= 1:
+            raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
+        if request.strength < 1 and model.sampling is None:
+            raise RequestError(f"{model.spec.name} has no canvas to renoise: use strength 1, or a diffusion model")
+        self._is_instructed = bool(request.instruction.strip()) and follows_instructions(model)
+        self._model = model
+        self._request = whole_range(request, is_instructed=self._is_instructed)
+        self._deadline = deadline
+        self._fill = fill
+        self._check_syntax = check_syntax
+        self._watch = Stopwatch()
+
+    def run(self) -> Generator[Progress, None, RewriteResult]:
+        """One value per forward pass, then the result."""
+        request, steps = self._request, 0
+        attempt_rewrite = self._denoise if self._is_instructed or request.strength < 1 else self._fill_range
         for number in range(MAX_TRIES):
-            attempt = yield from attempt_rewrite(replace(request, seed=request.seed + number), deadline, watch)
+            attempt = yield from attempt_rewrite(request.seed + number)
             steps += attempt.steps
-            with watch.stage("postprocess"):
-                verdict = self._judge(attempt, request)
+            with self._watch.stage("postprocess"):
+                verdict = self._judge(attempt)
             if isinstance(verdict, Candidate) or verdict.reason not in RETRY_REASONS or request.strength >= 1:
                 break
+        best = verdict if isinstance(verdict, Candidate) else Candidate("", 0.0, 0.0)
         return RewriteResult(
             model=self._model.spec.name,
             start=request.start,
             end=request.end,
-            text=verdict.text if isinstance(verdict, Candidate) else "",
+            text=best.text,
             rejection=verdict if isinstance(verdict, Rejection) else None,
-            score=verdict.score if isinstance(verdict, Candidate) else 0.0,
-            confidence=verdict.confidence if isinstance(verdict, Candidate) else 0.0,
-            follows_instructions=self.follows_instructions,
+            score=best.score,
+            confidence=best.confidence,
+            follows_instructions=follows_instructions(self._model),
             steps=steps,
-            timings=watch.timings(),
+            timings=self._watch.timings(),
         )
 
-    def _check(self, request: RewriteRequest) -> None:
-        check_range(request)
-        if not 0 < request.strength <= 1:
-            raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
-        if request.strength < 1 and self._model.sampling is None:
-            name = self._model.spec.name
-            raise RequestError(f"{name} has no canvas to renoise: use strength 1, or a diffusion model")
-
-    def _fill_range(
-        self, request: RewriteRequest, deadline: float, watch: Stopwatch
-    ) -> Generator[Progress, None, RewriteAttempt]:
+    def _fill_range(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
         """A fill of at most as many lines where the range was."""
-        snapshot = request.snapshot
+        request, snapshot = self._request, self._request.snapshot
         before = snapshot.text[: request.start] + as_comment(request)
         text = before + snapshot.text[request.end :]
-        num_lines = len(LINE_END.split(snapshot.text[request.start : request.end]))
         fill = FillRequest(
             replace(snapshot, text=text),
             len(before),
-            max_lines=num_lines,
+            max_lines=len(LINE_END.split(snapshot.text[request.start : request.end])),
             early_stop_ms=0.0,
-            seed=request.seed,
+            seed=seed,
             extra=request.extra,
         )
-        result = yield from watch.relay(self._fill(fill, deadline=deadline))
+        result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:
             is_whole = bool(result.rejections) and result.rejections[0].reason is not Reason.UNFINISHED
             return RewriteAttempt(b"", 0.0, 0.0, result.steps, is_whole)
         best = result.candidates[0]
-        return RewriteAttempt(
-            TextStyle.of(text).to_model(best.text).encode(), best.score, best.confidence, result.steps
-        )
+        written = TextStyle.of(text).to_model(best.text).encode()
+        return RewriteAttempt(written, best.score, best.confidence, result.steps)
 
-    def _denoise_range(
-        self, request: RewriteRequest, deadline: float, watch: Stopwatch
-    ) -> Generator[Progress, None, RewriteAttempt]:
-        model = self._model
-        with watch.stage("prompt"):
-            is_instructed = bool(request.instruction.strip()) and self.follows_instructions
-            prompt = self._prompt(request, is_instructed=is_instructed)
-            build = rewrite_layout if is_instructed else layout_of
+    def _denoise(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
+        model, request = self._model, self._request
+        with self._watch.stage("prompt"):
+            prompt = self._prompt()
+            build = rewrite_layout if self._is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, model.spec.max_prompt_tokens)
             longest = GROWTH * len(model.tokenizer.encode(prompt.selection)) + SPARE
-            limits = Limits(self._canvas_length(longest), longest, None, deadline=deadline)
-            run = DecodeRun(model, DecoderName.DIFFUSION, layout, limits, watch, seed=request.seed)
+            lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
+            limits = Limits(min(lengths, default=model.spec.longest_block), longest, None, deadline=self._deadline)
+            run = DecodeRun(model, DecoderName.DIFFUSION, layout, limits, self._watch, seed=seed)
         if request.strength >= 1:
             return (yield from self._from_nothing(run, prompt))
-        return (yield from watch.relay(self._from_selection(run, layout, prompt, request.strength)))
+        return (yield from self._watch.relay(self._from_selection(run, layout, prompt)))
 
     def _from_nothing(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
         """An open canvas after the instruction; the answer begins with the selection's indentation."""
@@ -145,15 +134,14 @@ class Rewriter:
         return RewriteAttempt(text, draft.score, run.confidence(draft), run.decoder.num_passes, is_whole)
 
     def _from_selection(
-        self, run: DecodeRun, layout: Layout, prompt: Prompt, strength: float
+        self, run: DecodeRun, layout: Layout, prompt: Prompt
     ) -> Generator[Progress, None, RewriteAttempt]:
         """Canvases that begin as the selection, with a share of the tokens replaced by noise."""
-        model, task, selection = self._model, run.task, prompt.selection
+        model, task, selection, strength = self._model, run.task, prompt.selection, self._request.strength
         assert model.sampling is not None  # checked before
         sampling = resume_sampling(model.sampling, strength)
         num_frozen = len(selection) - len(selection.lstrip(" ")) if layout.stop else 0  # stands in the layout's head
-        ids = model.tokenizer.encode(selection[num_frozen:])
-        renoise = Renoise(layout, ids, model.spec, strength, task.rng)
+        renoise = Renoise(layout, model.tokenizer.encode(selection[num_frozen:]), model.spec, strength, task.rng)
         draft, steps = EMPTY, 0
         model.slots.hold(run.slot, layout.prompt_ids)
         for block, canvas in enumerate(renoise):
@@ -171,7 +159,8 @@ class Rewriter:
         text = selection[:num_frozen].encode() + model.tokenizer.decode(renoise.result_ids)
         return RewriteAttempt(text, draft.score, run.confidence(draft), steps)
 
-    def _judge(self, attempt: RewriteAttempt, request: RewriteRequest) -> Candidate | Rejection:
+    def _judge(self, attempt: RewriteAttempt) -> Candidate | Rejection:
+        request = self._request
         if not attempt.is_whole:
             return Rejection(Reason.UNFINISHED)
         verdict = judge_rewrite(
@@ -189,23 +178,23 @@ class Rewriter:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=attempt.confidence)
 
-    def _prompt(self, request: RewriteRequest, *, is_instructed: bool) -> Prompt:
-        snapshot = request.snapshot
-        old = snapshot.text[request.start : request.end]
+    def _prompt(self) -> Prompt:
+        request, snapshot = self._request, self._request.snapshot
         around = replace(snapshot, text=snapshot.text[: request.start] + snapshot.text[request.end :])
         prompt = prompt_of(around, request.start, self._model.spec)
-        comment = "" if is_instructed else as_comment(request)
+        old = snapshot.text[request.start : request.end]
         return replace(
             prompt,
-            prefix=prompt.prefix + comment,
+            prefix=prompt.prefix + ("" if self._is_instructed else as_comment(request)),
             selection=TextStyle.of(snapshot.text, request.start).to_model(old),
             instruction=request.instruction.strip(),
             extra=request.extra,
         )
 
-    def _canvas_length(self, longest: int) -> int:
-        spec = self._model.spec
-        return min((n for n in spec.canvas_lengths if n >= min(longest, 64)), default=spec.longest_block)
+
+def follows_instructions(model: EngineModel) -> bool:
+    """The model has a known chat template."""
+    return model.spec.template in TEMPLATES
 
 
 def check_range(request: RewriteRequest) -> None:

@@ -104,25 +104,17 @@ class DecodeTask:
 
 
 class Decoder(Protocol):
-    """One way to decode, for one request."""
+    """One way to decode, for one request. Both methods raise what the denoiser raises."""
 
     num_passes: int
     """Forward passes so far, those of the prompt left out."""
 
     def prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
-        """Prepares the slot, which holds the prompt's first `num_kept` tokens; returns how many have to be decoded.
-
-        Raises:
-            RequestError, BackendError: as the denoiser's `prefill` does.
-        """
+        """Prepares the slot, which holds the prompt's first `num_kept` tokens; returns how many have to be decoded."""
         ...
 
     def run(self, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """One value per forward pass, then the drafts of all candidates.
-
-        Raises:
-            RequestError, BackendError: as the denoiser does.
-        """
+        """One value per forward pass, then the drafts of all candidates."""
         ...
 
 

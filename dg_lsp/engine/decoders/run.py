@@ -64,11 +64,7 @@ class DecodeRun:
         self.decoder = new_decoder(decoder, self.task, model.sampling)
 
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """One value per forward pass, then the drafts of all candidates.
-
-        Raises:
-            RequestError, BackendError: as the denoiser does.
-        """
+        """One value per forward pass, then the drafts of all candidates."""
         prompt_ids, slots = self._layout.prompt_ids, self._model.slots
         num_decoded = self.decoder.prefill(prompt_ids, slots.num_shared(self.slot, prompt_ids))
         self.num_cached = len(prompt_ids) - num_decoded
