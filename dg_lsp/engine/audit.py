@@ -134,13 +134,13 @@ def read_records(path: Path) -> tuple[list[AuditRecord], int]:
     Raises:
         OSError: a file cannot be read.
     """
-    older = older_log(path)
     records, num_bad = [], 0
-    for line in ((older.read_bytes() if older.exists() else b"") + path.read_bytes()).splitlines():
-        try:
-            records.append(AuditRecord.parse(line))
-        except ValueError:
-            num_bad += 1
+    for file in (older_log(path), path) if older_log(path).exists() else (path,):
+        for line in file.read_bytes().splitlines():
+            try:
+                records.append(AuditRecord.parse(line))
+            except ValueError:
+                num_bad += 1
     return records, num_bad
 
 
