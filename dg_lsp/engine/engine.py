@@ -75,7 +75,7 @@ class Engine:
         self._caching_tokenizer = CachingTokenizer(tokenizer)
         self._settings = settings
         sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
-        spec = in_format(denoiser.spec, settings.prompt_format)
+        self._spec = spec = in_format(denoiser.spec, settings.prompt_format)
         self._loaded = EngineModel(denoiser, tokenizer, spec, sampling, slots or KVSlots(denoiser.num_slots))
         self.decoder_selection = DecoderSelection(spec, costs, wanted_length=settings.canvas_length)
         """Read only."""
@@ -84,7 +84,7 @@ class Engine:
     @property
     def spec(self) -> ModelSpec:
         """The model's, with the prompt format in use."""
-        return self._loaded.spec
+        return self._spec
 
     @property
     def settings(self) -> FillSettings:

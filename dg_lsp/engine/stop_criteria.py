@@ -94,7 +94,7 @@ def canvas_length(
             f" {num_frozen + 4}"
         )
     if decoder is DecoderName.INFILL:
-        least = num_frozen + (spec.hole_lengths or GAP_LENGTHS)[-1]
+        least = num_frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
     else:  # an open canvas continues in the next one; frozen tokens make a short one shorter
         least = num_frozen + (32 if max_lines != 1 else 16 if num_frozen else 8)
     return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)

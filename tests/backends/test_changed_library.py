@@ -21,13 +21,14 @@ import json, os
 from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.runtime_check import sees_ahead
+from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
 from dg_lsp.settings import RuntimeSettings
 from pathlib import Path
 loaded = library()
 model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), RuntimeSettings(threads=1, gpu_layers=0))
 answer = dict(
-    kind=loaded.runtime.kind if loaded.runtime else "stock", note=loaded.note, sees_ahead=sees_ahead(),
+    kind=loaded.runtime.kind if loaded.runtime else "stock", note=loaded.note,
+    supports_bidirectional=supports_bidirectional(),
     vocab_size=model.vocab_size, devices=len(devices()), trouble=loaded.log.trouble,
     inherited=os.environ.get("LLAMA_CPP_LIB_PATH"),
 )
@@ -62,7 +63,7 @@ def unchanged(tmp_path):
 def test_the_installed_library_is_loaded_as_it_is():
     answer = ask()
     assert (answer["kind"], answer["note"]) == ("stock", "DG_LSP_RUNTIME is set to stock")
-    assert not answer["sees_ahead"], "the change is no longer needed: say so to people who build it"
+    assert not answer["supports_bidirectional"], "the change is no longer needed: say so to people who build it"
     assert answer["devices"] >= 1
     assert answer["trouble"] == []
 
@@ -73,7 +74,7 @@ def test_one_in_front_is_loaded_and_leaves_no_trace_in_the_environment(unchanged
     assert (answer["kind"], answer["note"], answer["inherited"]) == ("overlay", "", None)
     stock = ask()
     assert (answer["vocab_size"], answer["devices"]) == (stock["vocab_size"], stock["devices"])
-    assert not answer["sees_ahead"]
+    assert not answer["supports_bidirectional"]
 
 
 @needs_elf
@@ -115,7 +116,7 @@ def test_one_that_comes_too_late_is_told(unchanged):
 @needs_runtime
 def test_the_changed_one_lets_the_canvas_see_all_of_itself():
     answer = ask(find_runtime().runtime.folder)
-    assert answer["sees_ahead"]
+    assert answer["supports_bidirectional"]
     assert answer["note"] == ""
     assert answer["trouble"] == []
 

@@ -8,6 +8,7 @@ import tiny_masked
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, context, memory_estimate
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser, ShiftedDenoiser
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
@@ -55,7 +56,7 @@ def open_kind(tiny_path, tiny_repacked, tmp_path, open_denoiser):
         if kind == "conditioned":  # of all the mass: which tokens make up 99 % may change by a rounding
             made = SelfConditionedDenoiser(model, spec, settings, mass=1.0)
         else:
-            made = open_denoiser(model, spec, settings)
+            made = denoiser_for(model, spec, settings)
         assert type(made) is KINDS[kind]
         opened.append(made)
         return made

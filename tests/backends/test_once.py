@@ -5,7 +5,7 @@ import pytest
 import tiny_masked
 from tiny_masked import MASK
 
-from dg_lsp.backends.llamacpp.loader import open_denoiser
+from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
@@ -23,7 +23,7 @@ def opened(path, cache="once", **settings):
     settings = RuntimeSettings(**{"threads": 1, "gpu_layers": 0, "num_slots": 2, "cache": cache, **settings})
     model = LlamaModel.load(path, settings)
     spec = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
-    return open_denoiser(model, spec, settings)
+    return denoiser_for(model, spec, settings)
 
 
 @pytest.fixture(scope="module", params=["dream", "rnd1", "qwen2", "llada"])

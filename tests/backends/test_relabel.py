@@ -10,7 +10,7 @@ import tiny_masked
 
 from dg_lsp.backends.llamacpp import architecture_alias
 from dg_lsp.backends.llamacpp.architecture_alias import architecture_of, relabelled
-from dg_lsp.backends.llamacpp.loader import open_denoiser
+from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
@@ -88,7 +88,7 @@ def test_a_large_copy_is_mapped_and_outlives_its_file(dream, where, monkeypatch)
     settings = RuntimeSettings(threads=1, gpu_layers=0, cache="once")
     model = LlamaModel.load(dream, settings)
     spec = describe(model.metadata, model.vocab_size, "dream", model.tokenizer.specials())
-    denoiser = open_denoiser(model, spec, settings)
+    denoiser = denoiser_for(model, spec, settings)
     dream.unlink()
     denoiser.prefill(0, token_ids(range(20, 50)))
     (prediction,) = denoiser.predict(0, [token_ids([tiny_masked.MASK] * 8)], 0.0, np.random.default_rng(0))

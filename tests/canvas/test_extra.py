@@ -96,7 +96,7 @@ def test_no_prompt_gets_longer_than_it_may(format_, max_tokens):
     assert len(layout_of(given, TOKENIZER, spec, max_tokens).prompt_ids) <= max_tokens
 
 
-def test_pinned_and_prefix_prompts_begin_with_them():
+def test_infill_and_prefix_prompts_begin_with_them():
     for format_ in (PromptFormat.PREFIX, PromptFormat.INFILL):
         layout = layout_of(prompt(*CHUNKS), TOKENIZER, replace(MASK_SPEC, prompt_format=format_), 1000)
         assert text_of(layout.prompt_ids).startswith("# pkg/a.py\ndef a():")

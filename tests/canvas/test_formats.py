@@ -4,13 +4,16 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 from dg_lsp.canvas.prompt_format import in_format, layout_of
-from dg_lsp.canvas.spec import ExpectedPasses, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import PROMPT_FORMATS
 
 EVERY = replace(
-    MASK_SPEC, template="gemma4", expectations=(ExpectedPasses("block", "diffusion", 0.0, 0.0, 3.0, 0.5),), name="able"
+    MASK_SPEC,
+    template="gemma4",
+    expectations=(ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 3.0, 0.5),),
+    name="able",
 )
 
 
@@ -35,7 +38,7 @@ def test_another_format_and_nothing_that_was_measured_in_its_own(name):
     ("lacking", "name", "message"),
     [
         (replace(EVERY, fim=None), "fim", "no fill-in-the-middle tokens.* choose infill, prefix, instruct"),
-        (replace(EVERY, template=""), "instruct", "no chat template.* choose fim, infill, prefix"),
+        (replace(EVERY, template=""), "instruct", "no known chat template.* choose fim, infill, prefix"),
         (replace(EVERY, sampling=None, canvas_lengths=()), "infill", "no canvas.* choose fim, prefix, instruct"),
     ],
 )

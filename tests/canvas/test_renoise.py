@@ -55,7 +55,7 @@ def test_a_selection_longer_than_a_canvas_goes_on_after_what_became_of_its_begin
     assert not plans[0].frozen.any()
 
 
-def test_pinned_canvases_stand_between_what_is_there():
+def test_infill_canvases_stand_between_frozen_text():
     spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(64,))
     layout = Layout(token_ids([1, 2]), head_ids=token_ids([3, 4]), tail_ids=token_ids([5, 6]))
     [plan], result = canvases(layout, spec)

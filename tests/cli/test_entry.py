@@ -92,7 +92,7 @@ def test_a_real_fill_of_a_sample_by_the_bundled_model():
 
 def test_the_same_seed_is_the_same_fill(tmp_path):
     # how long it may take and which decoder is the fastest depend on what else the machine does
-    (tmp_path / "dg-lsp.toml").write_text("[fill]\npatience_ms = 0\n")
+    (tmp_path / "dg-lsp.toml").write_text("[fill]\nearly_stop_ms = 0\n")
     place = ROOT / "samples/words.py"
     asked = ("fill", f"{place}:5", "--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000)
     first, second = (json.loads(dg_lsp(*asked, cwd=tmp_path).stdout) for _ in range(2))

@@ -71,7 +71,7 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, cache):
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == architecture
-    assert answer["decoder"] == "diffusion"
+    assert answer["decoder"] == "infill"
     assert answer["canvas_length"] in (16, 32, 64, 128)
     assert answer["prompt_tokens"] > 0
     assert answer["steps"] > 1
@@ -117,7 +117,7 @@ def dreamon(monkeypatch, tmp_path):
             max_free=24,
         ),
         end_ids=(tiny_masked.DELETE,),
-        hole_lengths=(4,),
+        gap_lengths=(4,),
     )
     monkeypatch.setattr(presets, "FAMILIES", (family,))
     tiny = tiny_masked.make("dream", layers=1)

@@ -79,7 +79,7 @@ def test_model_without_a_template_refuses_chats():
 
 def test_conversation_longer_than_the_prompt_is_refused():
     engine, _ = engine_of("x")
-    with pytest.raises(RequestError, match="say less"):
+    with pytest.raises(RequestError, match="shorten it"):
         chat(engine, replace(ASKED, turns=(Turn(Role.USER, "x" * 600),)))
 
 

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, Feedback, HostFeedback, SelfConditioning, scale
+from dg_lsp.backends.llamacpp.self_conditioning import (
+    EmbeddingTable,
+    Feedback,
+    HostFeedback,
+    SelfConditioning,
+    scale,
+)
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
 

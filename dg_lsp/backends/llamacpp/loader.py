@@ -12,7 +12,7 @@ from dg_lsp.settings import RuntimeSettings
 OpenedDenoiser = LlamaDenoiser | ExactDenoiser
 
 
-def open_denoiser(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> OpenedDenoiser:
+def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> OpenedDenoiser:
     """Takes the model over, unless it raises.
 
     Raises:

@@ -4,7 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dg_lsp.backends.checks import check_prompt_length, check_slot, check_temperature, checked_canvases, checked_ids
+from dg_lsp.backends.checks import (
+    check_prompt_length,
+    check_slot,
+    check_temperature,
+    checked_canvases,
+    checked_ids,
+)
 from dg_lsp.backends.llamacpp.context import LlamaContext, grow
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser, footprint_of, merged, open_positions, settled
 from dg_lsp.backends.llamacpp.errors import decode_error

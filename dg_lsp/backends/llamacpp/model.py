@@ -257,11 +257,6 @@ def check_vocabulary(spec: ModelSpec, model: LlamaModel) -> None:
         ModelUnsupportedError: they do not fit each other, or there is nothing to predict.
     """
     named = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
-    named += (
-        [spec.sampling.mask_id, spec.sampling.expand_id or 0, spec.sampling.delete_id or 0]
-        if isinstance(spec.sampling, MaskSampling)
-        else []
-    )
     if isinstance(sampling := spec.sampling, MaskSampling):
         named += [sampling.mask_id, sampling.expand_id or 0, sampling.delete_id or 0]
     named += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []

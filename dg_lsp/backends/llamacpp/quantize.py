@@ -13,6 +13,7 @@ import dg_lsp
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.errors import ModelUnsupportedError, UsageError
 from dg_lsp.gguf import read_header
+from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
 _BUFFER_BYTES = 1 << 30
 """Rows that are held at once; llama.cpp itself takes eight times that."""
@@ -87,9 +88,11 @@ def quantize(source: Path, target: Path, kind: FileType, look: Callable[[int], o
     """
     sizes = {name: tensor.size for name, tensor in read_header(source).tensors.items()}
     environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
-    command = [sys.executable, "-m", __name__, str(source), str(target), str(kind.number)]
+    command = python_command(__name__, str(source.absolute()), str(target.absolute()), str(kind.number))
     reason = ""
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command, env=environment, cwd=NEUTRAL_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         assert process.stdout
         try:
             for line in process.stdout:

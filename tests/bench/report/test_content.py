@@ -95,9 +95,8 @@ def test_kinds_and_plans_are_split_only_where_there_are_several(make_attempt):
     assert [row[0] for row in found] == ["way", "block", "auto", "autoregressive", "line-end", "auto", "autoregressive"]
     assert found[2][1:3] == ["1", "0.0 %"]
     assert found[3][1:3] == ["0", "–"]
-    assert [row[0] for row in rows(by_decoder(attempts))] == ["decoder", "diffusion", "autoregressive"], (
-        "only one way ran several decoders"
-    )
+    # only one way ran several decoders
+    assert [row[0] for row in rows(by_decoder(attempts))] == ["decoder", "autoregressive", "diffusion"]
     assert by_kind({"autoregressive": attempts["autoregressive"]}) == ""
     assert by_decoder({"autoregressive": attempts["autoregressive"]}) == ""
 

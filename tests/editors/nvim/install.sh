@@ -1,7 +1,13 @@
 #!/bin/sh
 # install.sh FOLDER: Neovim 0.12 and 0.10 from Debian's archive, each in a folder of its own, and StyLua.
-# The system's packages stay as they are, but for patchelf. Where something cannot be had, that is said: its tests are skipped.
+# The system's packages stay as they are, but for patchelf. What cannot be installed is an error on CI; elsewhere its tests
+# are skipped.
 set -eu
+
+missing() {
+  echo "$1" >&2
+  [ -z "${CI:-}" ] || exit 1
+}
 
 folder=$1
 mkdir -p "$folder"
@@ -50,8 +56,8 @@ neovim() {
 
 if [ "$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release && has apt-get; then
   has patchelf || { apt-get update -qq && apt-get install -y -qq --no-install-recommends patchelf >/dev/null; }
-  neovim 0.12 forky || echo 'No Neovim 0.12 could be installed: its tests are skipped.' >&2
-  neovim 0.10 trixie || echo 'No Neovim 0.10 could be installed: its tests are skipped.' >&2
+  neovim 0.12 forky || missing 'No Neovim 0.12 could be installed: its tests are skipped.'
+  neovim 0.10 trixie || missing 'No Neovim 0.10 could be installed: its tests are skipped.'
 else
   echo 'Neovim 0.12 and 0.10 are installed by root on Debian: elsewhere their tests are skipped.' >&2
 fi

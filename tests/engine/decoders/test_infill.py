@@ -16,8 +16,8 @@ from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
-MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, hole_lengths=(4, 8, 16))
-NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.INFILL, hole_lengths=(4, 8, 16))
+MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
+NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
 BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
 LONG_FILL = "compute(side, side + 1, 'a', 2)."[:32]
 UNCHECKED = FillSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
@@ -48,7 +48,7 @@ def test_model_in_the_format_infill_runs_infill(reciting, ask, wanted):
 
 def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(reciting, ask):
     text, asked = buffer("side * 2")
-    engine, denoiser = reciting(text, replace(MASK_SPEC, hole_lengths=(4, 8, 16)))
+    engine, denoiser = reciting(text, replace(MASK_SPEC, gap_lengths=(4, 8, 16)))
     result = engine.fill(ask(asked, decoder=DecoderName.INFILL))
     assert (result.text, result.decoder) == ("side * 2", DecoderName.INFILL)
     head = ByteTokenizer().encode(BEFORE[-PREFIX_TAIL:]).tolist()
@@ -95,7 +95,7 @@ def test_all_lengths_share_each_pass_and_the_join_has_lanes_of_its_own(reciting,
 
 def test_pass_never_has_more_tokens_than_every_runtime_takes(reciting, ask):
     text, asked = buffer("side")
-    spec = replace(MASKS, canvas_lengths=(64, 128), hole_lengths=(4, 8, 16, 32))
+    spec = replace(MASKS, canvas_lengths=(64, 128), gap_lengths=(4, 8, 16, 32))
     settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, canvas_length=128)
     engine, denoiser = reciting(text + "# more\n" * 40, spec, settings)
     assert engine.fill(ask(asked + "# more\n" * 40)).text == "side"
@@ -129,7 +129,7 @@ def test_line_end_ends_the_fill_of_one_line_and_the_join_follows_there(reciting,
 
 
 def test_end_token_in_the_gap_ends_the_fill_and_the_join_follows_there(reciting, ask):
-    engine, denoiser = reciting("a = 1", replace(MASKS, hole_lengths=(4,)))
+    engine, denoiser = reciting("a = 1", replace(MASKS, gap_lengths=(4,)))
     assert engine.fill(ask("a = |\nz = 0\nz = 1\nz = 2\n")).text == "1"
     [canvas] = denoiser.passes[-1]
     assert canvas[:4] == ByteTokenizer().encode(" = 1").tolist()
