@@ -33,11 +33,11 @@ from dg_lsp.bench.tables import (
     step_table,
 )
 from dg_lsp.bench.twin import write_twin
-from dg_lsp.canvas.spec import Checkpoint, ModelSpec
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec
 from dg_lsp.cli.loading import load_model, open_denoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import Settings
 
@@ -147,7 +147,7 @@ def _requests() -> Iterator[FillRequest]:
         offset = text.index(word, start) + len(word)
         end = text.index("\n", offset)
         snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[end:])
-        yield FillRequest(snapshot, offset, deadline_ms=60_000, plan=DecoderName.CANVAS)
+        yield FillRequest(snapshot, offset, deadline_ms=60_000, decoder=DecoderName.DIFFUSION)
 
 
 def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, rounds: int) -> tuple[Comparison, ...]:

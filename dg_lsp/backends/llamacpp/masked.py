@@ -125,7 +125,7 @@ class ShiftedDenoiser(LlamaDenoiser):
             BackendError: always.
         """
         del slot, ids
-        raise BackendError(f"{self.spec.name} has no causal head; use the plan canvas or race")
+        raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     def _answers(
         self, slot: int, canvases: Sequence[TokenIds], sampling: tuple[float, np.random.Generator]
@@ -285,7 +285,7 @@ class ExactDenoiser:
             BackendError: always.
         """
         del slot, ids
-        raise BackendError(f"{self.spec.name} has no causal head; use the plan canvas or race")
+        raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     def close(self) -> None:
         """Frees context and model. Harmless when repeated."""

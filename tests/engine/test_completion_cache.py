@@ -6,13 +6,11 @@ from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
-NO_TIME = Timings(1.0, 1.0, 1.0, 3.0, 1.0)
-
 
 def result(*texts):
     candidates = tuple(Candidate(text, -0.1 * number) for number, text in enumerate(texts))
     rejections = () if texts else (Rejection(Reason.EMPTY),)
-    return FillResult("scripted", candidates, rejections, 16, 4, 2.0, 30, 10, NO_TIME)
+    return FillResult("scripted", candidates, rejections, 16, 4, 8, 30, 10, Timings(total=3.0))
 
 
 def at(before, after="", uri="file:///a.py", **more):
@@ -31,67 +29,66 @@ def cache():
 
 
 @pytest.mark.parametrize("num_typed", range(8))
-def test_the_rest_is_served_while_it_is_typed(cache, num_typed):
+def test_rest_is_found_while_the_fill_is_typed(cache, num_typed):
     found = cache.find(at("x = " + "foo(bar)"[:num_typed], "\ny = 1\n"))
     assert texts(found) == ["foo(bar)"[num_typed:]]
-    assert (found.steps, found.timings.total, found.is_cached) == (0, 0.0, True)
+    assert (found.steps, found.output_tokens, found.timings.total, found.is_cached) == (0, 0, 0.0, True)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("x = foo(bar)", "\ny = 1\n"),  # all of it is typed
-        ("x = fu", "\ny = 1\n"),  # another way
-        ("z = fo", "\ny = 1\n"),  # another line
-        ("x =", "\ny = 1\n"),  # something was deleted
-        ("x = fo", "\ny = 2\n"),  # what follows is different
-        ("x = fo", "\ny = 1\nz"),
-        ("x = fo", ""),
-        ("# \nx = fo", "\ny = 1\n"),  # a line above is new
+        pytest.param("x = foo(bar)", "\ny = 1\n", id="all of it is typed"),
+        pytest.param("x = fu", "\ny = 1\n", id="something else is typed"),
+        pytest.param("z = fo", "\ny = 1\n", id="another line"),
+        pytest.param("x =", "\ny = 1\n", id="something is deleted"),
+        pytest.param("x = fo", "\ny = 2\n", id="another suffix"),
+        pytest.param("x = fo", "\ny = 1\nz", id="a longer suffix"),
+        pytest.param("x = fo", "", id="no suffix"),
+        pytest.param("# \nx = fo", "\ny = 1\n", id="a new line above"),
     ],
 )
-def test_elsewhere_nothing_is_served(cache, before, after):
+def test_nothing_is_found_elsewhere(cache, before, after):
     assert cache.find(at(before, after)) is None
 
 
-def test_a_bracket_that_the_editor_closed_is_left_out(cache):
+def test_bracket_that_the_editor_closed_is_left_out(cache):
     assert texts(cache.find(at("x = foo(", ")\ny = 1\n"))) == ["bar"]
     assert texts(cache.find(at("x = foo(b", ")\ny = 1\n"))) == ["ar"]
-    # whoever typed no bracket has none closed
-    assert cache.find(at("x = fo", ")\ny = 1\n")) is None
+    assert cache.find(at("x = fo", ")\ny = 1\n")) is None, "no bracket was typed"
 
 
-def test_a_closed_bracket_inside_of_the_rest_is_not_guessed_at():
+def test_closed_bracket_inside_of_the_rest_is_not_found():
     cache = CompletionCache()
     cache.keep(at("if ", "\n"), result("foo(bar):"))
     assert cache.find(at("if foo(", ")\n")) is None
 
 
-def test_a_rest_of_blanks_is_nothing():
+def test_blank_rest_is_not_found():
     cache = CompletionCache()
     cache.keep(at("x"), result(" = 1\n    "))
     assert cache.find(at("x = 1")) is None
 
 
-def test_other_questions_have_other_answers(cache):
-    for more in ({"max_lines": 1}, {"seed": 1}, {"suffix_lines": 0}, {"uri": "file:///b.py"}):
-        assert cache.find(at("x = fo", "\ny = 1\n", **more)) is None
+@pytest.mark.parametrize("more", [{"max_lines": 1}, {"seed": 1}, {"suffix_lines": 0}, {"uri": "file:///b.py"}])
+def test_other_requests_find_nothing(cache, more):
+    assert cache.find(at("x = fo", "\ny = 1\n", **more)) is None
 
 
-def test_several_candidates_are_asked_for_anew_and_then_narrow_down(cache):
+def test_candidates_narrow_down_while_the_user_types(cache):
     assert cache.find(at("x = ", "\ny = 1\n", num_candidates=3)) is None
     cache.keep(at("x = ", "\ny = 1\n", num_candidates=3), result("foo(bar)", "four", "bar"))
     assert texts(cache.find(at("x = fo", "\ny = 1\n", num_candidates=3))) == ["o(bar)", "ur"]
     assert texts(cache.find(at("x = fou", "\ny = 1\n"))) == ["r"]
 
 
-def test_nothing_is_remembered_of_a_fill_that_came_to_nothing():
+def test_fill_without_candidates_is_not_kept():
     cache = CompletionCache()
     cache.keep(at("x = "), result())
     assert cache.find(at("x = ")) is None
 
 
-def test_the_oldest_go_first_and_what_is_used_stays():
+def test_least_recently_used_fill_goes_first():
     cache = CompletionCache(capacity=2)
     for uri in ("file:///a", "file:///b"):
         cache.keep(at("x", uri=uri), result("y"))
@@ -100,8 +97,7 @@ def test_the_oldest_go_first_and_what_is_used_stays():
     assert [bool(cache.find(at("x", uri=f"file:///{name}"))) for name in "abc"] == [True, False, True]
 
 
-def test_far_away_text_may_change():
-    cache = CompletionCache()
-    far = "#" * 5000 + "\n"
+def test_text_far_away_may_change():
+    cache, far = CompletionCache(), "#" * 5000 + "\n"
     cache.keep(at("a" + far + "x = ", "\n" + far + "a"), result("foo"))
     assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]
