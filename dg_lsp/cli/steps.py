@@ -156,7 +156,7 @@ def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, roun
         for architecture in ("qwen2", "dream"):
             write_twin(Path(folder, architecture), sizes, architecture, spec.vocab_size)
         cached = LlamaDenoiser(LlamaModel.load(Path(folder, "qwen2"), settings.runtime), spec, settings.runtime)
-        runtime = attrs.evolve(settings.runtime, threads=cached.threads, cache="recomputed")
+        runtime = attrs.evolve(settings.runtime, threads=cached.threads, prompt_attention="exact")
         recomputing = ExactDenoiser(LlamaModel.load(Path(folder, "dream"), runtime), spec, runtime)
         try:
             return compare_recomputed(cached, recomputing, COMPARED_PROMPT, COMPARED_CANVASES, rounds=rounds)

@@ -40,7 +40,10 @@ def open_kind(tiny_path, tiny_repacked, tmp_path, open_denoiser):
 
     def make(kind, **settings):
         settings = RuntimeSettings(
-            threads=1, gpu_layers=0, cache={"once": "once", "shifted": "cached"}.get(kind, "auto"), **settings
+            threads=1,
+            gpu_layers=0,
+            prompt_attention={"once": "per_request", "shifted": "causal"}.get(kind, "auto"),
+            **settings,
         )
         path = {"cached": tiny_path, "conditioned": tiny_repacked}.get(kind)
         if path is None:

@@ -116,7 +116,7 @@ def test_an_architecture_that_cannot_be_run(write_model, architecture):
 
 
 def test_a_diffusion_architecture_without_a_cache_is_refused(write_model, open_denoiser):
-    with pytest.raises(ModelUnsupportedError, match=r"set runtime\.cache to recomputed"):
+    with pytest.raises(ModelUnsupportedError, match=r"set runtime\.prompt_attention to exact"):
         open_denoiser(path=write_model(architecture="dream", biases=True))
 
 

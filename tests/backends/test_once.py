@@ -19,8 +19,8 @@ HOLES = token_ids([MASK, 21, MASK, MASK, 22, MASK, 23])
 FILLED = token_ids([31, 21, 32, MASK, 22, 33, 23])
 
 
-def opened(path, cache="once", **settings):
-    settings = RuntimeSettings(**{"threads": 1, "gpu_layers": 0, "num_slots": 2, "cache": cache, **settings})
+def opened(path, cache="per_request", **settings):
+    settings = RuntimeSettings(**{"threads": 1, "gpu_layers": 0, "num_slots": 2, "prompt_attention": cache, **settings})
     model = LlamaModel.load(path, settings)
     spec = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
     return denoiser_for(model, spec, settings)
@@ -32,7 +32,7 @@ def pair(request, tmp_path_factory):
     tiny = tiny_masked.make(request.param, kv_heads=2)
     path = tmp_path_factory.mktemp("masked") / f"{request.param}.gguf"
     tiny_masked.write(path, tiny, name="Open dCoder" if request.param == "qwen2" else "")
-    denoiser, exact = opened(path), opened(path, "recomputed")
+    denoiser, exact = opened(path), opened(path, "exact")
     assert isinstance(denoiser, PerRequestDenoiser)
     assert isinstance(exact, ExactDenoiser)
     yield denoiser, exact
@@ -105,7 +105,7 @@ def test_slots_hold_a_prompt_each(pair):
 
 def test_a_slot_that_was_given_up_is_computed_again(tmp_path):
     path = tiny_masked.write(tmp_path / "dream.gguf", tiny_masked.make("dream"))
-    denoiser, exact = opened(path, context_length=256), opened(path, "recomputed")
+    denoiser, exact = opened(path, context_length=256), opened(path, "exact")
     long = token_ids(np.tile(PROMPT, 3))
     for each in (denoiser, exact):
         each.prefill(0, PROMPT)

@@ -73,7 +73,7 @@ def test_weights_stand_where_the_files_alignment_wants_them(tmp_path, alignment)
 
 
 def test_the_model_remembers_what_it_was(dream, where):
-    settings = RuntimeSettings(threads=1, gpu_layers=0, cache="cached")
+    settings = RuntimeSettings(threads=1, gpu_layers=0, prompt_attention="causal")
     model = LlamaModel.load(dream, settings)
     assert model.has_cache
     assert model.metadata["general.architecture"] == "qwen2"
@@ -85,7 +85,7 @@ def test_the_model_remembers_what_it_was(dream, where):
 
 def test_a_large_copy_is_mapped_and_outlives_its_file(dream, where, monkeypatch):
     monkeypatch.setattr("dg_lsp.backends.llamacpp.model._MAPPED_BYTES", 0)
-    settings = RuntimeSettings(threads=1, gpu_layers=0, cache="once")
+    settings = RuntimeSettings(threads=1, gpu_layers=0, prompt_attention="per_request")
     model = LlamaModel.load(dream, settings)
     spec = describe(model.metadata, model.vocab_size, "dream", model.tokenizer.specials())
     denoiser = denoiser_for(model, spec, settings)
@@ -143,7 +143,10 @@ def test_no_room_for_the_copy_is_told(dream, where, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr("shutil.copyfileobj", full)
-    with pytest.raises(ModelError, match=r"No space left.*runtime\.cache to recomputed"), relabelled(dream, "qwen2"):
+    with (
+        pytest.raises(ModelError, match=r"No space left.*runtime\.prompt_attention to exact"),
+        relabelled(dream, "qwen2"),
+    ):
         pass
     assert not list(where.iterdir())
 
@@ -151,7 +154,10 @@ def test_no_room_for_the_copy_is_told(dream, where, monkeypatch):
 @pytest.mark.skipif(not architecture_alias.IN_MEMORY, reason="this system has no files in memory")
 def test_a_copy_that_does_not_fit_into_memory_is_refused_before_it_is_made(dream, monkeypatch):
     monkeypatch.setattr(architecture_alias, "system_free", lambda: 100 << 10)
-    with pytest.raises(ModelMemoryError, match=r"0 are free; set runtime\.cache"), relabelled(dream, "qwen2"):
+    with (
+        pytest.raises(ModelMemoryError, match=r"0 are free; set runtime\.prompt_attention"),
+        relabelled(dream, "qwen2"),
+    ):
         pass
     monkeypatch.setattr(architecture_alias, "system_free", lambda: 100 << 20)
     with relabelled(dream, "qwen2") as copy:
@@ -161,5 +167,5 @@ def test_a_copy_that_does_not_fit_into_memory_is_refused_before_it_is_made(dream
 def test_nothing_is_left_when_the_model_cannot_be_loaded(dream, where):
     dream.write_bytes(dream.read_bytes()[:-5000])
     with pytest.raises(ModelBrokenError, match="cut short"):
-        LlamaModel.load(dream, RuntimeSettings(threads=1, gpu_layers=0, cache="cached"))
+        LlamaModel.load(dream, RuntimeSettings(threads=1, gpu_layers=0, prompt_attention="causal"))
     assert not list(where.iterdir())

@@ -12,9 +12,9 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import CACHES, RuntimeSettings
+from dg_lsp.settings import PROMPT_ATTENTIONS, RuntimeSettings
 
-CACHED = RuntimeSettings(threads=1, gpu_layers=0, num_slots=2, cache="cached")
+CACHED = RuntimeSettings(threads=1, gpu_layers=0, num_slots=2, prompt_attention="causal")
 RNG = np.random.default_rng(0)
 PROMPT = token_ids(np.random.default_rng(1).integers(5, 200, 40))
 HOLES = token_ids([MASK, 21, MASK, MASK, 22, MASK, 23])
@@ -139,8 +139,8 @@ def test_a_failed_prefill_leaves_nothing(pair, monkeypatch):
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
 def test_without_a_wish_everything_is_computed_as_it_was_trained(written, architecture):
     _, path = written(architecture)
-    for cache in ("auto", "recomputed"):
-        denoiser = opened(path, RuntimeSettings(threads=1, gpu_layers=0, cache=cache))
+    for cache in ("auto", "exact"):
+        denoiser = opened(path, RuntimeSettings(threads=1, gpu_layers=0, prompt_attention=cache))
         assert isinstance(denoiser, ExactDenoiser)
         denoiser.close()
 
@@ -148,20 +148,20 @@ def test_without_a_wish_everything_is_computed_as_it_was_trained(written, archit
 @pytest.mark.parametrize(
     ("architecture", "cache", "words"),
     [
-        ("llada", "cached", r"never was a causal model.*set runtime\.cache to once or auto"),
-        ("llada-moe", "cached", r"llada-moe without a KV cache only; set runtime\.cache to auto"),
-        ("llada-moe", "once", r"llada-moe without a KV cache only; set runtime\.cache to auto"),
+        ("llada", "causal", r"never was a causal model.*set runtime\.prompt_attention to per_request or auto"),
+        ("llada-moe", "causal", r"llada-moe without a KV cache only; set runtime\.prompt_attention to auto"),
+        ("llada-moe", "per_request", r"llada-moe without a KV cache only; set runtime\.prompt_attention to auto"),
     ],
 )
 def test_what_cannot_be_cached_says_so(written, architecture, cache, words):
     _, path = written(architecture)
     with pytest.raises(ModelUnsupportedError, match=words):
-        opened(path, RuntimeSettings(threads=1, gpu_layers=0, cache=cache))
+        opened(path, RuntimeSettings(threads=1, gpu_layers=0, prompt_attention=cache))
 
 
 def test_a_model_trained_on_cached_prompts_always_has_them(tiny_path, open_denoiser):
-    for cache in CACHES:
-        settings = RuntimeSettings(threads=1, gpu_layers=0, cache=cache)
+    for cache in PROMPT_ATTENTIONS:
+        settings = RuntimeSettings(threads=1, gpu_layers=0, prompt_attention=cache)
         denoiser = denoiser_for(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings)
         assert type(denoiser) is LlamaDenoiser
         denoiser.close()

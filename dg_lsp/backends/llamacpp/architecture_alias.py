@@ -64,7 +64,7 @@ def relabelled(path: Path, architecture: str) -> Iterator[Path]:
     if IN_MEMORY and path.stat().st_size > (free := system_free()):
         raise ModelMemoryError(
             f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory, {free >> 20} are free; "
-            "set runtime.cache to recomputed"
+            "set runtime.prompt_attention to exact"
         )
     with path.open("rb") as source, _nameless(path) as (target, copy):
         try:
@@ -75,7 +75,9 @@ def relabelled(path: Path, architecture: str) -> Iterator[Path]:
             raise ModelBrokenError(f"{path} is cut short; download or export it again") from error
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            raise ModelError(f"no room for a copy of {path}: {reason}; set runtime.cache to recomputed") from error
+            raise ModelError(
+                f"no room for a copy of {path}: {reason}; set runtime.prompt_attention to exact"
+            ) from error
         yield copy
 
 
@@ -100,7 +102,9 @@ def _header(path: Path, source: BinaryIO, architecture: bytes) -> bytes:
     version, num_tensors, num_keys = header.start()
     keys = dict(header.entry() for _ in range(num_keys))
     if _SPLIT in keys and int.from_bytes(keys[_SPLIT][4:], "little") > 1:
-        raise ModelUnsupportedError(f"{path} is one of several parts; join them, or set runtime.cache to recomputed")
+        raise ModelUnsupportedError(
+            f"{path} is one of several parts; join them, or set runtime.prompt_attention to exact"
+        )
     old = keys[_ARCHITECTURE][12:]
     renamed = {
         key.replace(old + b".", architecture + b".", 1) if key.startswith(old + b".") else key: value

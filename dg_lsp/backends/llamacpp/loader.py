@@ -26,18 +26,18 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) 
         return SelfConditionedDenoiser(model, spec, settings)
     if not spec.is_bidirectional:
         return LlamaDenoiser(model, spec, settings)
-    if settings.cache not in ("once", "cached"):
+    if settings.prompt_attention not in ("per_request", "causal"):
         return ExactDenoiser(model, spec, settings)
     if not model.has_cache:
         architecture = model.metadata.get("general.architecture", "")
         raise ModelUnsupportedError(
-            f"{spec.name}: llama.cpp knows {architecture} without a KV cache only; set runtime.cache to auto"
+            f"{spec.name}: llama.cpp knows {architecture} without a KV cache only; set runtime.prompt_attention to auto"
         )
-    if settings.cache == "once":
+    if settings.prompt_attention == "per_request":
         return PerRequestDenoiser(model, spec, settings)
     if not spec.is_shifted:
         raise ModelUnsupportedError(
             f"{spec.name} never was a causal model, so that a causal prompt means nothing to it; "
-            "set runtime.cache to once or auto"
+            "set runtime.prompt_attention to per_request or auto"
         )
     return ShiftedDenoiser(model, spec, settings)

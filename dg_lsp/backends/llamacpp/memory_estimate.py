@@ -84,7 +84,7 @@ def context_budget(
     context_length = padded(wanted)
     first_length = padded(max(_UBATCH, min(slot_limit, FIRST_TOKENS) + canvas_tokens))
     batch_tokens = max(_UBATCH, canvas_tokens)
-    if spec.is_bidirectional and settings.cache == "once":
+    if spec.is_bidirectional and settings.prompt_attention == "per_request":
         batch_tokens = max(batch_tokens, slot_limit)  # a prompt that sees its canvas is one batch with it
     batch_tokens = min(batch_tokens, context_length)
     return ContextBudget(

@@ -122,7 +122,7 @@ class LlamaModel:
             BackendError: llama-cpp-python cannot be loaded.
         """
         size_bytes = checked_size(path)
-        other = CACHED.get(architecture_of(path), "") if settings.cache in ("once", "cached") else ""
+        other = CACHED.get(architecture_of(path), "") if settings.prompt_attention in ("per_request", "causal") else ""
         native = library()
         gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
         weights = _weighed(path, size_bytes, gpu_layers, settings.context_length)
@@ -245,7 +245,7 @@ def check_compatible(spec: ModelSpec, model: LlamaModel) -> None:
     """
     if not model.has_cache:
         raise ModelUnsupportedError(
-            f"llama.cpp has no KV cache for {model.path}; set runtime.cache to recomputed, or use another model"
+            f"llama.cpp has no KV cache for {model.path}; set runtime.prompt_attention to exact, or use another model"
         )
     check_vocabulary(spec, model)
 
