@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
-    from dg_lsp.gguf import Look
+    from dg_lsp.gguf import ProgressCallback
     from dg_lsp.models.repack.parts import Parts
 
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
@@ -82,7 +82,7 @@ def _default_target(source: Path, parts: "Parts", wanted: "FileType | None") -> 
 
 
 @contextlib.contextmanager
-def _progress(name: str, size: int) -> "Iterator[Look]":
+def _progress(name: str, size: int) -> "Iterator[ProgressCallback]":
     """A bar on standard error, where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dg_lsp import gguf as v
 from dg_lsp.errors import InputFileError, UsageError
-from dg_lsp.gguf import Look, write_gguf
+from dg_lsp.gguf import ProgressCallback, write_gguf
 from dg_lsp.models.repack.names import SIDE_ARCHITECTURE, SIDE_SUFFIX
 from dg_lsp.models.repack.parts import Parts
 
@@ -48,7 +48,7 @@ def check_target(target: Path, needed: int) -> None:
         )
 
 
-def write_pair(parts: Parts, target: Path, look: Look = lambda _: None, press: Press | None = None) -> None:
+def write_pair(parts: Parts, target: Path, look: ProgressCallback = lambda _: None, press: Press | None = None) -> None:
     """Writes both files under temporary names and renames them; an interruption leaves nothing behind.
 
     With `press` the main file is made by it from what is written first.
