@@ -1,7 +1,7 @@
 """GGUF files: reads metadata and the positions of tensors, writes whole files.
 
-Arrays stay bytes until `Value.read`. A large vocabulary has 15 MB of strings: the `gguf` package takes 20 s to read them
-as Python objects, this reader takes 0.4 s.
+Arrays stay bytes until `Value.read`. A large vocabulary has 15 MB of strings: the `gguf` package takes 20 s to read it
+as Python objects, this reader 0.4 s.
 """
 
 import contextlib

@@ -20,7 +20,7 @@ from dg_lsp.system import system_free
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
     from dg_lsp.backends.llamacpp import LlamaModel
-    from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
+    from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def load_model(settings: Settings) -> LoadedModel:
     return LoadedModel(path, weights, spec)
 
 
-def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | HfDenoiser":
+def open_denoiser(model: LoadedModel, settings: Settings) -> "ContextDenoiser | HfDenoiser":
     """The model's KV cache and step; closes the weights when it cannot be made.
 
     Raises:

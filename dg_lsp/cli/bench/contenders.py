@@ -24,7 +24,7 @@ from dg_lsp.settings import RemoteSettings, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.hf.denoiser import HfDenoiser
-    from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
+    from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 
 DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 
@@ -122,14 +122,14 @@ class Ring:
         """Ends everybody; harmless when repeated."""
         self._stack.close()
 
-    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, OpenedDenoiser | HfDenoiser]":
+    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, ContextDenoiser | HfDenoiser]":
         runtime = attrs.evolve(settings.runtime, num_slots=1, threads=self.threads)
         settings = attrs.evolve(settings, runtime=runtime)
         model = loading.load_model(settings)
         return model, loading.open_denoiser(model, settings)
 
     def _add_engine(
-        self, name: str, plan: DecoderName, denoiser: "OpenedDenoiser | HfDenoiser", contenders: Contenders
+        self, name: str, plan: DecoderName, denoiser: "ContextDenoiser | HfDenoiser", contenders: Contenders
     ) -> None:
         # only who may choose has to know what passes cost
         costs = measure_costs(denoiser) if plan is DecoderName.AUTO else None

@@ -75,7 +75,7 @@ def _computes_rightly(folder: Path | None) -> bool:
 
     environment = {**os.environ, VARIABLE: str(folder or STOCK), "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
     environment.pop("LLAMA_CPP_LIB_PATH", None)
-    command = [sys.executable, "-m", "dg_lsp.backends.llamacpp.runtime_check"]
+    command = [sys.executable, "-P", "-m", "dg_lsp.backends.llamacpp.runtime_check"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode not in (0, 10):
         said = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
