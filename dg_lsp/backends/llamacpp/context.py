@@ -4,6 +4,7 @@ It starts small and grows; the sequences keep their content then. Knows nothing 
 """
 
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ from dg_lsp.backends.llamacpp.errors import context_error, decode_error
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
+    PROMPTS,
     ContextBudget,
     MemoryEstimate,
-    MemoryUse,
     check_fits,
     estimate_context,
 )
@@ -111,7 +112,6 @@ class LlamaContext:
         self.num_cells = 0
         self.batch: Any = None
         self._check_room(budget.first_length, ADVICE)
-        self._native_model = model.acquire()
         try:
             self._open(budget.first_length)
         except ModelError:
@@ -134,7 +134,7 @@ class LlamaContext:
         params.attention_type = api.LLAMA_ATTENTION_TYPE_CAUSAL
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_AUTO if self._flash else api.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._native.log.clear()
-        self._handle = api.llama_init_from_model(self._native_model, params) or None
+        self._handle = api.llama_init_from_model(model.native, params) or None
         if not self._handle:
             raise context_error(self._native.log.problems)
         self._memory = api.llama_get_memory(self._handle)
@@ -216,7 +216,7 @@ class LlamaContext:
                 has_cache=model.has_cache,
             )
 
-        needed = estimate(num_cells) + MemoryEstimate(host=MemoryUse(cache=copied))
+        needed = estimate(num_cells) + MemoryEstimate(host=Counter({PROMPTS: copied}))
         if self._handle:
             needed -= estimate(self.num_cells)
         what = f"a context of {num_cells} tokens for {model.path.name}"
@@ -274,10 +274,8 @@ class LlamaContext:
 
     def close(self) -> None:
         """Frees the context. Idempotent."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._free()
-            self._model.release()
+        self._is_closed = True
+        self._free()
 
     def _free(self) -> None:
         if self._handle is not None:

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.library import Signature, declare, library
+from dg_lsp.backends.llamacpp.library import Signature, declare, devices, library
 from dg_lsp.backends.llamacpp.self_conditioning import (
     EmbeddingTable,
-    Feedback,
     HostFeedback,
     SelfConditioning,
     embedding_scale,
 )
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
+from dg_lsp.gguf import F16, F32, TensorType
 
-F32, F16 = 0, 1
-"""`enum ggml_type`."""
-GPU_KINDS = (1, 2)
-"""`enum ggml_backend_dev_type` of GPUs, with and without memory of their own."""
+GPU_KINDS = ("gpu", "igpu")
+"""Kinds of `Device`."""
 _FLOAT_PRECISION = 10  # GGML_PREC_F32
 _GRAPH_NODES = 32
 _HANDLE, _SIZE, _NUMBER = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -78,24 +76,19 @@ class GraphDevice:
 
     native: Any
     backend: Any
+    memory_free: int
+    """Bytes, before anything is allocated."""
 
     @classmethod
-    def first(cls, kinds: tuple[int, ...]) -> "GraphDevice | None":
+    def first(cls, kinds: tuple[str, ...]) -> "GraphDevice | None":
         """The first device of these kinds, which is the first that llama.cpp uses."""
         ggml = functions()
-        for index in range(ggml.ggml_backend_dev_count()):
-            native = ggml.ggml_backend_dev_get(index)
-            if ggml.ggml_backend_dev_type(native) in kinds:
+        for index, device in enumerate(devices()):
+            if device.kind in kinds:
+                native = ggml.ggml_backend_dev_get(index)
                 backend = ggml.ggml_backend_dev_init(native, None)
-                return cls(native, backend) if backend else None
+                return cls(native, backend, device.memory_free) if backend else None
         return None
-
-    @property
-    def memory_free(self) -> int:
-        """Bytes."""
-        free, total = _SIZE(), _SIZE()
-        functions().ggml_backend_dev_memory(self.native, ctypes.byref(free), ctypes.byref(total))
-        return free.value
 
     def close(self) -> None:
         """Called after its graphs are closed."""
@@ -121,9 +114,9 @@ class DeviceGraph:
         self._operations: list[Any] = []
         self._context: Any = ggml.ggml_init(_InitParams(size, None, True))
 
-    def tensor(self, rows: int, width: int, kind: int = F32) -> Any:
+    def tensor(self, rows: int, width: int, kind: TensorType = F32) -> Any:
         """A new tensor."""
-        return self._ggml.ggml_new_tensor_2d(self._context, kind, width, rows)
+        return self._ggml.ggml_new_tensor_2d(self._context, kind.number, width, rows)
 
     def input(self, rows: int, width: int) -> Any:
         """A new tensor that `compute` fills."""
@@ -146,9 +139,9 @@ class DeviceGraph:
         self._ggml.ggml_prec_set_acc(product, _FLOAT_PRECISION)
         return product
 
-    def copy_transposed(self, tensor: Any, target: Any) -> Any:
-        """Writes the transpose of a tensor to another one."""
-        return self.apply("cpy", self._ggml.ggml_transpose(self._context, tensor), target)
+    def transposed(self, tensor: Any) -> Any:
+        """A view of the tensor's transpose."""
+        return self._ggml.ggml_transpose(self._context, tensor)
 
     def allocate(self) -> None:
         """Allocates all tensors; the last operation is the result.
@@ -211,7 +204,7 @@ _AGREEMENT = 0.02
 
 
 class DeviceFeedback:
-    """See `Feedback`. Owns the device."""
+    """Feeds predictions back on a device, which it owns, by weighted sums of all rows. See `HostFeedback`."""
 
     def __init__(self, device: GraphDevice, table: EmbeddingTable, network: SelfConditioning) -> None:
         """Copies table and network to the device.
@@ -223,14 +216,14 @@ class DeviceFeedback:
         self._network = network
         self._vocab_size, self._width = table.shape
         self._graphs: dict[tuple[Callable[[int], DeviceGraph], int], DeviceGraph] = {}
-        """By function that makes it, and canvas length."""
+        """By the function that makes it, and canvas length."""
         self._is_closed = False
         self._weights = DeviceGraph(device, 4)
         self._columns = self._weights.tensor(self._width, self._vocab_size, F16)
         parts = (network.pre_norm, network.gate_up, network.down)
         self._parts = [self._weights.tensor(*part.shape) for part in parts]
         try:
-            if device.memory_free < 2 * self._vocab_size * self._width + _SPARE_BYTES:
+            if device.memory_free < F16.row_bytes(self._vocab_size) * self._width + _SPARE_BYTES:
                 raise BackendError("the device has no memory for a second embedding table")
             self._weights.allocate()
             for tensor, part in zip(self._parts, parts, strict=True):
@@ -241,11 +234,11 @@ class DeviceFeedback:
             raise
 
     def record(self, weights: Floats, prediction: Prediction) -> Floats:
-        """See `Feedback.record`: the mean embedding, shape (L, H)."""
+        """See `HostFeedback.record`: the mean embedding, shape (L, H)."""
         return self.sums(weights) * (prediction.confidence[:, None] * embedding_scale(self._width))
 
     def condition(self, embedded: Floats, record: Floats) -> Floats:
-        """See `Feedback.condition`."""
+        """See `HostFeedback.condition`."""
         return self._computed(self._network_graph, embedded, record)
 
     def sums(self, weights: Floats) -> Floats:
@@ -257,7 +250,7 @@ class DeviceFeedback:
         return self._computed(self._sum_graph, weights)
 
     def close(self) -> None:
-        """See `Feedback.close`."""
+        """Frees its memory. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -305,9 +298,8 @@ class DeviceFeedback:
             count = min(_BLOCK_TOKENS, self._vocab_size - start)
             graph = DeviceGraph(self._device, 4)
             rows = graph.input(count, self._width)
-            shape = (self._width, count)
-            target = graph.view(self._columns, shape, row_bytes=2 * self._vocab_size, start=2 * start)
-            graph.copy_transposed(rows, target)
+            target = graph.view(self._columns, (self._width, count), row_bytes=2 * self._vocab_size, start=2 * start)
+            graph.apply("cpy", graph.transposed(rows), target)
             graph.allocate()
             try:
                 graph.compute(table.span(start, start + count))
@@ -315,8 +307,11 @@ class DeviceFeedback:
                 graph.close()
 
 
+Feedback = HostFeedback | DeviceFeedback
+
+
 def choose_feedback(
-    table: EmbeddingTable, network: SelfConditioning, *, mass: float, kinds: tuple[int, ...]
+    table: EmbeddingTable, network: SelfConditioning, *, mass: float, kinds: tuple[str, ...]
 ) -> Feedback:
     """Uses the first device of these kinds if it works and agrees with the host, otherwise the host."""
     host = HostFeedback(table, network, mass)

@@ -29,7 +29,7 @@ class _LastPass:
     """What is kept of a pass over one canvas."""
 
     record: Any
-    """See `Feedback.record`."""
+    """See `HostFeedback.record`."""
     length: int
 
 
@@ -46,7 +46,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         settings: RuntimeSettings,
         *,
         mass: float = MASS,
-        kinds: tuple[int, ...] = GPU_KINDS,
+        kinds: tuple[str, ...] = GPU_KINDS,
     ) -> None:
         """Reads the side file, makes the context and measures the threads.
 
@@ -55,12 +55,12 @@ class SelfConditionedDenoiser(LlamaDenoiser):
             spec: names the side file.
             settings: of the runtime.
             mass: probability mass that the host feeds back; 1 is exact, and slow with a large vocabulary.
-            kinds: of ggml's devices that may do it instead of the host if the model is on a GPU.
+            kinds: of devices that may do it instead of the host if the model is on a GPU.
 
         Raises:
             ModelError: see `LlamaDenoiser`; or the side file is missing, damaged or another model's.
         """
-        if spec.self_conditioning is None or not model.has_plain_positions:
+        if spec.self_conditioning is None:
             raise ModelUnsupportedError(f"{model.path} has no self-conditioning; open it with LlamaDenoiser")
         width = model.embedding_length
         epsilon = float(model.metadata[f"{model.metadata['general.architecture']}.attention.layer_norm_rms_epsilon"])

@@ -2,8 +2,9 @@
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dg_lsp.backends.llamacpp.library import Device, gpus
@@ -224,6 +225,8 @@ def total_file_size(path: Path) -> int:
 
 
 ADVICE = "use a smaller model or quantization, or set context_length, num_slots or gpu_layers lower"
+WEIGHTS, PROMPTS, STEP = "weights", "prompts", "a step"
+"""What memory is used for."""
 _FLOAT_BYTES = 4
 _SPARE_BYTES = 32 << 20
 _SPARE_SHARE = 0.05
@@ -231,34 +234,11 @@ _SPARE_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """Bytes of one kind of memory by purpose."""
-
-    weights: int = 0
-    cache: int = 0
-    """Keys and values of prompts."""
-    step: int = 0
-    """Activations and logits of a forward pass."""
-
-    @property
-    def total(self) -> int:
-        """With what stays free; 0 if nothing is used."""
-        used = self.weights + self.cache + self.step
-        return used + max(_SPARE_BYTES, int(_SPARE_SHARE * used)) if used else 0
-
-    def __add__(self, other: "MemoryUse") -> "MemoryUse":
-        return MemoryUse(self.weights + other.weights, self.cache + other.cache, self.step + other.step)
-
-    def __sub__(self, other: "MemoryUse") -> "MemoryUse":
-        return MemoryUse(self.weights - other.weights, self.cache - other.cache, self.step - other.step)
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Memory of the GPUs and of the host."""
+    """Bytes by purpose, on the GPUs and on the host."""
 
-    gpu: MemoryUse = MemoryUse()
-    host: MemoryUse = MemoryUse()
+    gpu: Counter[str] = field(default_factory=Counter)
+    host: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: "MemoryEstimate") -> "MemoryEstimate":
         return MemoryEstimate(self.gpu + other.gpu, self.host + other.host)
@@ -267,9 +247,15 @@ class MemoryEstimate:
         return MemoryEstimate(self.gpu - other.gpu, self.host - other.host)
 
 
+def _with_reserve(use: Counter[str]) -> int:
+    """All bytes and what stays free besides; 0 for no use."""
+    used = use.total()
+    return used + max(_SPARE_BYTES, int(_SPARE_SHARE * used)) if used else 0
+
+
 def estimate_weights(weights: WeightBytes) -> MemoryEstimate:
     """Mapped weights count as well: every step reads all of them."""
-    return MemoryEstimate(MemoryUse(weights=weights.gpu), MemoryUse(weights=weights.host))
+    return MemoryEstimate(Counter({WEIGHTS: weights.gpu}), Counter({WEIGHTS: weights.host}))
 
 
 def estimate_context(
@@ -283,8 +269,8 @@ def estimate_context(
     # attention and the output layer use the same memory one after the other
     step = _FLOAT_BYTES * batch * (3 * sizes.width + 2 * sizes.inner) + max(_FLOAT_BYTES * batch * scores, logits)
     on_gpu = int(gpu_share * cache)
-    host = MemoryUse(cache=cache - on_gpu, step=logits + (0 if gpu_share else step))
-    return MemoryEstimate(MemoryUse(cache=on_gpu, step=step) if gpu_share else MemoryUse(), host)
+    host = Counter({PROMPTS: cache - on_gpu, STEP: logits + (0 if gpu_share else step)})
+    return MemoryEstimate(Counter({PROMPTS: on_gpu, STEP: step if gpu_share else 0}), host)
 
 
 def estimate_first_context(sizes: ModelSizes, context_length: int, *, gpu_share: float) -> MemoryEstimate:
@@ -300,13 +286,13 @@ def check_fits(what: str, estimate: MemoryEstimate, advice: str, *, mapped: int 
     Raises:
         ModelMemoryError: there is not enough memory; the message has the numbers.
     """
-    used = gpus() if estimate.gpu.total else ()
+    used = gpus() if estimate.gpu.total() else ()
     free = sum(device.memory_free for device in used)
-    if free and estimate.gpu.total > free:  # 0 if the driver does not report it
+    if free and _with_reserve(estimate.gpu) > free:  # 0 if the driver does not report it
         raise _memory_error(what, estimate.gpu, free, " and ".join(device.name for device in used), advice)
     host = estimate.gpu + estimate.host if _is_unified(used) else estimate.host
     free = max(0, system_free() - mapped)
-    if host.total > free:
+    if _with_reserve(host) > free:
         raise _memory_error(what, host, free, "this machine", advice)
 
 
@@ -315,12 +301,11 @@ def _is_unified(used: Sequence[Device]) -> bool:
     return any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")
 
 
-def _memory_error(what: str, use: MemoryUse, free: int, where: str, advice: str) -> ModelMemoryError:
-    parts = {"weights": use.weights, "prompts": use.cache, "a step": use.step}
-    listed = ", ".join(f"{name} {_size(size)}" for name, size in parts.items() if size > 0)
+def _memory_error(what: str, use: Counter[str], free: int, where: str, advice: str) -> ModelMemoryError:
+    listed = ", ".join(f"{purpose} {_size(size)}" for purpose, size in use.items() if size > 0)
     return ModelMemoryError(
-        f"{what} needs {_size(use.total)} of memory including a reserve ({listed}), {where} has {_size(free)} free: "
-        f"{advice}"
+        f"{what} needs {_size(_with_reserve(use))} of memory including a reserve ({listed}), "
+        f"{where} has {_size(free)} free: {advice}"
     )
 
 

@@ -87,8 +87,6 @@ class LlamaModel:
         api = library().api
         self._api = api
         self._handle = handle
-        self._num_users = 0
-        self._is_closed = False
         self.path = path
         self.size_bytes = path.stat().st_size
         self.weights = weights
@@ -105,8 +103,6 @@ class LlamaModel:
         self.sizes = self._sizes(header)
         self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
         """Share of the layers on the GPU; their keys and values are there as well."""
-        self.has_plain_positions = api.llama_model_rope_type(handle) not in _MULTI_AXIS_ROPE
-        """One position for each token, which embeddings as input need."""
         self.has_cache = not api.llama_model_is_diffusion(handle)
         """llama.cpp has no KV cache for its own diffusion architectures."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
@@ -138,29 +134,20 @@ class LlamaModel:
             native.api.llama_model_free(handle)
             raise
 
-    def acquire(self) -> Any:
-        """Returns the native model and keeps it alive until `release`.
+    @property
+    def native(self) -> Any:
+        """llama.cpp's model.
 
         Raises:
             BackendError: the model is closed.
         """
         if self._handle is None:
             raise BackendError("the model is closed; open it again")
-        self._num_users += 1
         return self._handle
 
-    def release(self) -> None:
-        """Ends an `acquire`; the last one frees a closed model."""
-        self._num_users -= 1
-        self._free_if_unused()
-
     def close(self) -> None:
-        """Frees the weights when no context uses them any more. Idempotent."""
-        self._is_closed = True
-        self._free_if_unused()
-
-    def _free_if_unused(self) -> None:
-        if self._is_closed and not self._num_users and self._handle is not None:
+        """Frees the weights; contexts must be closed before. Idempotent."""
+        if self._handle is not None:
             self.tokenizer.close()
             self._api.llama_model_free(self._handle)
             self._handle = None
@@ -211,9 +198,6 @@ def _checked_weights(
     estimate = estimate_weights(weights) + estimate_first_context(sizes, context_length, gpu_share=share)
     check_fits(str(path), estimate, ADVICE)
     return weights
-
-
-_MULTI_AXIS_ROPE = (8, 40)  # LLAMA_ROPE_TYPE_MROPE, LLAMA_ROPE_TYPE_IMROPE
 
 
 def _metadata(api: Any, handle: Any) -> dict[str, str]:

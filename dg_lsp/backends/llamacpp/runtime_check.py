@@ -3,22 +3,26 @@
 `python -m dg_lsp.backends.llamacpp.runtime_check` exits with 0 for yes and 10 for no.
 """
 
+import contextlib
 import functools
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dg_lsp import gguf
-from dg_lsp.backends.llamacpp.context import Batch
+from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
+from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.diffusion.denoiser import Floats
-from dg_lsp.errors import BackendError, ModelRuntimeError
+from dg_lsp.errors import BackendError, ModelError, ModelRuntimeError
 from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
+from dg_lsp.settings import RuntimeSettings
 
 NO = 10
 _WIDTH, _VOCABULARY = 32, 4
@@ -26,7 +30,8 @@ _WINDOW = 2
 """Window of the sliding layer: a token attends to itself and the one before it."""
 _SLIDING, _FULL = 0, 1
 """The two layers."""
-_CONTEXT_LENGTH = 32
+_BUDGET = ContextBudget(256, 256, 256, 256, 16, 1, 16)
+_SETTINGS = RuntimeSettings(threads=1, gpu_layers=0)
 _NOISE = 1e-3
 """Logits differ by more than 0.1 if a token attends to the one that changed."""
 
@@ -63,43 +68,24 @@ def supports_bidirectional() -> bool:
 
 def _logits(layer: int, *, prompt: Sequence[int], canvas: Sequence[int]) -> Floats:
     """Logits of a canvas after a prompt if only one layer has attention."""
-    native = library()
-    with tempfile.TemporaryDirectory(prefix="dg-lsp-check-", ignore_cleanup_errors=True) as name:
-        path = Path(name) / "check.gguf"
-        with path.open("wb") as file:
-            gguf.write_gguf(file, _metadata(), list(_tensors(layer)))
-        params = native.api.llama_model_default_params()
-        params.n_gpu_layers = 0
-        params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
-        model = native.api.llama_model_load_from_file(str(path).encode(), params)
-    if not model:
-        raise BackendError("llama.cpp cannot load a Gemma 4 model; update llama-cpp-python")
-    try:
-        return _decoded(native.api, model, prompt, canvas)
-    finally:
-        native.api.llama_model_free(model)
-        native.log.clear()
-
-
-def _decoded(api: Any, model: Any, prompt: Sequence[int], canvas: Sequence[int]) -> Floats:
-    params = api.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = _CONTEXT_LENGTH
-    params.n_threads = params.n_threads_batch = 1
-    context = api.llama_init_from_model(model, params)
-    if not context:
-        raise BackendError("llama.cpp cannot run a Gemma 4 model; update llama-cpp-python")
-    try:
-        start, batch = 0, Batch(api, _CONTEXT_LENGTH, _WIDTH)
+    with contextlib.ExitStack() as stack:
+        try:
+            with tempfile.TemporaryDirectory(prefix="dg-lsp-check-", ignore_cleanup_errors=True) as name:
+                path = Path(name) / "check.gguf"
+                with path.open("wb") as file:
+                    gguf.write_gguf(file, _metadata(), list(_tensors(layer)))
+                model = stack.enter_context(contextlib.closing(LlamaModel.load(path, _SETTINGS)))
+            context = stack.enter_context(contextlib.closing(LlamaContext(model, _BUDGET, flash_attention=False)))
+        except ModelError as error:
+            raise BackendError("llama.cpp cannot run a Gemma 4 model; update llama-cpp-python") from error
+        start = 0
         for ids, is_causal in ((prompt, True), (canvas, False)):
-            api.llama_set_causal_attn(context, is_causal)
             positions = np.arange(start, start + len(ids), dtype=np.int32)
-            batch.put_tokens(np.array(ids, np.int32), positions, 0, 1)
-            if ids and (status := api.llama_decode(context, batch.native)):
-                raise BackendError(f"llama.cpp cannot run a Gemma 4 model: decode returned {status}")
+            context.batch.put_tokens(np.array(ids, np.int32), positions, 0, 1)
+            if ids and (status := context.decode(causal=is_causal)):
+                raise decode_error(status)
             start += len(ids)
-        return np.ctypeslib.as_array(api.llama_get_logits(context), shape=(len(canvas), _VOCABULARY)).copy()
-    finally:
-        api.llama_free(context)
+        return context.logits(len(canvas)).copy()
 
 
 def _metadata() -> dict[str, gguf.Value]:
@@ -117,12 +103,13 @@ def _metadata() -> dict[str, gguf.Value]:
         "rope.dimension_count": _WIDTH,
         "rope.dimension_count_swa": _WIDTH,
         "embedding_length_per_layer_input": 0,
-        "vocab_size": _VOCABULARY,
     }
     reals = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4}
     return {
         "general.architecture": gguf.text("gemma4"),
-        "tokenizer.ggml.model": gguf.text("no_vocab"),
+        "tokenizer.ggml.model": gguf.text("gpt2"),
+        "tokenizer.ggml.tokens": gguf.texts("abcd"),
+        "tokenizer.ggml.merges": gguf.texts(["a b"]),
         "gemma4.attention.sliding_window_pattern": gguf.flags([True, False]),
         **{f"gemma4.{key}": gguf.uint32(value) for key, value in numbers.items()},
         **{f"gemma4.{key}": gguf.float32(value) for key, value in reals.items()},

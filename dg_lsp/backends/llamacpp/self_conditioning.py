@@ -11,7 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -290,24 +290,8 @@ def _gelu(x: Floats) -> Floats:
     return curve
 
 
-class Feedback(Protocol):
-    """Where predictions are fed back: on the host or on a device."""
-
-    def record(self, weights: Floats, prediction: Prediction) -> Any:
-        """What the next pass needs of a prediction; weights relative to the best token, shape (L, V)."""
-        ...
-
-    def condition(self, embedded: Floats, record: Any) -> Floats:
-        """The model's input, shape (L, H), from scaled embeddings of that shape and the record of the last pass."""
-        ...
-
-    def close(self) -> None:
-        """Frees its memory. Idempotent."""
-        ...
-
-
 class HostFeedback:
-    """See `Feedback`. Sums the most probable rows."""
+    """Feeds predictions back on the host: sums the rows of the most probable tokens."""
 
     def __init__(self, table: EmbeddingTable, network: SelfConditioning, mass: float = MASS) -> None:
         self._table = table
@@ -315,11 +299,11 @@ class HostFeedback:
         self._mass = mass
 
     def record(self, weights: Floats, prediction: Prediction) -> Mixture:
-        """See `Feedback.record`."""
+        """What the next pass needs of a prediction; weights relative to the best token, shape (L, V)."""
         return mixture(weights, prediction, self._mass)
 
     def condition(self, embedded: Floats, record: Mixture) -> Floats:
-        """See `Feedback.condition`."""
+        """The model's input, shape (L, H), from scaled embeddings of that shape and the record of the last pass."""
         soft = self._table.mix(record.ids, record.shares)
         return self._network.condition(embedded, soft * embedding_scale(soft.shape[1]))
 
