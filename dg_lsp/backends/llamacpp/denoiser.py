@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from dg_lsp.backends.checks import (
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.kv_cache import NOTHING, KvCache
 from dg_lsp.backends.llamacpp.library import gpus
-from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, ContextBudget, context_budget
+from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
 from dg_lsp.backends.llamacpp.reduce import Reducer, take
 from dg_lsp.backends.llamacpp.threads import threads_for
@@ -90,6 +91,10 @@ def _settled(canvas: TokenIds) -> Prediction:
     return Prediction(canvas.copy(), canvas.copy(), ones, zeros)
 
 
+_FLASH_FROM = 64
+"""Canvas length from which llama.cpp's flash attention gains on a CPU; shorter canvases lose 15 to 35 %."""
+
+
 class ContextDenoiser(ABC):
     """The common part of all denoisers over a llama.cpp context.
 
@@ -97,27 +102,24 @@ class ContextDenoiser(ABC):
     canvas beyond the physical batch, an id outside the vocabulary, a position beyond the context.
     """
 
-    def __init__(
-        self,
-        model: LlamaModel,
-        spec: ModelSpec,
-        settings: RuntimeSettings,
-        budget: ContextBudget,
-        *,
-        flash_attention: bool,
-    ) -> None:
+    _is_cached: ClassVar[bool] = True
+    """Whether the prompt stays in the KV cache; otherwise every step computes it."""
+
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
         """Makes the context and measures the threads.
 
         Raises:
-            ModelUnsupportedError: llama.cpp cannot run the model this way.
+            ModelUnsupportedError: spec and model do not fit, or llama.cpp cannot run the model this way.
             ModelMemoryError: there is not enough memory.
         """
+        check_compatible(spec, model, needs_cache=self._is_cached)
         self.spec = spec
         self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer
         self._model = model
-        self._budget = budget
-        self._context = LlamaContext(model, budget, flash_attention=flash_attention)
+        self._budget = (context_budget if self._is_cached else exact_budget)(spec, settings, model.sizes)
+        flash = model.on_gpu or (self._is_cached and min(spec.canvas_lengths, default=1) >= _FLASH_FROM)
+        self._context = LlamaContext(model, self._budget, flash_attention=flash)
         self._reducer = Reducer.of(spec)
         self.threads = threads_for(settings.threads, self._run_step, on_gpu=model.on_gpu)
         """CPU threads of a step."""
@@ -213,8 +215,6 @@ class ContextDenoiser(ABC):
             self._context.crop(0, 0)
 
 
-_FLASH_FROM = 64
-"""Canvas length from which llama.cpp's flash attention gains on a CPU; shorter canvases lose 15 to 35 %."""
 _PREFILL_TOKENS = 128
 """Prompt tokens of a batch on a CPU. In a larger batch, every token would attend to the cells of the last one."""
 
@@ -223,16 +223,7 @@ class LlamaDenoiser(ContextDenoiser):
     """See `Denoiser`. The prompt is causal and stays in the KV cache; canvases follow it bidirectionally."""
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
-        """Makes the context and measures the threads.
-
-        Raises:
-            ModelUnsupportedError: spec and model do not fit, or llama.cpp cannot run the model this way.
-            ModelMemoryError: there is not enough memory.
-        """
-        check_compatible(spec, model)
-        flash = model.on_gpu or min(spec.canvas_lengths, default=1) >= _FLASH_FROM
-        budget = context_budget(spec, settings, model.sizes)
-        super().__init__(model, spec, settings, budget, flash_attention=flash)
+        super().__init__(model, spec, settings)
         capacity = self._context.batch.capacity
         self._cache = KvCache(
             self._context, prefill_tokens=capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)

@@ -8,8 +8,8 @@ from dg_lsp.backends.checks import check_slot, checked_canvases
 from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.kv_cache import NOTHING
-from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, exact_budget
-from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
+from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
+from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction
@@ -103,16 +103,10 @@ class PerRequestDenoiser(CausalDenoiser):
 class ExactDenoiser(ContextDenoiser):
     """See `Denoiser`. Every step computes the prompt before each canvas; nothing is cached."""
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
-        """Makes a context for a short prompt and canvas, and measures the threads.
+    _is_cached = False
 
-        Raises:
-            ModelUnsupportedError: spec and model do not fit, or llama.cpp cannot run the model this way.
-            ModelMemoryError: there is not enough memory.
-        """
-        check_compatible(spec, model, needs_cache=False)
-        budget = exact_budget(spec, settings, model.sizes)
-        super().__init__(model, spec, settings, budget, flash_attention=model.on_gpu)
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+        super().__init__(model, spec, settings)
         self._prompts: dict[int, TokenIds] = {}
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:

@@ -48,26 +48,22 @@ class ModelSizes:
     """Bytes of an F16 KV cache."""
 
     @classmethod
-    def of(cls, texts: Mapping[str, str], lists: Mapping[str, Sequence[int]], vocab_size: int) -> "ModelSizes":
-        """From a file's metadata: scalars as strings, and values of each layer as lists."""
-        architecture = texts.get("general.architecture", "")
+    def of(cls, architecture: str, values: Mapping[str, Sequence[int]], vocab_size: int) -> "ModelSizes":
+        """From the integers of a file's metadata; some keys have a value for each layer."""
 
         def number(name: str, default: int = 0) -> int:
-            key = f"{architecture}.{name}"
-            text = texts.get(key, "")
-            return int(text) if text.isdecimal() else max(lists.get(key, ()), default=default)
+            return max(values.get(f"{architecture}.{name}", ()), default=default)
 
         layers, heads, width = number("block_count"), max(1, number("attention.head_count")), number("embedding_length")
         experts = number("expert_used_count") * number("expert_feed_forward_length", number("feed_forward_length"))
         parts = ("key", "value")
         full = [number(f"attention.{part}_length", width // heads) for part in parts]
         sliding = [number(f"attention.{part}_length_swa", size) for part, size in zip(parts, full, strict=True)]
-        kv_heads = lists.get(f"{architecture}.attention.head_count_kv", ())
-        kv_heads = kv_heads or [number("attention.head_count_kv", heads)] * layers
-        pattern = lists.get(f"{architecture}.attention.sliding_window_pattern", ()) or [0] * layers
-        cells = sum(
-            count * sum(sliding if is_sliding else full) for count, is_sliding in zip(kv_heads, pattern, strict=False)
-        )
+        kv_heads = values.get(f"{architecture}.attention.head_count_kv", [heads])
+        kv_heads = kv_heads if len(kv_heads) > 1 else [*kv_heads] * layers
+        pattern = values.get(f"{architecture}.attention.sliding_window_pattern", ())
+        pattern = pattern if len(pattern) > 1 else [0] * layers
+        cells = sum(count * sum(sliding if slides else full) for count, slides in zip(kv_heads, pattern, strict=False))
         return cls(
             layers=layers,
             heads=heads,
@@ -81,20 +77,13 @@ class ModelSizes:
     @classmethod
     def of_header(cls, header: GGUFHeader) -> "ModelSizes":
         """From a file, without llama.cpp."""
-        values = ((key, value) for key, value in header.values.items() if not key.startswith("tokenizer."))
-        texts = {key: str(read) for key, value in values if not isinstance(read := value.read(), list)}
+        values: dict[str, list[int]] = {}
+        for key, value in header.values.items():
+            if not key.startswith("tokenizer."):
+                read = value.read()
+                values[key] = [each for each in (read if isinstance(read, list) else [read]) if isinstance(each, int)]
         table = header.tensors.get("token_embd.weight")
-        return cls.of(texts, layer_lists(header), table.shape[0] if table else 0)
-
-
-def layer_lists(header: GGUFHeader) -> dict[str, list[int]]:
-    """Metadata with one value for each layer."""
-    named = ((key, value.read()) for key, value in header.values.items() if key.startswith(f"{header.architecture}."))
-    return {
-        key: [int(each) for each in read]
-        for key, read in named
-        if isinstance(read, list) and all(isinstance(each, int) for each in read)
-    }
+        return cls.of(header.architecture, values, table.shape[0] if table else 0)
 
 
 def try_read_header(path: Path) -> GGUFHeader | None:

@@ -21,7 +21,6 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     check_fits,
     estimate_first_context,
     estimate_weights,
-    layer_lists,
     num_gpu_layers,
     total_file_size,
     try_read_header,
@@ -155,8 +154,10 @@ class LlamaModel:
     def _sizes(self, header: GGUFHeader | None) -> ModelSizes:
         architecture = self.metadata.get("general.architecture", "")
         has_lists = f"{architecture}.attention.head_count_kv" not in self.metadata  # llama.cpp returns no arrays
-        header = header or (try_read_header(self.path) if has_lists else None)
-        return ModelSizes.of(self.metadata, layer_lists(header) if header else {}, self.vocab_size)
+        if header := header or (try_read_header(self.path) if has_lists else None):
+            return ModelSizes.of_header(header)
+        values = {key: [int(text)] for key, text in self.metadata.items() if text.isdecimal()}
+        return ModelSizes.of(architecture, values, self.vocab_size)
 
     def _check_supported(self, vocab_type: int) -> None:
         """Refuses models that llama.cpp loads but that cannot denoise a canvas."""
