@@ -94,7 +94,7 @@ $(DEV): pyproject.toml $(BASE)
 
 # DiffusionGemma is compared with its reference on the llama.cpp that it needs: one class of it is compiled, in seconds on
 # Linux, once its source is fetched, 77 MB. Without a network: make test SDIST=llama_cpp_python-0.3.36.tar.gz
-$(RUNTIME): dg_lsp/models/runtime/gemma4.patch $(DEV)
+$(RUNTIME): dg_lsp/models/gemma4.patch $(DEV)
 	@echo 'Building the llama.cpp that DiffusionGemma needs.'
 	$(BIN)/dg-lsp models build-runtime $(if $(SDIST),--from '$(SDIST)')
 	@touch $@

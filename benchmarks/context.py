@@ -21,7 +21,7 @@ import attrs
 
 from dg_lsp.bench.sites import Site, read_sites
 from dg_lsp.cli.loading import open_engine
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_alike, windows_of, words_of
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.server.workspace_index import Workspace, imports_of
@@ -67,7 +67,7 @@ class Sources:
     def open_files(self, site: Site) -> tuple[Snippet, ...]:
         """Of some files of the package the parts that are most like the place."""
         words = words_of(_near(site))
-        found = [(path, *most_alike(windows_of(self._files[path]), words)) for path in self._open(site)]
+        found = [(path, *most_similar(windows_of(self._files[path]), words)) for path in self._open(site)]
         found.sort(key=lambda one: -one[1])
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
 

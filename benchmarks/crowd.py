@@ -26,6 +26,8 @@ from typing import Any
 
 import psutil
 
+from dg_lsp.system import python_command
+
 ROOT = Path(__file__).parents[1]
 SETTINGS = "[fill]\ndeadline_ms = 120000\nearly_stop_ms = 0\n[http]\nmax_waiting = {waiting}\n"
 """Answers that wait for nothing but the model are the same whenever they are asked."""
@@ -276,7 +278,7 @@ def main() -> int:
         (Path(folder) / "dg-lsp.toml").write_text(SETTINGS.format(waiting=asked.waiting))
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         server = subprocess.Popen(
-            [sys.executable, "-m", "dg_lsp", "serve", "--port", "0"],
+            python_command("dg_lsp", "serve", "--port", "0"),
             cwd=folder,
             env={**os.environ, "PYTHONPATH": path},
             stderr=subprocess.PIPE,

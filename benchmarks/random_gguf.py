@@ -17,12 +17,8 @@ from shape import Shape
 
 from dg_lsp import gguf as v
 from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Tensor, TensorType, Value, vector
-from dg_lsp.models.repack.description import Sampler, describe_diffusion
-from dg_lsp.models.repack.geometry import Geometry
-from dg_lsp.models.repack.names import ARCHITECTURE, SELF_CONDITIONING
-from dg_lsp.models.repack.pair import write_pair
-from dg_lsp.models.repack.parts import Parts
-from dg_lsp.models.repack.vocabulary import vocabulary
+from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, Geometry, vocabulary
+from dg_lsp.models.convert import Parts, SamplerDefaults, describe_diffusion, write_pair
 
 _SAMPLE_ROWS = 64
 _BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
@@ -168,7 +164,7 @@ def _vocabulary(shape: Shape, max_steps: int) -> dict[str, Value]:
     tokens, kinds = (found[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
     assert isinstance(tokens, list) and isinstance(kinds, list)
     described = describe_diffusion(
-        Sampler(max_denoising_steps=max_steps),
+        SamplerDefaults(max_denoising_steps=max_steps),
         [str(token) for token in tokens],
         [int(kind) for kind in kinds],
         shape.canvas,

@@ -13,7 +13,6 @@ import math
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from dg_lsp.system import python_command
 
 TEXT = "class Basket:\n    def __init__(self, owner, items):\n        self.owner = owner\n        self.items = \n"
 URI = "file:///basket.py"
@@ -30,7 +31,7 @@ class Editor:
     """One `dg-lsp lsp`, asked for a completion once."""
 
     def __init__(self, use: str) -> None:
-        command = [sys.executable, "-m", "dg_lsp", "lsp", "--daemon", use]
+        command = python_command("dg_lsp", "lsp", "--daemon", use)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._number = 0
         self.ask("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
@@ -119,8 +120,7 @@ def main() -> None:
         alone = memory(own.process.pid)  # nobody else has its pages yet
         own.leave()
         if asked.http:
-            command = [sys.executable, "-m", "dg_lsp", "daemon", "start", "--http", "127.0.0.1:0"]
-            subprocess.run(command, check=True)
+            subprocess.run(python_command("dg_lsp", "daemon", "start", "--http", "127.0.0.1:0"), check=True)
         editors = [Editor("start") for _ in range(asked.editors)]
         daemon = memory(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
         relays = [memory(editor.process.pid) for editor in editors]
@@ -135,7 +135,7 @@ def main() -> None:
             print(f"a request without the model, {name:15} {milliseconds(editor, asked.trips):.3f} ms")
         for editor in (own, *editors):
             editor.leave()
-        subprocess.run([sys.executable, "-m", "dg_lsp", "daemon", "stop"], check=True)
+        subprocess.run(python_command("dg_lsp", "daemon", "stop"), check=True)
 
 
 if __name__ == "__main__":

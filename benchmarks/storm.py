@@ -10,11 +10,12 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from dg_lsp.system import python_command
 
 
 class Client:
@@ -29,7 +30,7 @@ class Client:
     @classmethod
     async def start(cls) -> "Client":
         """`dg-lsp lsp` of this environment."""
-        command = (sys.executable, "-m", "dg_lsp", "lsp", "--stdio")
+        command = python_command("dg_lsp", "lsp", "--stdio")
         pipe = asyncio.subprocess.PIPE
         return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
 

@@ -7,7 +7,7 @@ used; nothing else is lost.
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +243,7 @@ class Settings:
     """The model's runtime."""
 
 
+FILE_NAME = "dg-lsp.toml"
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True, prefer_attrib_converters=True)
 
 
@@ -306,3 +307,47 @@ def read_settings(path: Path, over: Settings | None = None) -> Settings:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from error
     return parse_settings(tree, over)
+
+
+def settings_file(start: Path) -> Path | None:
+    """The nearest `dg-lsp.toml` in this directory or above it."""
+    return next((path for path in (folder / FILE_NAME for folder in (start, *start.parents)) if _is_file(path)), None)
+
+
+def file_settings(path: Path, names: Collection[str]) -> Settings:
+    """The settings of a file. A relative path of a model counts from the file's directory, see `anchored`.
+
+    Raises:
+        SettingsError: the file or a value in it is bad, or it has settings that only the user may choose.
+    """
+    settings = read_settings(path)
+    if path.parent != _home() and (settings.remote, settings.audit) != (RemoteSettings(), AuditSettings()):
+        raise SettingsError(
+            f"{path} says remote or audit: a folder that you open must not say where your code goes or which files are"
+            f" written; put that into {FILE_NAME} of your home, into the editor's settings, or pass --remote"
+        )
+    return attrs.evolve(settings, model=anchored(settings.model, path.parent, names))
+
+
+def anchored(model: str, folder: Path, names: Collection[str]) -> str:
+    """The `model` setting; a relative path counts from `folder`, and one of the known names stays a name."""
+    if model in names:
+        return model
+    try:
+        return str(folder / Path(model).expanduser())
+    except RuntimeError:  # a home that the system does not know
+        return model
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # the system has no home for this user
+        return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a directory above that may not be read
+        return False

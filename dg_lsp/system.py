@@ -1,4 +1,4 @@
-"""What this process has of the machine's memory, and what it may still take: by the system, a container, a limit."""
+"""What this process has of the machine: memory that is free by the system, a container or a limit; child processes."""
 
 import contextlib
 import os
@@ -30,6 +30,18 @@ def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
             if allowed is not None and taken is not None:
                 free = min(free, allowed - taken + _kept(group / "memory.stat", kept))
     return max(0, min(free, _address_space()))
+
+
+NEUTRAL_FOLDER = Path(sys.prefix).anchor
+"""The working directory of child processes that need none of the user's: the root of the file system."""
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command line of a child process that runs a module with this Python.
+
+    `-P` keeps the working directory off `sys.path`: a folder that the user opens may contain a `json.py`.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def resident_bytes() -> int | None:

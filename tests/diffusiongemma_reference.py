@@ -99,3 +99,13 @@ class Reference:
 def entropy_of(logits):
     """Nats, shape (L,)."""
     return torch.distributions.Categorical(logits=torch.from_numpy(logits)).entropy().numpy()
+
+
+def clear_bounds(entropy, tolerance):
+    """Entropy bounds at which no difference so small can change what is accepted."""
+    ascending = np.sort(entropy).astype(np.float64)
+    before = np.cumsum(ascending) - ascending
+    for count in range(1, len(entropy)):
+        apart, margin = ascending[count] - ascending[count - 1], ascending[count - 1] / 2
+        if apart > 2 * tolerance and margin > count * tolerance:
+            yield (before[count] + before[count - 1]) / 2

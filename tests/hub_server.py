@@ -96,6 +96,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range") if self.server.knows_ranges else None
         start = int(asked.removeprefix("bytes=").rstrip("-").split("-")[0]) if asked else 0
         headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
+        headers |= {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
         self.answer(206 if asked else 200, content[start:], headers, cut=self.server.cut_after)
 
     def answer(self, status, body, headers=None, cut=None):

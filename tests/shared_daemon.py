@@ -13,6 +13,7 @@ import psutil
 
 from dg_lsp.daemon.calling import ask
 from dg_lsp.daemon.place import Place
+from dg_lsp.system import python_command
 
 HERE = Path(__file__).parent / "e2e"
 TIMEOUT = 60
@@ -85,8 +86,9 @@ class Shared:
             "starter": self.command("scripted_daemon.py", scenario, "apart") if starts else [],
             "child": self.command("scripted_daemon.py", scenario, "own"),
         }
-        how = ["-m", "dg_lsp.daemon.relay"] if version is None else ["-c", RELAY.format(version)]
-        return self.launcher.launch([sys.executable, *how, json.dumps(ways)], **self.env)
+        said = json.dumps(ways)
+        command = [sys.executable, "-c", RELAY.format(version), said]
+        return self.launcher.launch(command if version else python_command("dg_lsp.daemon.relay", said), **self.env)
 
     @property
     def pid(self):

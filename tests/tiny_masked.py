@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from margins import check_logits
 
 MASK, END, EXPAND, DELETE, START = range(5)
 SPECIALS = ("<|mask|>", "<|end|>", "<|expand|>", "<|delete|>", "<|start|>")
@@ -157,6 +158,17 @@ def said(tiny, before, canvas, num_causal=0):
     """Logits of what stands at each position of a canvas after a prompt; shape (L, V)."""
     rows = np.arange(len(before), len(before) + len(canvas)) - tiny.is_shifted
     return logits(tiny, [*before, *canvas], num_causal)[np.maximum(rows, 0)]
+
+
+def check(prediction, tiny, prompt, canvas, banned_ids, atol, num_causal=0):
+    """A prediction is what numpy computes of the same weights; tokens that are no masks predict themselves."""
+    is_open = np.asarray(canvas) == MASK
+    expected = said(tiny, prompt, canvas, num_causal)
+    expected[:, list(banned_ids)] = -np.inf
+    held = np.flatnonzero(~is_open)
+    expected[held] = -np.inf
+    expected[held, np.asarray(canvas)[held]] = 0
+    check_logits(prediction, expected, atol)
 
 
 def softmax(values):

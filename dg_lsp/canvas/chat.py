@@ -1,4 +1,4 @@
-"""Conversations: turn after turn as a chat template writes them, up to where the next answer begins."""
+"""Chat templates and the prompts built with them: conversations, instruct fills and instruct rewrites."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ Piece = Special | str
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """What stands around the one thing that is asked, up to where the answer begins; thinking is off."""
+    """Tokens before and after a single question, up to the beginning of the answer; thinking is off."""
 
     before: tuple[Piece, ...]
     after: tuple[Piece, ...]
@@ -36,10 +36,9 @@ class ChatTemplate:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """What is asked, in words; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
+    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
 
-    The code comes between `before` and `after`: what precedes the place, `opening`, for a rewrite what is to be
-    rewritten and `closing`, then what follows.
+    The code comes between `before` and `after`: prefix, `opening`, for a rewrite the selection and `closing`, suffix.
     """
 
     before: str
@@ -47,11 +46,11 @@ class PromptTemplate:
     closing: str
     after: str
     answer: str
-    """How the answer begins, frozen in the canvas: the code goes on from there."""
+    """Beginning of the answer, frozen in the canvas; the code follows it."""
 
 
 TEMPLATES = {
-    # transformers' Gemma 4 processor: with thinking off the answer begins after an empty thought
+    # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought
     "gemma4": ChatTemplate(
         before=(Special("<bos>"), Special("<|turn>"), "user\n"),
         after=(
@@ -78,7 +77,7 @@ FILL = PromptTemplate(
 )
 EXTRA_BEFORE = "Other code, for reference:\n\n"
 EXTRA_CHUNK = "{path}\n{fence}{language}\n{text}{fence}\n\n"
-"""How each piece of code from elsewhere stands before a question; `{text}` ends its last line."""
+"""One snippet before a question; `{text}` ends with a line end."""
 REWRITE = PromptTemplate(
     before=(
         "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
@@ -92,19 +91,19 @@ REWRITE = PromptTemplate(
 
 
 def template_of(name: str, model: str) -> ChatTemplate:
-    """A template by the name that a model's spec says.
+    """The chat template with this name.
 
     Raises:
-        ModelUnsupportedError: the model has none, or one that this version does not know.
+        ModelUnsupportedError: the model has no template, or an unknown one.
     """
     if name not in TEMPLATES:
-        what = f"the chat template {name!r}, which this version does not know" if name else "no chat template"
+        what = f"the unknown chat template {name!r}" if name else "no chat template"
         raise ModelUnsupportedError(f"{model} has {what}; choose the prompt format fim, pinned or prefix")
     return TEMPLATES[name]
 
 
 def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer, model: str) -> TokenIds:
-    """Shape (number of tokens,). Texts that follow each other are one text to the tokenizer.
+    """Token ids of the pieces, shape (N,). Adjacent texts are tokenized as one text.
 
     Raises:
         ModelUnsupportedError: the vocabulary of `model` lacks a special token.
@@ -130,7 +129,7 @@ def _special(special: Special, tokenizer: Tokenizer, model: str) -> int:
 
 
 class Role(StrEnum):
-    """Who says something."""
+    """The author of a chat message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -139,7 +138,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One thing that was said."""
+    """One chat message."""
 
     role: Role
     text: str
@@ -147,7 +146,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What stands around each turn, and what a role is called."""
+    """Tokens around each message, and the names of the roles."""
 
     start: tuple[Piece, ...]
     opening: tuple[Piece, ...]
@@ -169,8 +168,8 @@ def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) ->
     """The prompt of the answer to the last turn, on an open canvas.
 
     Raises:
-        ModelUnsupportedError: the model has no chat template that is known here, or lacks a token of it.
-        RequestError: nobody said anything, or more than the model can take.
+        ModelUnsupportedError: the model has no known chat template, or lacks one of its tokens.
+        RequestError: the last message is not the user's, or the conversation is too long.
     """
     template = template_of(spec.template, spec.name)
     form = _FORMS[spec.template]
@@ -179,53 +178,53 @@ def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) ->
     pieces: list[Piece] = [*form.start]
     for turn in turns:
         pieces += [*form.opening, dict(form.names)[turn.role], turn.text.strip(), *form.closing]
-    # a template's end closes the user's turn, which the last one is
+    # `after` closes the user's turn, which is the last one
     pieces = [*pieces[: -len(form.closing)], *template.after]
     prompt_ids = encoded(pieces, tokenizer, spec.name)
     if len(prompt_ids) > spec.max_prompt_tokens:
         raise RequestError(
-            f"the conversation has {len(prompt_ids)} tokens, {spec.name} takes {spec.max_prompt_tokens}: say less"
+            f"the conversation has {len(prompt_ids)} tokens, {spec.name} takes {spec.max_prompt_tokens}: shorten it"
         )
     return Layout(prompt_ids)
 
 
 MAX_LINE_HEAD = 24
-"""Tokens of the cursor's line that are frozen; what a longer one has before them is shown before the gap."""
+"""Frozen tokens of the cursor's line; the beginning of a longer line goes into the prompt."""
 _FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
 _NO_NAME = "a file"
 _NO_LANGUAGE = "text"
 
 
 def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """A fill: the answer begins with the cursor's own line.
+    """Layout of a fill: the answer begins with the line of the cursor.
 
     Raises:
-        ModelUnsupportedError: the model has no chat template, or lacks a token of it.
+        ModelUnsupportedError: the model has no chat template, or lacks one of its tokens.
     """
     cut = prompt.prefix.rfind("\n") + 1
     line = tokenizer.encode(prompt.prefix[cut:])
     excess = max(0, len(line) - MAX_LINE_HEAD)
     excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
     above = np.concatenate([tokenizer.encode(prompt.prefix[:cut]), line[:excess]])
-    asking = _Asking(FILL, prompt, tokenizer, spec)
-    return asking.layout(token_ids(above), NOTHING, line[excess:], max_tokens)
+    question = _Question(FILL, prompt, tokenizer, spec)
+    return question.layout(token_ids(above), NOTHING, line[excess:], max_tokens)
 
 
 def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """A rewrite of the prompt's selection by its instruction: the answer begins with the selection's indentation.
+    """Layout of a rewrite by instruction: the answer begins with the selection's indentation.
 
     Raises:
-        ModelUnsupportedError: the model has no chat template, or lacks a token of it.
+        ModelUnsupportedError: the model has no chat template, or lacks one of its tokens.
     """
     lines = prompt.selection.removesuffix("\n") + "\n"
     indentation = lines[: len(lines) - len(lines.lstrip(" "))]
-    asking = _Asking(REWRITE, prompt, tokenizer, spec)
+    question = _Question(REWRITE, prompt, tokenizer, spec)
     above = tokenizer.encode(prompt.prefix)
-    return asking.layout(above, tokenizer.encode(lines), tokenizer.encode(indentation), max_tokens)
+    return question.layout(above, tokenizer.encode(lines), tokenizer.encode(indentation), max_tokens)
 
 
 def fence_of(prompt: Prompt) -> str:
-    """Backticks, more than any line of the code begins with."""
+    """A code fence longer than any in the code."""
     others = (chunk.text for chunk in prompt.extra.chunks)
     code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *others))
     longest = max((len(run) for run in _FENCES.findall(code)), default=0)
@@ -233,40 +232,40 @@ def fence_of(prompt: Prompt) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _Question:
     """One question about one prompt."""
 
-    question: PromptTemplate
+    template: PromptTemplate
     prompt: Prompt
     tokenizer: Tokenizer
     spec: ModelSpec
 
     def layout(self, above: TokenIds, selection: TokenIds, answer: TokenIds, max_tokens: int) -> Layout:
-        """At most `max_tokens` of prompt, unless the selection alone is longer; the code around it gives way."""
-        template = template_of(self.spec.template, self.spec.name)
-        question, encode = self.question, self.tokenizer.encode
-        begin, asked = template.before, self._text(question.before)
+        """Layout with at most `max_tokens` of prompt, unless the selection is longer; the code around it is cut."""
+        chat = template_of(self.spec.template, self.spec.name)
+        template, encode = self.template, self.tokenizer.encode
+        begin, asked = chat.before, self._text(template.before)
         extra = self._extra(int(max_tokens * self.prompt.extra.share))
         if len(extra):
             opening = encoded((*begin, EXTRA_BEFORE), self.tokenizer, self.spec.name)
             before = token_ids(np.concatenate([opening, extra, encode(asked)]))
         else:
             before = encoded((*begin, asked), self.tokenizer, self.spec.name)
-        after = encoded((self._text(question.after), *template.after), self.tokenizer, self.spec.name)
-        marked = [encode(question.opening), selection, encode(question.closing)]
+        after = encoded((self._text(template.after), *chat.after), self.tokenizer, self.spec.name)
+        marked = [encode(template.opening), selection, encode(template.closing)]
         room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
         suffix = encode(self.prompt.suffix)[: int(room * SUFFIX_SHARE)]
         shown = end_of(above, room - len(suffix))
         return Layout(
             token_ids(np.concatenate([before, shown, *marked, suffix, after])),
-            head_ids=token_ids(np.concatenate([encode(self._text(question.answer)), answer])),
+            head_ids=token_ids(np.concatenate([encode(self._text(template.answer)), answer])),
             before_ids=token_ids(np.concatenate([shown, answer])),
             after_ids=suffix,
             stop=fence_of(self.prompt),
         )
 
     def _extra(self, room: int) -> TokenIds:
-        """Code from elsewhere, each piece tokenized apart; shape (0..room,)."""
+        """Token ids of the snippets that fit, shape (0..room,)."""
         fence = fence_of(self.prompt)
 
         def encode(chunk: Snippet) -> TokenIds:

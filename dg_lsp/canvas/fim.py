@@ -1,7 +1,7 @@
-"""Fill-in-the-middle prompts: suffix, then prefix, then the middle sentinel, then an open canvas.
+"""Fill-in-the-middle prompts: suffix, prefix, middle sentinel, then an open canvas.
 
-The suffix comes first so that typing changes only the prompt's end and the KV cache keeps the rest, unless the model
-was trained otherwise. Prefix and suffix are tokenized apart, as in training: a cursor inside a word needs no care.
+The suffix comes first, unless the model was trained otherwise: typing then changes only the end of the prompt, and the
+KV cache keeps the rest. Prefix and suffix are tokenized separately, as in training.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError
 
 MIN_ROOM = 16
-"""Tokens under which nothing is worth its place."""
+"""Smallest number of tokens for a snippet."""
 TOKEN_CHARS = 64
-"""No token says more; what is longer than its room for sure is cut before it is tokenized."""
+"""Upper bound of a token's length: longer snippets are cut before they are tokenized."""
 _HASH = frozenset(
     ("python", "shellscript", "ruby", "perl", "r", "yaml", "toml", "makefile", "dockerfile", "elixir", "julia", "cmake")
 )
@@ -29,15 +29,15 @@ Encode = Callable[[Snippet], TokenIds]
 
 
 def takes_extra(spec: ModelSpec, when: str) -> bool:
-    """Whether the model is shown code from elsewhere; `auto` shows it to those that learned to read it."""
+    """Whether the prompt includes snippets of other files; `auto`: for models trained on several files."""
     is_trained = spec.file_separator_id is not None or spec.prompt_format is PromptFormat.INSTRUCT
     return when == "always" or (when == "auto" and is_trained)
 
 
 def extra_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
-    """What comes before the file's own code: chunks, each under its path, and then the file's path; shape (N,).
+    """Snippets, each with its path, and then the path of the file itself; shape (N,).
 
-    At most the prompt's share of `max_tokens`. Paths come after the model's file separator, else as comments.
+    At most the prompt's fraction of `max_tokens`. A path follows the model's file separator, or is a comment.
     """
 
     def encode(chunk: Snippet) -> TokenIds:
@@ -55,24 +55,24 @@ def extra_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
 
 
 def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
-    """The chunks that `room` tokens hold, as they stand in the prompt. The important ones are served first."""
+    """The snippets that fit into `room` tokens, in prompt order. Important ones are placed first."""
     taken: list[tuple[int, int, TokenIds]] = []
     for number, chunk in enumerate(by_importance(prompt.extra.chunks)):
         ids = _cut(chunk, room, encode)
         if len(ids):
             taken.append((in_place(chunk), -number, ids))
             room -= len(ids)
-    # within one source the most important one stands last, nearest to the code
+    # within one source the most important snippet is last, nearest to the code
     return [ids for *_, ids in sorted(taken, key=lambda one: one[:2])]
 
 
 def comment_mark(language: str) -> str:
-    """What begins a comment in most languages, or in this one."""
+    """The line comment mark of a language; `//` for unknown ones."""
     return "#" if language in _HASH else "--" if language in _DASHES else "//"
 
 
 def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
-    """The chunk, as many of its first lines as there is room for, or nothing."""
+    """The first lines of a snippet that fit, or no tokens."""
     if room < MIN_ROOM:
         return NOTHING
     if len(chunk.text) > room * TOKEN_CHARS:
@@ -93,28 +93,28 @@ def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
 
 
 SUFFIX_SHARE = 0.3
-"""Share of the prompt's tokens that the suffix may take; the prefix takes what it leaves."""
+"""Largest fraction of a prompt's tokens for the suffix; the prefix takes the rest."""
 
 
 def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """`fim_prompt` with an open canvas after it."""
+    """A fill-in-the-middle prompt, followed by an open canvas."""
     prompt_ids = fim_prompt(prompt, tokenizer, spec, max_tokens)
     before_ids, after_ids = prompt_parts(prompt_ids, spec)
     return Layout(prompt_ids, before_ids=before_ids, after_ids=after_ids)
 
 
 def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
-    """Prompt ids, at least one and at most `max_tokens` of them.
+    """Prompt ids: at least one and at most `max_tokens`.
 
-    A prefix too long for its room loses its beginning in steps of an eighth of the room, so that a typed character
-    almost never moves the window's start, which would void the cached tokens after it. Code from elsewhere stands right
-    before the prefix, or before all of the file where the model has a token that separates files.
+    A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
+    start of the prompt, which would invalidate the cache. Snippets come right before the prefix, or before the whole
+    file for models with a file separator token.
     """
     start = token_ids(spec.start_ids)
     extra = extra_ids(prompt, tokenizer, spec, max_tokens)
     room = max(0, max_tokens - len(start) - len(extra))
     if spec.prompt_format is PromptFormat.PREFIX:
-        # an empty buffer is as good as a line end, and a model needs something to go on from
+        # the prompt must not be empty
         return token_ids(np.concatenate([start, extra, end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
     if spec.fim is None:
         raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
@@ -131,7 +131,7 @@ def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
 
 
 def prompt_parts(prompt_ids: TokenIds, spec: ModelSpec) -> tuple[TokenIds, TokenIds]:
-    """The prefix and the suffix inside of a prompt, without sentinels; code from elsewhere belongs to the prefix."""
+    """Prefix and suffix of a prompt, without sentinels; snippets belong to the prefix."""
     body = prompt_ids[len(spec.start_ids) :]
     if spec.fim is None or spec.prompt_format is PromptFormat.PREFIX:
         return body, body[:0]
@@ -143,5 +143,5 @@ def prompt_parts(prompt_ids: TokenIds, spec: ModelSpec) -> tuple[TokenIds, Token
 
 
 def open_canvas(prompt_ids: TokenIds, spec: ModelSpec, length: int, rng: np.random.Generator) -> Canvas:
-    """A canvas with nothing frozen right after the prompt: masks, or random tokens for uniform noise."""
+    """A canvas without frozen positions right after the prompt: masks, or random tokens for uniform noise."""
     return Layout(prompt_ids).canvas(length, spec, rng)

@@ -1,7 +1,7 @@
-"""Pinned canvases: the prefix's tail and the suffix's head stand frozen around a hole of so many tokens.
+"""Infill layouts: the prefix's tail and the suffix's head are frozen in the canvas around a gap.
 
-For models that fill masks anywhere but know no sentinels. How long the hole has to be is not known, so several lengths
-are raced; all canvases of a race are equally long, and a shorter hole sees more of the suffix.
+For models that fill masks anywhere but have no fill-in-the-middle tokens. The length of the fill is unknown, so several
+gap lengths are tried in one pass; all canvases of a pass are equally long, and a shorter gap sees more of the suffix.
 """
 
 import numpy as np
@@ -13,21 +13,21 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.window import Prompt
 
 GAP_LENGTHS = (4, 8, 16, 32)
-"""Raced where the model's file says nothing."""
+"""Default gap lengths in tokens."""
 PREFIX_TAIL = 8
-"""Tokens before the hole that see it, as the cached prompt does not. They are also what a keystroke retokenizes."""
+"""Prefix tokens in the canvas: they attend to the gap, and a keystroke tokenizes only them again."""
 MIN_SUFFIX = 8
-"""Tokens that a hole must join with where there are so many."""
+"""Suffix tokens in the canvas, at least, if there are as many."""
 RACED_TOKENS = 256
-"""Of all canvases of one pass together: what every runtime has room for."""
+"""Tokens of all canvases of one pass: what every runtime has room for."""
 _CHARS_PER_TOKEN = 16
-"""More than a token of source text ever has on average: no more of the suffix is encoded."""
+"""Upper bound of the average token length: limits how much of the suffix is encoded."""
 
 
 def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """At least one token of prompt and at most `max_tokens`; the tail is as long as any canvas has room for."""
+    """Layout with 1 to `max_tokens` prompt tokens; the tail fills the longest canvas."""
     start = token_ids(spec.start_ids)
-    before = tokenizer.encode(prompt.prefix or "\n")  # a model needs something to go on from
+    before = tokenizer.encode(prompt.prefix or "\n")  # the prompt must not be empty
     num_head = min(PREFIX_TAIL, len(before) - (not len(start)))
     cut = len(before) - num_head
     extra = extra_ids(prompt, tokenizer, spec, max_tokens)
@@ -44,25 +44,25 @@ def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
 
 
 def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]:
-    """What is raced in canvases of `length` tokens, ascending; one hole where there is nothing to join with."""
+    """Gap lengths to try in canvases of `length` tokens, ascending; a single one without a suffix."""
     most = max(1, length - len(layout.head_ids) - min(MIN_SUFFIX, len(layout.tail_ids)))
-    fitting = tuple(size for size in spec.hole_lengths or GAP_LENGTHS if size <= most) or (most,)
+    fitting = tuple(size for size in spec.gap_lengths or GAP_LENGTHS if size <= most) or (most,)
     return fitting if len(layout.tail_ids) else fitting[-1:]
 
 
 def raced_length(layout: Layout, length: int, num_raced: int) -> int:
-    """Tokens of each canvas of a race, so that all of them fit into one pass."""
+    """Length of each canvas so that all canvases fit into one pass."""
     least = len(layout.head_ids) + 1
     return max(least, min(length, RACED_TOKENS // max(1, num_raced)))
 
 
-def grown(hole: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:
-    """The next longer hole, twice as long where that fits; None where none does."""
+def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:
+    """The next longer gap: twice as long, or as long as fits; None if no longer one fits."""
     most = min(max_tokens, spec.longest_block - len(layout.head_ids) - min(MIN_SUFFIX, len(layout.tail_ids)))
-    return min(2 * hole, most) if hole < most else None
+    return min(2 * gap, most) if gap < most else None
 
 
-def canvas_of(hole: int, layout: Layout, spec: ModelSpec) -> int:
-    """The model's shortest canvas that holds the hole and what stands frozen around it at least."""
-    least = hole + len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
+def canvas_of(gap: int, layout: Layout, spec: ModelSpec) -> int:
+    """The model's shortest canvas length that holds the gap and the frozen tokens around it."""
+    least = gap + len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
     return min((length for length in spec.canvas_lengths if length >= least), default=spec.longest_block)

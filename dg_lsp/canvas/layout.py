@@ -1,4 +1,4 @@
-"""A canvas: a block of token ids to be denoised after a cached prompt, some of them frozen."""
+"""Canvas and layout: token ids to be denoised after a cached prompt, some of them frozen."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,13 +20,13 @@ def token_ids(ids: npt.ArrayLike) -> TokenIds:
 
 
 def among(ids: TokenIds, wanted: TokenIds) -> Flags:
-    """Which ids are any of a few wanted ones; shape (N,). Several times faster than `numpy.isin` at this size."""
+    """Flags of the ids that occur in a short list, shape (N,). Several times faster than `numpy.isin` at this size."""
     found: Flags = (ids[:, None] == wanted).any(axis=1)
     return found
 
 
 def common_prefix_length(a: TokenIds, b: TokenIds) -> int:
-    """How many ids the two share from their start."""
+    """Length of the longest common prefix."""
     shortest = min(len(a), len(b))
     differs = np.flatnonzero(a[:shortest] != b[:shortest])
     return int(differs[0]) if len(differs) else shortest
@@ -34,14 +34,14 @@ def common_prefix_length(a: TokenIds, b: TokenIds) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canvas:
-    """What is prefilled into the KV cache, and what is denoised after it."""
+    """The prompt in the KV cache, and the block that is denoised after it."""
 
     prompt_ids: TokenIds
     """Shape (P,): encoded causally, cached."""
     canvas_ids: TokenIds
     """Shape (L,): the canvas before the first step; free positions hold masks or noise."""
     frozen: Flags
-    """Shape (L,): positions that the user already wrote; never changed, left out of every mean."""
+    """Shape (L,): positions with known text; never changed and excluded from every mean."""
 
     def __post_init__(self) -> None:
         if self.canvas_ids.shape != self.frozen.shape:
@@ -53,28 +53,28 @@ NOTHING = token_ids([])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Prompt, then head, hole and tail of a canvas. Without head and tail the canvas is open."""
+    """Prompt, then head, gap and tail of a canvas. Without head and tail the canvas is open."""
 
     prompt_ids: TokenIds
     """Shape (P,): encoded causally, cached."""
     head_ids: TokenIds = field(default_factory=lambda: NOTHING)
-    """Frozen before the hole: the prefix's tail, or how an answer begins."""
+    """Frozen before the gap: the end of the prefix, or the beginning of an answer."""
     tail_ids: TokenIds = field(default_factory=lambda: NOTHING)
-    """Frozen after the hole as far as the canvas has room: the suffix's head."""
+    """Frozen after the gap, as far as the canvas has room: the beginning of the suffix."""
     before_ids: TokenIds = field(default_factory=lambda: NOTHING)
-    """The code before the hole, wherever it is shown."""
+    """The code before the gap, in the prompt or in the canvas."""
     after_ids: TokenIds = field(default_factory=lambda: NOTHING)
-    """The code after the hole, wherever it is shown."""
+    """The code after the gap, in the prompt or in the canvas."""
     stop: str = ""
-    """A line that begins so ends the fill as an end token would; nothing never does."""
+    """A line with this beginning ends the fill like an end token; empty: none does."""
 
     @property
     def num_known(self) -> int:
-        """Tokens before the hole, prompt and head together."""
+        """Number of tokens before the gap: prompt and head."""
         return len(self.prompt_ids) + len(self.head_ids)
 
     def canvas(self, num_free: int, spec: ModelSpec, rng: np.random.Generator, *, length: int = 0) -> Canvas:
-        """Head, `num_free` tokens of noise, and as much of the tail as fits into `length`, 0 for none of it."""
+        """Head, `num_free` tokens of noise, and as much of the tail as fits into `length` (0: no tail)."""
         size = len(self.head_ids)
         tail_ids = self.tail_ids[: max(0, length - size - num_free)]
         canvas = np.concatenate([self.head_ids, noise(spec, num_free, rng), tail_ids])
@@ -83,7 +83,7 @@ class Layout:
         return Canvas(self.prompt_ids, canvas, frozen)
 
     def in_prompt(self) -> "Layout":
-        """The same for who goes on causally: what stands before the hole is all prompt, and no tail is seen."""
+        """The layout for causal decoding: the head becomes part of the prompt, and the tail is dropped."""
         if not (len(self.head_ids) or len(self.tail_ids)):
             return self
         prompt_ids = token_ids(np.concatenate([self.prompt_ids, self.head_ids]))
@@ -91,7 +91,7 @@ class Layout:
 
 
 OPEN = Layout(NOTHING)
-"""Nothing known, nothing frozen."""
+"""An empty prompt and an open canvas."""
 
 
 def noise(spec: ModelSpec, length: int, rng: np.random.Generator) -> TokenIds:
@@ -102,7 +102,7 @@ def noise(spec: ModelSpec, length: int, rng: np.random.Generator) -> TokenIds:
 
 
 def end_of(ids: TokenIds, room: int) -> TokenIds:
-    """The last tokens that fit, cut in steps of an eighth of the room: the start that a cache holds moves rarely."""
+    """The last tokens that fit, cut in steps of an eighth of the room, so that a cached prompt rarely moves."""
     excess = len(ids) - room
     if excess <= 0:
         return ids
@@ -111,7 +111,7 @@ def end_of(ids: TokenIds, room: int) -> TokenIds:
 
 
 def renoised(ids: TokenIds, strength: float, spec: ModelSpec, rng: np.random.Generator) -> TokenIds:
-    """Shape (N,): the ids, a share `strength` of them, one at least, replaced by masks or random tokens."""
+    """Shape (N,): the ids with a fraction `strength` of them (at least one) replaced by masks or random tokens."""
     num_noisy = max(1, round(strength * len(ids)))
     where = rng.choice(len(ids), min(num_noisy, len(ids)), replace=False)
     canvas = np.array(ids)
@@ -120,7 +120,7 @@ def renoised(ids: TokenIds, strength: float, spec: ModelSpec, rng: np.random.Gen
 
 
 def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
-    """The part of the schedule that is left: uniform noise of a share `strength` is where so many steps are left."""
+    """The rest of the schedule for a canvas of which only a fraction `strength` is noise (uniform noise only)."""
     if not isinstance(sampling, UniformSampling):
         return sampling
     num_steps = max(1, round(strength * sampling.max_denoising_steps))
@@ -129,22 +129,22 @@ def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
 
 
 class Renoise:
-    """One selection as canvases, one after the other: each stands after what became of those before it."""
+    """Splits a selection into canvases; each canvas follows the results of the canvases before it."""
 
     def __init__(
         self, layout: Layout, ids: TokenIds, spec: ModelSpec, strength: float, rng: np.random.Generator
     ) -> None:
-        """`ids`, shape (N,), are the selection's; `layout` is the place of it, with nothing of it in the prompt."""
+        """`ids`, shape (N,), is the selection; `layout` is the code around it and does not contain it."""
         self._layout = layout
         self._ids = ids
         self._spec = spec
         self._strength = strength
         self._rng = rng
         self.result_ids = NOTHING
-        """What became of the canvases so far; the caller adds to it with `settle`."""
+        """Tokens of the finished canvases; the caller appends to them with `settle`."""
 
     def __iter__(self) -> Iterator[Canvas]:
-        """A canvas at a time, as long as the model takes them."""
+        """The canvases in order, each at most as long as the model's longest."""
         head_ids, prompt_ids = self._layout.head_ids, self._layout.prompt_ids
         at = 0
         while at < len(self._ids):
@@ -160,11 +160,11 @@ class Renoise:
             prompt_ids, head_ids = token_ids(np.concatenate([prompt_ids, head_ids])), NOTHING
 
     def settle(self, ids: TokenIds) -> None:
-        """What became of the last canvas's free part."""
+        """Appends the result of the last canvas's free part."""
         self.result_ids = token_ids(np.concatenate([self.result_ids, ids]))
 
     def _after(self, room: int) -> TokenIds:
-        """What the last canvas has to meet: the code that follows, or the token that ends a middle."""
+        """Frozen end of the last canvas: the code that follows, or the token that ends a middle."""
         if self._spec.prompt_format is PromptFormat.FIM:
             return token_ids(self._spec.end_ids[:1])
         return self._layout.tail_ids[: max(0, room)]

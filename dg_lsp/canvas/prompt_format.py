@@ -1,4 +1,4 @@
-"""From a prompt format's name to the layout that it makes of a place."""
+"""Selects the layout function of a prompt format."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ _BUILDERS = {
 
 
 def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """The place in the format that the spec says, with at most `max_tokens` of prompt.
+    """The layout of a prompt in the spec's format, with at most `max_tokens` prompt tokens.
 
     Raises:
         ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
@@ -31,17 +31,17 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
 
 
 def _start_ids(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[int, ...]:
-    """What a chat begins with, for an instruct model that is asked without one: it never saw a text without."""
+    """First token of the chat template: instruct models were trained with it on all texts."""
     first = TEMPLATES[spec.template].before[0] if spec.template in TEMPLATES else ""
     token = tokenizer.special(first.spelling) if isinstance(first, Special) else None
     return () if token is None else (token,)
 
 
 def in_format(spec: ModelSpec, name: str) -> ModelSpec:
-    """The spec of a model that is asked in this format; empty leaves the model its own.
+    """The spec with this prompt format; an empty name keeps the model's own.
 
-    A suffix that stands frozen in a canvas is seen by no causal pass, so a pinned model has no causal head. What the
-    file says plans take holds for the model's own format only.
+    A causal pass does not see a suffix that is frozen in the canvas, so infill layouts have no causal head. Expected
+    passes of the model file apply to the model's own format only.
 
     Raises:
         RequestError: the model lacks what the format needs.
@@ -50,7 +50,7 @@ def in_format(spec: ModelSpec, name: str) -> ModelSpec:
     lacks = {
         PromptFormat.FIM: "" if spec.fim else "fill-in-the-middle tokens",
         PromptFormat.PINNED: "" if spec.sampling else "canvas",
-        PromptFormat.INSTRUCT: "" if spec.template in TEMPLATES else "chat template that is known here",
+        PromptFormat.INSTRUCT: "" if spec.template in TEMPLATES else "known chat template",
         PromptFormat.PREFIX: "",
     }
     if name and lacks[wanted]:

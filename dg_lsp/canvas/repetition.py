@@ -1,8 +1,8 @@
-"""What the buffer itself says comes next: code repeats itself, and a prompt holds only a part of the file.
+"""Repetition: continuations that the buffer itself predicts, from n-grams over all of it.
 
-Knows token ids and places in them; no model. A cache model in the sense of Hellendoorn and Devanbu, "Are deep neural
-networks the best choice for modeling source code?" (2017), reduced to the case in which it is surest: the last tokens
-occurred before, and what followed them was always the same.
+A cache model as in Hellendoorn and Devanbu, "Are deep neural networks the best choice for modeling source code?"
+(2017), reduced to its most confident case: the last tokens occurred before, and the same token always followed them.
+Works on token ids, without a model.
 """
 
 import re
@@ -16,27 +16,27 @@ from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.tokenizer import Tokenizer
 
 MIN_MATCH, MAX_MATCH = 3, 12
-"""Tokens that must have occurred before; of more than the most, more say nothing."""
+"""Shortest and longest n-gram, in tokens."""
 ONCE = 2
-"""More tokens that must be the same where they occurred only once: in a short file that is easily chance."""
+"""Additional tokens that must match an n-gram with a single occurrence, which may be a coincidence."""
 CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
-"""What of a buffer is looked at, around the cursor."""
+"""Characters of the buffer before and after the cursor that are searched."""
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
 _CACHED_LINES = 16_384
 _BORDER = -1
-"""No token: nothing matches across it."""
+"""Separator: no n-gram extends across it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepetitionMatch:
-    """A token that followed, and how probable it is that it follows again."""
+    """The predicted token and its probability."""
 
     token: int
     confidence: float
 
 
 class Repetition:
-    """The buffer around one cursor."""
+    """N-grams of the buffer around one cursor."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Repetition:
         min_match: int = MIN_MATCH,
         ends_line: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Tokens before and after the cursor, each of shape (N,), and how many must have occurred twice before."""
+        """Takes the tokens before and after the cursor, shape (N,) each, and the shortest n-gram to trust."""
         self._ends_line = ends_line
         self._min_match = min_match
         self._text = np.concatenate([after, [_BORDER], before]).astype(np.int32)
         self._tail = before[-MAX_MATCH:]
 
     def following(self, fill_ids: TokenIds) -> RepetitionMatch | None:
-        """What follows a fill so far, of shape (N,); None where the buffer is not unanimous.
+        """The token after a partial fill of shape (N,), or None if the buffer has no or several continuations.
 
-        Only the first line of a fill hears the buffer: a copy that has begun would make itself surer line by line.
+        Applies to the first line of a fill only: otherwise a copy would reinforce itself line by line.
         """
         if any(self._ends_line(int(token)) for token in fill_ids):
             return None
@@ -79,28 +79,28 @@ class Repetition:
         return RepetitionMatch(int(followers[0]), _confidence(size, len(followers)))
 
     def run(self, fill_ids: TokenIds, most: int) -> TokenIds:
-        """What follows a fill so far, and then that, up to `most` tokens; shape (0..most,)."""
+        """Repeats `following` for up to `most` tokens; shape (0..most,)."""
         ids = fill_ids
-        while len(ids) < len(fill_ids) + most and (echoed := self.following(ids)):
-            ids = np.append(ids, np.int32(echoed.token))
+        while len(ids) < len(fill_ids) + most and (match := self.following(ids)):
+            ids = np.append(ids, np.int32(match.token))
         return ids[len(fill_ids) :]
 
 
 def _confidence(size: int, copies: int) -> float:
-    """How often such an echo was right at 450 held-out places; half the time after three tokens seen once before."""
+    """Measured precision at 450 held-out positions; 0.5 for three tokens with one earlier occurrence."""
     return 1.0 - 1.5 / (size + 3.0 * min(copies - 1, 3))
 
 
 class BufferTokens:
-    """Tokens of buffers, line by line, so that a keystroke costs one line. Owned by the engine."""
+    """Tokens of buffers, cached line by line, so that a keystroke tokenizes one line. Owned by the engine."""
 
     def __init__(self, tokenizer: Tokenizer, min_match: int = MIN_MATCH) -> None:
         self._min_match = min_match
         self._ends_line = lru_cache(None)(lambda token: b"\n" in tokenizer.decode(token_ids([token])))
         self._encode: Callable[[str], TokenIds] = lru_cache(_CACHED_LINES)(tokenizer.encode)
 
-    def echo(self, text: str, offset: int, suffix_lines: int | None = None) -> Repetition:
-        """What the text says around a code-point offset; of the lines after the cursor's own, `suffix_lines`."""
+    def repetition(self, text: str, offset: int, suffix_lines: int | None = None) -> Repetition:
+        """N-grams around a code-point offset; `suffix_lines` limits the lines after the cursor's own."""
         start = max(0, offset - CHARS_BEFORE)
         if start:
             start = text.find("\n", start, offset) + 1 or offset

@@ -1,6 +1,6 @@
-"""What a model needs to be asked right: its noise, special ids, canvas lengths and defaults.
+"""Model specification: noise kind, special ids, canvas lengths, prompt format and sampling defaults.
 
-Knows no file and no runtime; `models` fills a spec in from GGUF metadata.
+Independent of files and runtimes; `models` builds a spec from GGUF metadata.
 """
 
 from dataclasses import dataclass, field
@@ -10,46 +10,46 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ExpectedPasses:
-    """One plan at one kind of place, from the prompt to the answer."""
+    """Mean number of passes of one decoder at one kind of cursor position."""
 
     kind: str
-    """Of the place: `line-end`, `whole-line` or `block`."""
+    """`line-end`, `whole-line` or `block`."""
     plan: str
     singles: float
-    """Causal passes of one token."""
+    """Causal passes over one token."""
     checks: float
-    """Causal passes over a guess."""
+    """Causal passes that check a draft."""
     canvases: float
-    """Passes over a canvas, or over all canvases of a race."""
+    """Bidirectional passes over one canvas or several."""
     hits: float
-    """Share of answers whose first line is right, above 0."""
+    """Fraction of fills whose first line is right, above 0."""
 
 
 class PromptFormat(StrEnum):
-    """How prefix and suffix reach the model."""
+    """How prefix and suffix are presented to the model."""
 
     FIM = "fim"
     """Suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token."""
     PINNED = "pinned"
-    """Prefix tail and suffix head frozen in the canvas around a hole."""
+    """Prefix tail and suffix head frozen in the canvas around a gap."""
     PREFIX = "prefix"
-    """What stands before the cursor and nothing else: for models that know no middle."""
+    """Only the text before the cursor: for models without fill-in-the-middle tokens."""
     INSTRUCT = "instruct"
     """Chat template in the prompt; code fence and prefix tail frozen in the canvas."""
 
 
 class UnmaskOrder(StrEnum):
-    """Which mask is taken when no confidence reaches the threshold, and when an end token may be taken."""
+    """Which mask is replaced when no confidence reaches the threshold, and when an end token is accepted."""
 
     LEFTMOST = "leftmost"
-    """The leftmost mask is always taken; an end token only once everything before it is."""
+    """The leftmost mask is always replaced; an end token is accepted once all positions before it are."""
     CONFIDENT = "confident"
-    """The most confident mask is always taken; an end token whenever it is confident."""
+    """The most confident mask is always replaced; an end token is accepted whenever it is confident."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaskSampling:
-    """Absorbing noise (MDLM, LLaDA, Dream, dg-mini): masks are replaced by confident tokens and stay."""
+    """Absorbing noise (MDLM, LLaDA, Dream, dg-mini): masks are replaced by confident tokens for good."""
 
     mask_id: int
     confidence_threshold: float = 0.9
@@ -57,11 +57,11 @@ class MaskSampling:
     max_denoising_steps: int = 128
     order: UnmaskOrder = UnmaskOrder.LEFTMOST
     expand_id: int | None = None
-    """Predicted where one mask is too few: it becomes two (DreamOn, arXiv 2602.01326)."""
+    """Token that turns one mask into two (DreamOn, arXiv 2602.01326)."""
     delete_id: int | None = None
-    """Predicted where a mask is too much: it goes away, and so does the run of masks after it."""
+    """Token that removes a mask and the run of masks after it."""
     max_free: int = 64
-    """Positions that are not frozen, beyond which nothing expands."""
+    """Number of free positions from which a canvas does not expand any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +69,18 @@ class UniformSampling:
     """Uniform noise (DiffusionGemma): random tokens, accepted within an entropy budget, else renoised."""
 
     entropy_bound: float = 0.1
-    """Nats that the accepted positions of one step may add up to, the largest of them left out."""
+    """Entropy budget of one step in nats: the sum over the accepted positions without the largest."""
     t_max: float = 0.8
     t_min: float = 0.4
     max_denoising_steps: int = 48
     stability_threshold: int = 1
-    """Steps that the draft must have stayed the same before it may end the loop."""
+    """Number of steps with an unchanged draft before the loop may end."""
     confidence_threshold: float = 0.005
-    """Mean entropy in nats, over free positions only, under which a stable draft ends the loop."""
+    """A stable draft ends the loop when the mean entropy of the free positions, in nats, is below this."""
 
 
 CAUSAL_BLOCK = 64
-"""Tokens that a model without a canvas gets room for after its prompt, and as many again."""
+"""Cache cells reserved after the prompt of a model without a canvas, in tokens."""
 
 Sampling = MaskSampling | UniformSampling
 
@@ -89,9 +89,9 @@ class FimOrder(StrEnum):
     """Which part of a fill-in-the-middle prompt comes first."""
 
     SUFFIX_FIRST = "suffix-first"
-    """Typing changes only the prompt's end."""
+    """Typing changes only the end of the prompt."""
     PREFIX_FIRST = "prefix-first"
-    """As Qwen, CodeGemma and StarCoder were trained; every keystroke decodes the suffix again."""
+    """Qwen, CodeGemma, StarCoder; every keystroke decodes the suffix again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +106,30 @@ class FimTokens:
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """What a vocabulary says of its tokens that are no text."""
+    """The non-text tokens of a vocabulary."""
 
     control_ids: tuple[int, ...]
-    """End tokens and sentinels included."""
+    """All control tokens, end tokens and sentinels included."""
     end_ids: tuple[int, ...]
     """Tokens that end a generation."""
     start_ids: tuple[int, ...] = ()
-    """What every prompt begins with."""
+    """First tokens of every prompt."""
     fim: FimTokens | None = None
     file_separator_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """A file that lies beside a model's and belongs to it."""
+    """A second file of a model, in the same folder."""
 
     filename: str
     sha256: str
-    """Of its content, in hexadecimal digits."""
+    """Checksum of its content, in hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model as the canvas and the denoising loop see it."""
+    """One model, as far as canvas and denoising loop depend on it."""
 
     name: str
     vocab_size: int
@@ -140,34 +140,33 @@ class ModelSpec:
     prompt_format: PromptFormat = PromptFormat.FIM
     fim: FimTokens | None = None
     start_ids: tuple[int, ...] = ()
-    """What every prompt begins with."""
+    """First tokens of every prompt."""
     file_separator_id: int | None = None
-    """What comes before the path of each file of a prompt with several; None where the model saw one at a time."""
+    """Token before each file's path in a prompt with several files; None for models trained on single files."""
     banned_ids: tuple[int, ...] = ()
-    """Never predicted: special tokens that cannot stand in a fill."""
+    """Special tokens that are never predicted."""
     canvas_lengths: tuple[int, ...] = (16, 32, 64)
-    """Lengths that the model was trained for, ascending; none for a model without a canvas."""
+    """Trained canvas lengths, ascending; empty for a model without a canvas."""
     max_prompt_tokens: int = 512
-    """Longest prompt that the model was trained for."""
+    """Longest trained prompt."""
     has_causal_head: bool = True
-    """The weights also decode autoregressively: what follows a token can be asked with what comes after it hidden."""
+    """The weights also decode autoregressively, with causal attention."""
     is_shifted: bool = False
-    """Logits at a position say what comes after it, as of causal models (Dream); the runtime undoes it."""
+    """Logits at a position predict the next token, as in causal models (Dream); the runtime shifts them back."""
     is_bidirectional: bool = False
-    """Trained with a prompt that sees what comes after it; a cached prompt, which does not, is an approximation."""
+    """Trained with bidirectional attention over prompt and canvas; a cached causal prompt is an approximation."""
     template: str = ""
     """Name of the chat template of an instruct model."""
     self_conditioning: SideFile | None = None
-    """Weights that feed a canvas's last prediction back into its next one (DiffusionGemma); None has no such thing."""
-    hole_lengths: tuple[int, ...] = ()
-    """Tokens between frozen prefix tail and suffix head that are raced where the length is not known, ascending."""
+    """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
+    gap_lengths: tuple[int, ...] = ()
+    """Gap lengths that are tried in one pass when the length of the fill is unknown, ascending."""
     echo_match: int = 0
-    """Tokens that must have occurred before in the buffer for what followed them to be taken over what the model says;
-    0 never does: only a small model gains by it."""
+    """Length of an n-gram of the buffer whose continuation overrides the prediction; 0: never. Helps small models."""
     expectations: tuple[ExpectedPasses, ...] = ()
-    """What plans take, as far as the file says."""
+    """Expected passes of the decoders, from the model file."""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """What else the file says of itself, for `doctor` and `models show`."""
+    """Further metadata of the file, for `doctor` and `models show`."""
 
     @property
     def noise(self) -> str:
@@ -178,30 +177,30 @@ class ModelSpec:
 
     @property
     def longest_block(self) -> int:
-        """Tokens that a runtime must have room for after the longest prompt."""
+        """Tokens that must fit after the longest prompt."""
         return self.canvas_lengths[-1] if self.canvas_lengths else CAUSAL_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One directory, found whole."""
+    """A complete Hugging Face checkpoint directory."""
 
     folder: Path
     special_ids: frozenset[int]
-    """Tokens that are no text."""
+    """Non-text tokens."""
     size_bytes: int
-    """Of its weights on disk."""
+    """Size of the weights on disk."""
     num_weights: int
-    """Numbers of the text model."""
+    """Number of parameters of the text model."""
     num_vectors: int
-    """Those of them that 8-bit formats leave as they are: embedding, norms, routers."""
+    """Parameters that 8-bit formats do not quantize: embedding, norms, routers."""
     stored_type: str
     """`float32`, `float16` or `bfloat16`."""
 
     @property
     def description(self) -> str:
-        """For a person."""
+        """One phrase for the user."""
         return f"checkpoint of {self.num_weights / 1e9:.2f} B weights in {self.stored_type}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resource is held."""

@@ -1,4 +1,4 @@
-"""Text to token ids and back, as the canvas needs it. The runtime that owns the vocabulary supplies it."""
+"""The tokenizer interface of the canvas, and a cache around it. Backends implement it."""
 
 from functools import lru_cache
 from typing import Protocol
@@ -7,10 +7,10 @@ from dg_lsp.canvas.layout import TokenIds
 
 
 class Tokenizer(Protocol):
-    """A byte-level vocabulary: any ids decode to bytes, which may end inside a character."""
+    """A byte-level vocabulary: ids decode to bytes, which may end inside a character."""
 
     def encode(self, text: str) -> TokenIds:
-        """Ids of plain text; sentinels written in the text are text, never special tokens."""
+        """Ids of plain text; sentinels that are spelled in the text stay text."""
         ...
 
     def decode(self, ids: TokenIds) -> bytes:
@@ -18,29 +18,29 @@ class Tokenizer(Protocol):
         ...
 
     def special(self, spelling: str) -> int | None:
-        """The one token that is spelled so in the vocabulary, as chat templates write it; None without one."""
+        """The special token with this spelling, as in chat templates, or None."""
         ...
 
 
 CAPACITY = 256
-"""Texts; a prompt has a handful, and one for each chunk from elsewhere."""
+"""Number of cached texts; a prompt has a handful, and one for each snippet."""
 
 
 class CachingTokenizer:
-    """See `Tokenizer`. Ids are read-only, so that they may be handed out again."""
+    """A `Tokenizer` that caches encoded texts; between two keystrokes most of a prompt stays the same."""
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
         self._inner = inner
         self._encoded = lru_cache(capacity)(inner.encode)
 
     def encode(self, text: str) -> TokenIds:
-        """As the inner tokenizer's."""
+        """See `Tokenizer`."""
         return self._encoded(text)
 
     def decode(self, ids: TokenIds) -> bytes:
-        """As the inner tokenizer's."""
+        """See `Tokenizer`."""
         return self._inner.decode(ids)
 
     def special(self, spelling: str) -> int | None:
-        """As the inner tokenizer's."""
+        """See `Tokenizer`."""
         return self._inner.special(spelling)

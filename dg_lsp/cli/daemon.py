@@ -209,7 +209,9 @@ def _end(record: "Record | None") -> None:
 
 def _foreground(arguments: list[str]) -> list[str]:
     """The same command, for a process that needs no fork."""
-    return [sys.executable, "-m", "dg_lsp", *arguments, "--foreground"]
+    from dg_lsp.system import python_command
+
+    return python_command("dg_lsp", *arguments, "--foreground")
 
 
 def _answers(place: "Place") -> bool:

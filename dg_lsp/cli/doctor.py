@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.cli.loading import configure, settings_file
+from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
 from dg_lsp.cli.output import rejected
 from dg_lsp.context.document import Snapshot
@@ -25,7 +25,7 @@ from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.runtime import COMMAND
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, settings_file
 from dg_lsp.system import peak_bytes
 
 FAILED = 3

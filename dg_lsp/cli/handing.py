@@ -50,15 +50,16 @@ def relay_command(
     """The relay's command line, with all that it may do for a server; `arguments` are those of `dg-lsp` itself."""
     import cattrs
 
-    python = [sys.executable, "-m"]
+    from dg_lsp.system import python_command
+
     idle = ["--idle", str(settings.daemon.idle_seconds)]
     ways = {
         "folder": str(place.folder),
         "hello": {"settings": cattrs.unstructure(absolute(settings)), "over": absolute_tree(over)},
-        "starter": [*python, "dg_lsp", "daemon", "start", "--linger", *idle] if is_starting else [],
-        "child": [*python, "dg_lsp", *arguments, "--daemon", DaemonUse.NEVER],
+        "starter": python_command("dg_lsp", "daemon", "start", "--linger", *idle) if is_starting else [],
+        "child": python_command("dg_lsp", *arguments, "--daemon", DaemonUse.NEVER),
     }
-    return [*python, "dg_lsp.daemon.relay", json.dumps(ways)]
+    return python_command("dg_lsp.daemon.relay", json.dumps(ways))
 
 
 def absolute(settings: "Settings") -> "Settings":
@@ -76,9 +77,10 @@ def absolute_tree(over: Mapping[str, Any]) -> dict[str, Any]:
 def _absolute(model: str) -> str:
     from pathlib import Path
 
-    from dg_lsp.models.registry import AUTO, known_names
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import anchored
 
-    return model if model == AUTO or model in known_names() else str(Path(model).expanduser().absolute())
+    return anchored(model, Path.cwd(), known_names())
 
 
 def _runs(place: "Place") -> bool:

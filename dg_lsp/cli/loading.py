@@ -11,10 +11,9 @@ import typer
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.errors import SettingsError
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, known_names, locate, memory_pools, ready_path, select
-from dg_lsp.settings import AuditSettings, RemoteSettings, Settings, parse_settings, read_settings
+from dg_lsp.settings import Settings, file_settings, parse_settings, settings_file
 from dg_lsp.system import system_free
 
 if TYPE_CHECKING:
@@ -125,14 +124,6 @@ def open_engine(settings: Settings) -> Engine:
     return Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))
 
 
-FILE_NAME = "dg-lsp.toml"
-
-
-def settings_file(start: Path) -> Path | None:
-    """The nearest `dg-lsp.toml` in this directory or above it."""
-    return next((path for path in (folder / FILE_NAME for folder in (start, *start.parents)) if _is_file(path)), None)
-
-
 def overrides(
     *,
     model: str | None,
@@ -159,35 +150,4 @@ def configure(over: Mapping[str, Any]) -> Settings:
         SettingsError: the file or a value is bad.
     """
     path = settings_file(Path.cwd())
-    return parse_settings(over, file_settings(path) if path else None)
-
-
-def file_settings(path: Path) -> Settings:
-    """The file's settings; a relative path of a model in it counts from the file's own directory.
-
-    Raises:
-        SettingsError: the file or a value in it is bad, or says more than a folder that somebody opens may say.
-    """
-    settings = read_settings(path)
-    if path.parent != _home() and (settings.remote, settings.audit) != (RemoteSettings(), AuditSettings()):
-        raise SettingsError(
-            f"{path} says remote or audit: a folder that you open must not say where your code goes or which files are"
-            f" written; put that into {FILE_NAME} of your home, into the editor's settings, or pass --remote"
-        )
-    if settings.model in known_names():
-        return settings
-    return attrs.evolve(settings, model=str(path.parent / Path(settings.model).expanduser()))
-
-
-def _home() -> Path | None:
-    try:
-        return Path.home()
-    except RuntimeError:  # nobody knows where it is
-        return None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a directory above that may not be looked into
-        return False
+    return parse_settings(over, file_settings(path, known_names()) if path else None)

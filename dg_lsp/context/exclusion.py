@@ -1,6 +1,6 @@
-"""Which buffers a model is never shown, neither as the place of a fill nor as context of another. Knows paths and text.
+"""Exclusion: documents that are never sent to a model, neither for completion nor as context of other files.
 
-Patterns are those of .gitignore files, matched by `pathspec`; the last one that matches decides, and `!` takes back.
+Patterns have the syntax of .gitignore files and are matched by `pathspec`: the last match decides, `!` negates.
 """
 
 import functools
@@ -23,59 +23,59 @@ SECRETS = (
     "secrets.yaml", "*.tfvars", "*.tfstate", "*.tfstate.backup", "service-account*.json", "*.ovpn",
     "**/.docker/config.json", "**/.kube/config", ".aws/", ".gnupg/", ".ssh/",
 )  # fmt: skip
-"""Files that usually hold keys or passwords."""
-_LOOKED_AT = 8000
-"""Characters of a buffer's beginning that tell text from what is none."""
+"""Files that usually contain keys or passwords."""
+_INSPECTED_CHARS = 8000
+"""Number of characters at the beginning of a document that decide whether it is text."""
 _ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 _MAX_ODD = 0.1
-"""Share of control and replacement characters in a text."""
+"""Largest fraction of control and replacement characters in a text."""
 _FEW_ODD = 8
-"""So many of them mean nothing, however short the text is."""
+"""Number of such characters that every text may contain."""
 
 
 class ExclusionReason(StrEnum):
-    """Why a buffer is left out, as the client's log says it."""
+    """Why a document is excluded, as written to the client's log."""
 
-    LANGUAGE = "its language is turned off"
-    SECRETS = "it is of a kind that holds secrets"
+    LANGUAGE = "its language is excluded"
+    SECRETS = "files of this kind usually contain secrets"
     PATTERN = "a pattern of the settings excludes it"
     IGNORED = "a .gitignore excludes it"
-    GIANT = "it is longer than the settings allow"
-    BINARY = "it is no text"
+    GIANT = "it is longer than the limit"
+    BINARY = "it is not text"
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The settings' rules."""
+    """The exclusion rules of the settings."""
 
     settings: ExcludeSettings
 
-    def why(self, snapshot: Snapshot) -> ExclusionReason | None:
-        """Why this buffer must not be shown to a model, or None where it may."""
+    def reason(self, snapshot: Snapshot) -> ExclusionReason | None:
+        """Why this document is excluded, or None."""
         settings = self.settings
         if snapshot.language in settings.languages:
             return ExclusionReason.LANGUAGE
-        if (by_path := self.why_path(path_of(snapshot.uri))) is not None:
+        if (by_path := self.path_reason(path_of(snapshot.uri))) is not None:
             return by_path
         if len(snapshot.text) > settings.max_file_chars:
             return ExclusionReason.GIANT
         return ExclusionReason.BINARY if is_binary(snapshot.text) else None
 
-    def why_path(self, path: str) -> ExclusionReason | None:
-        """The same by a file's path alone, before it is read."""
+    def path_reason(self, path: str) -> ExclusionReason | None:
+        """Why a file is excluded by its path, before it is read, or None."""
         if self.settings.secrets and _compiled(SECRETS).match_file(path):
             return ExclusionReason.SECRETS
         return ExclusionReason.PATTERN if _compiled(self.settings.patterns).match_file(path) else None
 
 
 def path_of(uri: str) -> str:
-    """The path of a URI as patterns see it: with slashes, without the leading one."""
+    """The path of a URI in the form that patterns match: with slashes, without the leading one."""
     return unquote(urlsplit(uri).path).lstrip("/")
 
 
 def is_binary(text: str) -> bool:
-    """A NUL near the beginning, or too much that no editor can show."""
-    start = text[:_LOOKED_AT]
+    """True for a NUL or too many control characters near the beginning."""
+    start = text[:_INSPECTED_CHARS]
     return "\0" in start or len(_ODD.findall(start)) > max(_FEW_ODD, _MAX_ODD * len(start))
 
 

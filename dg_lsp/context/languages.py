@@ -1,4 +1,4 @@
-"""What is known of a language: its grammar, its comments, and how an unfinished line of it could go on."""
+"""The table of languages: grammar, comments, and endings that complete an unfinished line."""
 
 import importlib
 import re
@@ -10,23 +10,23 @@ from tree_sitter import Language as Grammar
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One row of the table below; the grammar is a wheel of its own, loaded when it is first needed."""
+    """One row of the table; the grammar is loaded when it is first used."""
 
     grammar_module: str = ""
     """Importable module of the grammar."""
     comment: str = ""
-    """What begins a comment that ends with its line."""
+    """Line comment mark."""
     landmark: re.Pattern[str] | None = None
-    """A line from which a parser can start in the middle of a file, best where its `indentation` is empty.
+    """Matches a line from which a parser can start in the middle of a file, best with an empty `indentation`.
 
-    None means that syntax is not checked.
+    None: syntax is not checked.
     """
     endings: tuple[str, ...] = ("",)
-    """Ways to finish a line that is right so far; `{indentation}` is the line's own."""
+    """Texts that complete a valid beginning of a line; `{indentation}` is the line's own."""
     continuation: re.Pattern[str] | None = None
-    """A line that belongs to a statement above it and means nothing alone."""
+    """Matches a line that continues a statement above it."""
     block_opener: str = ""
-    """What a line ends with that the next one may be deeper than; only where indentation means something."""
+    """End of a line that opens an indented block; empty for languages without significant indentation."""
 
 
 PLAIN = Language()
@@ -43,11 +43,11 @@ LANGUAGES = {
 
 
 def language_of(language_id: str) -> Language:
-    """The row of an LSP language id; plain text for one that is not in the table."""
+    """The row of an LSP language id; plain text for unknown ids."""
     return LANGUAGES.get(language_id, PLAIN)
 
 
 @cache
 def grammar_of(module: str) -> Grammar:
-    """The grammar in `module`; immutable, so one for the whole process."""
+    """The grammar in `module`, cached: grammars are immutable."""
     return Grammar(importlib.import_module(module).language())

@@ -1,4 +1,4 @@
-"""Code from elsewhere that a model may be shown before the file's own. Text only: knows no token and reads no file."""
+"""Snippets: code of other files or places that precedes the file's own code in a prompt. Text only, no tokens."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,18 +7,18 @@ from enum import StrEnum
 
 
 class SnippetSource(StrEnum):
-    """Why a chunk is shown; in the order of a prompt: what changes most comes last, and the cache keeps the rest."""
+    """Origin of a snippet, in prompt order: sources that change often come last, so that the cache keeps the rest."""
 
     IMPORTS = "imports"
-    """Signatures of what the file imports from the workspace."""
+    """Signatures of imported definitions of the workspace."""
     OPEN_FILES = "open-files"
-    """A place in another file that was looked at."""
+    """Similar code in other open files."""
     GIVEN = "given"
-    """A client of the HTTP API sent it."""
+    """Sent by a client of the HTTP API."""
     EDITS = "edits"
-    """A place that was edited before this one."""
+    """Recently edited code."""
     DIAGNOSTICS = "diagnostics"
-    """What is wrong near the cursor."""
+    """Diagnostics near the cursor."""
 
 
 _IMPORTANCE = (
@@ -28,40 +28,40 @@ _IMPORTANCE = (
     SnippetSource.GIVEN,
     SnippetSource.OPEN_FILES,
 )
-"""Who is served first where there is not room for all."""
+"""Order in which sources get room in the prompt."""
 _PLACES = tuple(SnippetSource)
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A piece of code from elsewhere, in the model's style: LF line ends, spaces for tabs."""
+    """A piece of code in the model's style: LF line ends, spaces for tabs."""
 
     source: SnippetSource
     path: str
-    """As a model may be told; see `shown_path`."""
+    """Shortened path; see `shown_path`."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Snippets:
-    """What a request brings along."""
+    """The snippets of one request."""
 
     chunks: tuple[Snippet, ...] = ()
-    """Of one source the most important comes first."""
+    """The most important snippet of a source comes first."""
     share: float = 0.25
-    """Of the prompt's tokens that all of it may take."""
+    """Largest fraction of the prompt's tokens for all snippets."""
 
 
 NO_SNIPPETS = Snippets()
 
 
 def by_importance(chunks: Iterable[Snippet]) -> list[Snippet]:
-    """The order in which chunks get room."""
+    """Snippets in the order in which they get room."""
     return sorted(chunks, key=lambda chunk: _IMPORTANCE.index(chunk.source))
 
 
 def within(extra: Snippets, chars: int) -> Snippets:
-    """The chunks that so many characters hold whole, the important ones first; in the order of a prompt."""
+    """The snippets that fit completely into `chars` characters, important ones first, in prompt order."""
     taken = []
     for number, chunk in enumerate(by_importance(extra.chunks)):
         size = len(chunk.path) + len(chunk.text)
@@ -72,16 +72,16 @@ def within(extra: Snippets, chars: int) -> Snippets:
 
 
 def in_place(chunk: Snippet) -> int:
-    """Sorts chunks as they stand in a prompt."""
+    """Sort key for prompt order."""
     return _PLACES.index(chunk.source)
 
 
 WINDOW = 24
-"""Lines of a part that is looked for."""
+"""Lines of a window."""
 STRIDE = 8
-"""Lines from one part to the next."""
+"""Lines from one window to the next."""
 MAX_LINES = 4000
-"""Lines of a text that are looked through."""
+"""Most lines of a text that are searched."""
 _WORD = re.compile(r"\b[^\W\d]\w+")
 
 Words = frozenset[str]
@@ -89,7 +89,7 @@ Words = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class CodeWindow:
-    """Some lines of a text."""
+    """A window of lines and its words."""
 
     lines: tuple[str, ...]
     words: Words
@@ -100,14 +100,14 @@ def words_of(text: str) -> Words:
     return frozenset(_WORD.findall(text))
 
 
-def likeness(a: Words, b: Words) -> float:
-    """Share of the words of both that both have (Jaccard), 0 to 1."""
+def similarity(a: Words, b: Words) -> float:
+    """Jaccard similarity of two word sets, 0 to 1."""
     both = len(a & b)
     return both / (len(a) + len(b) - both) if both else 0.0
 
 
 def windows_of(text: str) -> tuple[CodeWindow, ...]:
-    """Overlapping parts of a text, each beginning with a line that says something."""
+    """Overlapping windows of a text."""
     lines = text.split("\n")[:MAX_LINES]
     parts = []
     for start in range(0, max(1, len(lines) - WINDOW + STRIDE), STRIDE):
@@ -116,24 +116,24 @@ def windows_of(text: str) -> tuple[CodeWindow, ...]:
     return tuple(parts)
 
 
-def most_alike(parts: Sequence[CodeWindow], words: Words) -> tuple[float, CodeWindow]:
-    """The part that is most like some words, the first of several; and how much.
+def most_similar(parts: Sequence[CodeWindow], words: Words) -> tuple[float, CodeWindow]:
+    """The similarity and the window that is most similar to the words; the first of several.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no window.
     """
-    best = max(parts, key=lambda part: likeness(part.words, words))
-    return likeness(best.words, words), best
+    best = max(parts, key=lambda part: similarity(part.words, words))
+    return similarity(best.words, words), best
 
 
 CAPACITY = 16
 SAME = 0.9
-"""Likeness from which one place is taken for an older state of another."""
+"""Similarity from which an edit replaces an older one of the same place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Some lines of a document, as they were when they were left."""
+    """Lines around an edit, as they were when the cursor left them."""
 
     uri: str
     language: str
@@ -142,19 +142,19 @@ class Edit:
 
 
 class RecentEdits:
-    """Not thread-safe: owned by the session."""
+    """The latest edits, without near duplicates. Not thread-safe: owned by the session."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._held: list[Edit] = []
 
     def add(self, uri: str, language: str, text: str) -> None:
-        """Takes a place in, for older states of the same; one that says nothing is left out."""
+        """Adds an edit and removes older states of the same place; text without words is ignored."""
         words = words_of(text)
         if words:
-            others = [one for one in self._held if likeness(one.words, words) < SAME]
+            others = [one for one in self._held if similarity(one.words, words) < SAME]
             self._held = [*others, Edit(uri, language, text, words)][-self._capacity :]
 
     def newest_first(self) -> tuple[Edit, ...]:
-        """All that is held."""
+        """All edits, newest first."""
         return tuple(reversed(self._held))

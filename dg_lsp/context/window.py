@@ -1,4 +1,4 @@
-"""What the model is shown, still as text."""
+"""The text window around the cursor that becomes the prompt."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ PATH_PARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Text around the cursor as the model likes it: LF line ends, spaces for tabs, cut at line ends."""
+    """Text around the cursor in the model's style: LF line ends, spaces for tabs, cut at line ends."""
 
     prefix: str
     suffix: str
     instruction: str = ""
-    """What is to be done with the selection; a fill has neither."""
+    """Instruction for a rewrite; empty for a fill."""
     selection: str = ""
-    """Between prefix and suffix, to be written anew."""
+    """Text between prefix and suffix that is rewritten; empty for a fill."""
     path: str = ""
-    """As a model may be told; see `shown_path`."""
+    """Shortened path of the file; see `shown_path`."""
     language: str = ""
     """LSP language id."""
     extra: Snippets = NO_SNIPPETS
-    """Code from elsewhere."""
+    """Code of other files."""
 
 
 def shown_path(uri: str) -> str:
-    """The last parts of a document's path, on one line: enough to tell what it is, and not where it lies."""
+    """The last `PATH_PARTS` parts of a document's path on one line: names the file without its location."""
     return " ".join("/".join(unquote(urlsplit(uri).path).split("/")[-PATH_PARTS:]).lstrip("/").split())
 
 
 CHARS_PER_TOKEN = 4
-"""What a token of source text holds, about; a prompt is cut to its tokens afterwards."""
-GRID = 5  # a window may start at every fifth of its budget
-ALIGN = 10  # and then looks as far as a tenth of its budget for the start of a line
+"""Approximate length of a token of source text; the prompt is cut to its exact token budget later."""
+GRID = 5  # a window starts at a multiple of a fifth of its budget
+ALIGN = 10  # plus at most a tenth of its budget, to reach the start of a line
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
@@ -46,23 +46,22 @@ def prompt_at(
 ) -> Prompt:
     """The text around `offset` in the model's style, at most `prefix_chars` and `suffix_chars` characters long.
 
-    The prompt is encoded suffix first and cached, so what is typed should change only its end:
+    The prompt is cached, so typing should change only its end:
 
-    - The suffix begins at the cursor and is cut after a whole line; nothing before the cursor has a say in it.
-    - The prefix starts at the first line that begins after a multiple of a fifth of its budget, counted from the start
-      of the buffer: the earliest such line from which the prefix still fits. While a person types, that start stays
-      where it is for a fifth of the budget, then moves by a fifth, and no state has to be kept. At least 70% of the
-      budget is used where there is so much text (less where tabs take more room shown than in the buffer).
+    - The suffix begins at the cursor, is cut after a whole line, and does not depend on the text before the cursor.
+    - The prefix starts at the first line after a multiple of a fifth of its budget, counted from the start of the
+      buffer; the earliest such line is taken. While the user types, this start stays for a fifth of the budget, then
+      moves by a fifth. At least 70% of the budget is used if there is enough text (less if tabs are expanded).
 
-    A line longer than that is cut inside, between whole characters with their accents. `suffix_lines` is the number
-    of lines after the cursor's own that may be shown; 0 is the rest of the line only, without its line end.
+    Longer lines are cut between whole characters with their accents. `suffix_lines` limits the number of lines after
+    the cursor's own; 0 means the rest of the line without its line end.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
     """
     text = snapshot.text
     if not 0 <= offset <= len(text):
-        raise PositionError(f"offset {offset} is outside of the {len(text)} characters of {snapshot.uri}")
+        raise PositionError(f"offset {offset} is outside the {len(text)} characters of {snapshot.uri}")
     style = TextStyle.of(text, offset)
     return Prompt(_prefix(text, offset, prefix_chars, style), _suffix(text, offset, suffix_chars, suffix_lines, style))
 
@@ -81,7 +80,7 @@ def _prefix(text: str, offset: int, budget: int, style: TextStyle) -> str:
 
 
 def _line_start(text: str, mark: int, limit: int) -> int:
-    """The first line start from `mark` to `limit`; inside a giant line `mark` itself, or the next whole character."""
+    """The first line start between `mark` and `limit`; inside a longer line, the next whole character."""
     if not mark:
         return 0
     ahead = text[mark - 1 : limit]
@@ -95,7 +94,8 @@ def _line_start(text: str, mark: int, limit: int) -> int:
 def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: TextStyle) -> str:
     if budget <= 0:
         return ""
-    shown = style.to_model(text[offset : offset + budget + 1])  # one more tells whether a character goes on
+    # one more character shows whether the last one is complete
+    shown = style.to_model(text[offset : offset + budget + 1])
     if num_lines is not None:
         lines = shown.split("\n")
         if len(lines) > num_lines + 1:
@@ -107,7 +107,7 @@ def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: T
 
 
 def _cut(shown: str, budget: int) -> str:
-    """Whole lines within the budget, unless only blanks would be left; then whole characters."""
+    """Whole lines within the budget, or whole characters if the lines would be blank."""
     lines = shown[: shown.rfind("\n", 0, budget) + 1]
     if lines.strip():
         return lines
@@ -118,7 +118,7 @@ def _cut(shown: str, budget: int) -> str:
 
 
 def _is_continued(pair: str) -> bool:
-    """Whether the second character belongs to the first: accents, emoji sequences, skin tones."""
+    """True if the second character modifies the first: accents, emoji sequences, skin tones."""
     if len(pair) < 2:
         return False
     char = pair[1]

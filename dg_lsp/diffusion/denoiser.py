@@ -1,4 +1,4 @@
-"""What the denoising loop asks of a model runtime. Logits never cross this line."""
+"""The interface between the denoising loop and a model runtime. Logits never cross it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ class Prediction:
     entropy: Floats
     """Shape (L,): nats, of the same distribution as `confidence`."""
     unexpanded_ids: TokenIds | None = None
-    """Shape (L,): the most probable token that is no expansion; only of models that know one."""
+    """Shape (L,): the most probable token except the expansion token; set only by models that have one."""
     unexpanded_confidence: Floats | None = None
-    """Shape (L,): its probability if there were no expansions."""
+    """Shape (L,): its probability when the expansion token is excluded."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Of a GPU, whoever uses it; in bytes, 0 where its driver does not say."""
+    """Memory of one GPU in bytes, for all its users; 0 where the driver does not report it."""
 
     name: str
     free: int
@@ -42,25 +42,25 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a model holds of the memory."""
+    """Memory that a model holds."""
 
     weights_bytes: int = 0
     cache_bytes: int = 0
-    """Keys and values of prompts, used or not."""
+    """Keys and values of prompts, free cells included."""
     cache_cells: int = 0
-    """Tokens that there is room for by now."""
+    """Tokens that fit into the cache at its present size."""
     cache_limit: int = 0
-    """Tokens that room may be made for."""
+    """Tokens that fit after the cache has grown to its limit."""
     cache_used: int = 0
-    """Tokens of the prompts that are kept."""
+    """Tokens of the cached prompts."""
     devices: tuple[DeviceMemory, ...] = ()
-    """GPUs that it runs on."""
+    """GPUs that the model runs on."""
 
 
 class Denoiser(Protocol):
     """A model with a KV cache of several slots, one prompt each.
 
-    For mask noise a position that holds a token already predicts that token with confidence 1 and entropy 0:
+    With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
     runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
     """
 
@@ -76,18 +76,18 @@ class Denoiser(Protocol):
 
     @property
     def footprint(self) -> Footprint:
-        """What it holds of the memory; for any thread."""
+        """Memory that the model holds. Thread-safe."""
         ...
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """Makes the slot hold exactly this prompt; returns how many tokens really had to be decoded.
+        """Makes the slot hold exactly this prompt and returns the number of tokens that were decoded.
 
-        Keeps the longest common prefix with what the slot held.
+        The longest common prefix with the slot's previous content is kept.
 
         Raises:
             RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
-            ModelMemoryError: the context would have to grow for it, and there is no memory; nothing has changed.
-            BackendError: the runtime failed; the slot is empty then.
+            ModelMemoryError: the context would have to grow, and there is no memory; the slot is unchanged.
+            BackendError: the runtime failed; the slot is empty afterwards.
         """
         ...
 
@@ -101,37 +101,36 @@ class Denoiser(Protocol):
     ) -> list[Prediction]:
         """One forward pass over all canvases at once, each standing alone right after the slot's prompt.
 
-        Attention is bidirectional inside a canvas; canvases do not see each other. The cache is as before
-        afterwards. A model that is conditioned on its own last prediction of a canvas keeps it by lane until the
-        slot's next `prefill`.
+        Attention is bidirectional inside a canvas; canvases do not see each other. The cache is unchanged afterwards.
+        A self-conditioned model keeps its last prediction of each canvas, by lane, until the slot's next `prefill`.
 
         Args:
-            slot: whose prompt the canvases follow.
-            canvases: token ids of shape (L,) each.
-            temperature: of what is sampled.
-            rng: draws the samples.
-            lanes: which of the prompt's canvases these are, ascending; empty for the first so many.
+            slot: the slot of the prompt that the canvases follow.
+            canvases: token ids, each of shape (L,).
+            temperature: sampling temperature.
+            rng: source of the samples.
+            lanes: numbers of these canvases among the prompt's canvases, ascending; empty means 0, 1, 2, ...
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.
-            ModelMemoryError: as of `prefill`.
+            ModelMemoryError: see `prefill`.
             BackendError: the runtime failed.
         """
         ...
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """One causal forward pass that appends ids to what the slot holds; position i predicts what follows `ids[i]`.
+        """One causal forward pass that appends ids to the slot; position i predicts the token after `ids[i]`.
 
-        Greedy: the samples are the argmax. The slot holds the ids afterwards as if they had been prefilled; a later
-        `prefill` takes back what turns out to be wrong. Only where `spec.has_causal_head`.
+        Greedy: the samples are the argmax. Afterwards the slot holds the ids as if they had been prefilled; a later
+        `prefill` removes wrong ones. Requires `spec.has_causal_head`.
 
         Raises:
-            RequestError: there are no ids, too many for one pass or for the slot, or some are outside the vocabulary.
-            ModelMemoryError: as of `prefill`.
-            BackendError: the runtime failed, and the slot is empty then; or it cannot go on causally.
+            RequestError: no ids, too many for one pass or for the slot, or ids outside the vocabulary.
+            ModelMemoryError: see `prefill`.
+            BackendError: the runtime failed and the slot is empty, or the model cannot decode causally.
         """
         ...
 
     def close(self) -> None:
-        """Gives the runtime's memory back; no call may follow."""
+        """Frees the runtime's memory; no call may follow."""
         ...

@@ -1,6 +1,6 @@
-"""The denoising loop: a generator with one forward pass per step. Whoever stops asking has cancelled.
+"""The denoising loop: a generator that runs one forward pass per step. The caller cancels by not asking for more.
 
-Knows no text, no deadline and no cache: the caller has prefilled the slot, looks at each step, and decides.
+The loop handles no text, deadline or cache: the caller prefills the slot, inspects each step, and decides when to stop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from dg_lsp.diffusion.step import Step
 def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> float:
     """Temperature of step `number` (from 1).
 
-    Uniform noise cools linearly from `t_max` at the first step to almost `t_min` at the last (transformers 5.23).
-    Mask noise is greedy, 0, unless samples are wanted, 1: a prediction's confidence is the same at both.
+    Uniform noise: linear from `t_max` at the first step to almost `t_min` at the last, as in transformers 5.23.
+    Mask noise: 0 (greedy), or 1 to explore; a prediction's confidence is the same at both.
     """
     if isinstance(sampling, MaskSampling):
         return 1.0 if explore else 0.0
@@ -29,40 +29,40 @@ def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> fl
 def denoise(
     denoiser: Denoiser,
     slot: int,
-    plan: Canvas,
+    canvas: Canvas,
     sampling: Sampling,
     rng: np.random.Generator,
 ) -> Iterator[Step]:
-    """Steps of one canvas until it stops, the last with `stop` set.
+    """Steps of one canvas until it stops; the last one has `stop` set.
 
     Raises:
-        RequestError, BackendError: as the denoiser's `predict` does.
+        RequestError, BackendError: see `Denoiser.predict`.
     """
-    for (step,) in race(denoiser, slot, [plan], sampling, rng):
+    for (step,) in race(denoiser, slot, [canvas], sampling, rng):
         yield step
 
 
 def race(
     denoiser: Denoiser,
     slot: int,
-    plans: Sequence[Canvas],
+    canvases: Sequence[Canvas],
     sampling: Sampling,
     rng: np.random.Generator,
     *,
     explores: bool = True,
 ) -> Iterator[tuple[Step, ...]]:
-    """The states of several canvases over one prompt after each forward pass, until all have stopped.
+    """States of several canvases after the same prompt, one tuple per forward pass, until all canvases have stopped.
 
-    All canvases still running share each pass. Those after the first differ from it by what they sample: with mask
-    noise their first forced token, unless told not to explore; with uniform noise everything.
+    All running canvases share each pass. Later canvases differ from the first by their samples: with mask noise only
+    their first forced token is sampled (if `explores`), with uniform noise every token is.
     """
     spec = denoiser.spec
     end_ids = token_ids(spec.end_ids)
-    steps = [Step.before(plan) for plan in plans]
+    steps = [Step.before(canvas) for canvas in canvases]
     number = 0
     while running := [i for i, step in enumerate(steps) if step.stop is None]:
         number += 1
-        explore = explores and number == 1 and len(plans) > 1
+        explore = explores and number == 1 and len(canvases) > 1
         heat = temperature(sampling, number, explore=explore)
         predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng, running)
         for i, prediction in zip(running, predictions, strict=True):

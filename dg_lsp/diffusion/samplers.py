@@ -1,8 +1,11 @@
-"""Absorbing noise: masks are replaced by confident tokens, which stay.
+"""The two samplers: one step from a prediction to the next canvas.
 
-Confidence-threshold unmasking after Fast-dLLM (arXiv 2505.22618): every mask whose best token is probable enough is
-replaced, and at least one per step. The leftmost order is ours: confidence order lets a weak model commit an end
-token before it has said anything. A model that can says where a mask is too few or too much (`resizing`).
+`unmask` (mask noise): confidence-threshold unmasking after Fast-dLLM (arXiv 2505.22618). Every mask whose best token
+is probable enough is replaced for good, and at least one per step. The leftmost order is ours: in confidence order a
+weak model commits an end token first. Models with an expand and a delete token (DreamOn) also resize the canvas.
+
+`renoise` (uniform noise): the entropy-bound sampler of DiffusionGemma. The surest tokens are kept for one step, all
+others are replaced by random tokens.
 """
 
 from dataclasses import replace
@@ -16,7 +19,7 @@ from dg_lsp.diffusion.step import Step, Stop
 
 
 class Resizing:
-    """One canvas in one step. Without the two tokens nothing of it does anything."""
+    """Expansion and deletion of masks in one step of one canvas; does nothing for models without these tokens."""
 
     def __init__(self, step: Step, sampling: MaskSampling, *, can_grow: bool) -> None:
         self._mask_id = sampling.mask_id
@@ -27,7 +30,7 @@ class Resizing:
         self._room = sampling.max_free - int((~step.frozen).sum()) if can_grow else 0
 
     def possible(self, prediction: Prediction) -> Prediction:
-        """Without expansions where there is no room for any; the next best tokens stand there then."""
+        """The prediction, with expansions replaced by the next best tokens if the canvas cannot grow."""
         ids, confidence = prediction.unexpanded_ids, prediction.unexpanded_confidence
         if self._expand_id is None or self._room > 0 or ids is None or confidence is None:
             return prediction
@@ -35,11 +38,11 @@ class Resizing:
         return replace(prediction, argmax_ids=ids, sampled_ids=sampled, confidence=confidence)
 
     def deleting(self, draft_ids: TokenIds) -> Flags:
-        """Where the draft says that a mask is too much."""
+        """Positions where the draft holds the delete token."""
         return among(draft_ids, self._deleting)
 
     def resized(self, step: Step, taken: Flags) -> Step:
-        """The canvas with what was taken done: two masks for an expansion, none for a deletion."""
+        """The canvas after the taken tokens are applied: two masks for an expansion, none for a deletion."""
         if not (len(self._expanding) or len(self._deleting)):
             return step
         deleted = _with_masks_after(taken & self.deleting(step.canvas_ids), ~step.committed)
@@ -47,7 +50,7 @@ class Resizing:
         expanded = wanted & (np.cumsum(wanted) <= self._room + int(deleted.sum()))
         if not (wanted | deleted).any():
             return step
-        # an expansion that finds no room any more is asked again
+        # an expansion without room becomes a mask again
         opened = replace(
             step,
             canvas_ids=np.where(wanted, np.int32(self._mask_id), step.canvas_ids),
@@ -58,7 +61,7 @@ class Resizing:
 
 
 def _with_masks_after(deleted: Flags, is_open: Flags) -> Flags:
-    """The flags, and the run of open positions right after each."""
+    """The flags, extended by the run of open positions after each."""
     spread = deleted.copy()
     for i in range(1, len(spread)):
         spread[i] |= spread[i - 1] and is_open[i]
@@ -66,7 +69,7 @@ def _with_masks_after(deleted: Flags, is_open: Flags) -> Flags:
 
 
 def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: TokenIds, *, explore: bool) -> Step:
-    """The canvas after one forward pass; `explore` takes a sampled token, not the best, at the forced mask."""
+    """The canvas after one forward pass; with `explore`, the forced mask takes a sampled token, not the best one."""
     is_last = step.number + 1 >= sampling.max_denoising_steps
     resizing = Resizing(step, sampling, can_grow=not is_last)
     prediction = resizing.possible(prediction)
@@ -75,7 +78,7 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     confidence = np.where(step.committed, step.confidence, prediction.confidence)
     if explore and prediction.sampled_ids[forced] != draft[forced]:
         draft[forced] = prediction.sampled_ids[forced]
-        confidence[forced] = 1 - confidence[forced]  # all that is known of a token that is not the best
+        confidence[forced] = 1 - confidence[forced]  # an upper bound: the mass of all other tokens
     taken = ~step.committed & (is_last | (prediction.confidence > sampling.confidence_threshold))
     taken[forced] = not step.committed[forced]
     ends = among(draft, end_ids)
@@ -99,19 +102,19 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
 
 
 def _forced_position(committed: Flags, prediction: Prediction, order: UnmaskOrder) -> int:
-    """The mask that is taken however unsure the model is, so that every step makes progress."""
+    """The mask that is replaced at any confidence, so that every step makes progress."""
     if order is UnmaskOrder.LEFTMOST:
         return int(np.argmin(committed))
     return int(np.argmax(np.where(committed, -1.0, prediction.confidence)))
 
 
 def _in_order(taken: Flags) -> Flags:
-    """Positions with nothing open before them."""
+    """Positions without an open position before them."""
     return np.concatenate([[True], np.logical_and.accumulate(taken)[:-1]])
 
 
 def _cut_after(step: Step, ends: Flags) -> Step:
-    """Drops what follows a committed end token, so that later passes are cheaper; frozen positions stay."""
+    """Removes the positions after a committed end token, which makes later passes cheaper; frozen ones stay."""
     if not ends.any():
         return step
     length = int(np.argmax(ends)) + 1
@@ -146,9 +149,9 @@ def renoise(
 
 
 def accept(entropy: Floats, bound: float) -> Flags:
-    """Positions kept, surest first, while the entropies of those before add up to at most `bound` nats.
+    """Positions to keep: in ascending entropy, while the entropies of the positions before sum to at most `bound` nats.
 
-    At least one is kept: the sum leaves the position's own entropy out.
+    At least one is kept: the sum excludes the position's own entropy.
     """
     order = np.argsort(entropy, kind="stable")
     ascending = entropy[order]

@@ -18,46 +18,46 @@ class Stop(StrEnum):
     STABLE = "stable"
     """Uniform noise: the draft stayed the same and its mean entropy is low."""
     MAX_STEPS = "max-steps"
-    """The last allowed step took its best guess everywhere."""
+    """The last allowed step committed the best guess at every position."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One canvas of current length L.
 
-    It gets shorter when an accepted end token makes its tail moot, and longer or shorter where the model says so.
+    A committed end token removes the positions after it; expand and delete tokens change the length too.
     """
 
     number: int
     """Steps done so far; 0 before the first."""
     canvas_ids: TokenIds
-    """Shape (L,): what the next forward pass would see."""
+    """Shape (L,): input of the next forward pass."""
     draft_ids: TokenIds
     """Shape (L,): the best guess at every position."""
     frozen: Flags
-    """Shape (L,): positions that the plan gave."""
+    """Shape (L,): positions given from the start."""
     committed: Flags
-    """Shape (L,): positions that will not change any more, frozen ones included."""
+    """Shape (L,): positions that do not change any more, frozen ones included."""
     confidence: Floats
     """Shape (L,): probability of the draft's token; for a committed one, when it was committed; 1 where frozen."""
     num_stable: int = 0
-    """Uniform noise: how many steps in a row the draft has stayed the same."""
+    """Uniform noise: number of consecutive steps with the same draft."""
     stop: Stop | None = None
 
     @classmethod
-    def before(cls, plan: Canvas) -> "Step":
+    def before(cls, canvas: Canvas) -> "Step":
         """The state before the first step."""
         return cls(
             number=0,
-            canvas_ids=plan.canvas_ids,
-            draft_ids=plan.canvas_ids,
-            frozen=plan.frozen,
-            committed=plan.frozen,
-            confidence=plan.frozen.astype(np.float32),
+            canvas_ids=canvas.canvas_ids,
+            draft_ids=canvas.canvas_ids,
+            frozen=canvas.frozen,
+            committed=canvas.frozen,
+            confidence=canvas.frozen.astype(np.float32),
         )
 
     def take(self, positions: npt.NDArray[np.intp] | slice) -> "Step":
-        """Only these positions of the canvas, in this order; one that is named twice stands there twice."""
+        """The canvas restricted to these positions, in this order; a repeated position is repeated."""
         return replace(
             self,
             canvas_ids=self.canvas_ids[positions],
@@ -69,6 +69,6 @@ class Step:
 
     @property
     def num_settled(self) -> int:
-        """Length of the leading run of committed positions: the part that may be shown already."""
+        """Length of the leading run of committed positions, which may be shown already."""
         open_positions = np.flatnonzero(~self.committed)
         return int(open_positions[0]) if len(open_positions) else len(self.committed)

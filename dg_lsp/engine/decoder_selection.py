@@ -18,7 +18,11 @@ from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import ExpectedPasses, ModelSpec, PromptFormat, Sampling
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
+from dg_lsp.engine.decoders.autoregressive import (
+    AutoregressiveDecoder,
+    PromptLookupDecoder,
+    SpeculativeDecoder,
+)
 from dg_lsp.engine.decoders.base import Decoder, DecodeTask
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
@@ -148,7 +152,7 @@ class DecoderSelection:
 
     def _num_canvases(self, plan: DecoderName) -> int:
         if self._is_pinned:
-            return len(self._spec.hole_lengths or GAP_LENGTHS)
+            return len(self._spec.gap_lengths or GAP_LENGTHS)
         return MIN_RACE if plan is DecoderName.RACE else 1
 
     def _possible(self) -> Sequence[DecoderName]:

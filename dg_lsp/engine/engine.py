@@ -239,7 +239,7 @@ class Engine:
     def _echo(self, request: FillRequest) -> Repetition | None:
         if not (self._settings.echo and self.spec.echo_match):
             return None
-        return self._buffers.echo(request.snapshot.text, request.offset, request.suffix_lines)
+        return self._buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
 
     def _judge(self, draft: Draft, enough: StopCriteria, request: FillRequest, limits: Limits) -> Candidate | Rejection:
         if not (len(draft.confidence) or draft.is_ended):

@@ -90,7 +90,7 @@ class RewriteRequest:
     deadline_ms: float = 60_000.0
     """Milliseconds from submission after which nothing is the answer."""
     seed: int = 0
-    must_mend: bool = False
+    must_fix_errors: bool = False
     """A buffer that does not parse must parse better afterwards."""
     extra: Snippets = NO_SNIPPETS
     """Code from elsewhere."""

@@ -271,5 +271,5 @@ def _judged(answer: RewriteAttempt, request: RewriteRequest, *, check_syntax: bo
         end=request.end,
         score=answer.score,
         check_syntax=check_syntax,
-        must_mend=request.must_mend,
+        must_fix_errors=request.must_fix_errors,
     )

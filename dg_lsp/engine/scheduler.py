@@ -25,7 +25,16 @@ from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Framer, Progress
 from dg_lsp.engine.engine import Engine, LazyEngine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.request_queue import ActiveRun, Job, RequestQueue, Spent, cancel_stale, is_same, settle, settle_in
+from dg_lsp.engine.request_queue import (
+    ActiveRun,
+    Job,
+    RequestQueue,
+    Spent,
+    cancel_stale,
+    is_same,
+    settle,
+    settle_in,
+)
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.settings import FillSettings, Settings
 

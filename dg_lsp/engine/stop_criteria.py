@@ -149,7 +149,7 @@ def canvas_length(wanted: int, spec: ModelSpec, max_lines: int | None, layout: L
     shortest = 16 if num_frozen else 8
     least = num_frozen + (shortest if max_lines == 1 else 32)
     if spec.prompt_format is PromptFormat.PINNED:
-        least = num_frozen + (spec.hole_lengths or GAP_LENGTHS)[-1]
+        least = num_frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
     return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)
 
 

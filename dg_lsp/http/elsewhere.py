@@ -26,7 +26,7 @@ def with_extra(asked: Asked, spec: ModelSpec, settings: Settings) -> FillRequest
     for chunk in asked.chunks:
         path = chunk.path.replace("\\", "/")
         uri = f"file:///{quote(path.lstrip('/'), errors='replace')}"
-        if exclusion.why(Snapshot(uri, 0, chunk.text, asked.language)) is None:
+        if exclusion.reason(Snapshot(uri, 0, chunk.text, asked.language)) is None:
             chunks.append(Snippet(chunk.source, _shown(path), chunk.text))
     return replace(request, extra=Snippets(tuple(chunks), settings.context.share))
 

@@ -27,10 +27,9 @@ from dg_lsp.canvas.spec import (
 )
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, F16, F32
+from dg_lsp.models.checkpoint import CONTROL, read_checkpoint, read_json, vocabulary
+from dg_lsp.models.convert import SamplerDefaults, describe_diffusion
 from dg_lsp.models.presets import Family, for_architecture
-from dg_lsp.models.repack.description import Sampler, describe_diffusion
-from dg_lsp.models.repack.safetensors import read_checkpoint, read_json
-from dg_lsp.models.repack.vocabulary import CONTROL, vocabulary
 
 VERSION = 1
 """The description format that this release reads."""
@@ -288,7 +287,7 @@ def describe_masked(
         is_shifted=family.is_shifted if shift is None else shift == "true",
         is_bidirectional=True,
         template=family.template,
-        hole_lengths=family.hole_lengths,
+        gap_lengths=family.gap_lengths,
         metadata=shown_metadata(metadata),
     )
 
@@ -480,7 +479,7 @@ def _described(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[Mode
     tokens, kinds = (found[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
     assert isinstance(tokens, list) and isinstance(kinds, list)
     generation = folder / "generation_config.json"
-    sampler = Sampler.of(read_json(generation)) if generation.is_file() else Sampler()
+    sampler = SamplerDefaults.of(read_json(generation)) if generation.is_file() else SamplerDefaults()
     length, room = int(config.get("canvas_length") or 256), int(text["max_position_embeddings"])
     values = describe_diffusion(sampler, [str(token) for token in tokens], [int(kind) for kind in kinds], length, room)
     metadata = {key: str(value.read()) for key, value in values.items()}

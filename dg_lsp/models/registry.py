@@ -9,7 +9,7 @@ from pathlib import Path
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models.download import fetched_path
 from dg_lsp.models.metadata import CONFIGURATION
-from dg_lsp.models.presets import PACKAGED, PRESETS, PackagedModel, Preset
+from dg_lsp.models.presets import PRESETS, Preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
 
 def known_names() -> tuple[str, ...]:
     """Names that a model's setting takes beside paths."""
-    return (*(model.name for model in (*BUNDLED, *PACKAGED, *PRESETS)), AUTO)
+    return (*(model.name for model in (*BUNDLED, *PRESETS)), AUTO)
 
 
 def preset_named(name: str) -> Preset | None:
@@ -124,9 +124,6 @@ def locate(name: str) -> Path:
     for bundled in BUNDLED:
         if bundled.name == name:
             return _bundled_file(bundled)
-    for packaged in PACKAGED:
-        if packaged.name == name:
-            return _pulled_file(packaged)
     preset = preset_named(name)
     return _file(name) if preset is None else _preset_path(preset)
 
@@ -136,14 +133,6 @@ def _bundled_file(model: BundledModel) -> Path:
         raise ModelNotFoundError(
             f"the bundled model {model.name} is missing from this installation ({model.path}): "
             "install dg-lsp again, or pass --model FILE.gguf"
-        )
-    return model.path
-
-
-def _pulled_file(model: PackagedModel) -> Path:
-    if not model.path.is_file():
-        raise ModelNotFoundError(
-            f"{model.name} is not on this machine yet: run dg-lsp models pull {model.name} ({model.size / 1e6:.0f} MB)"
         )
     return model.path
 

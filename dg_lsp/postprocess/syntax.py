@@ -1,6 +1,6 @@
-"""Refuses what adds a syntax error, by a grammar that recovers from errors: an unfinished buffer is the normal state.
+"""Syntax checks with tree-sitter, whose grammars recover from errors: an unfinished buffer is the normal state.
 
-Not checked: indentation, names, anything that the grammar lets pass (Python's takes `print x` too).
+Not checked: indentation, names, and errors that a grammar accepts (Python's accepts `print x`).
 """
 
 import re
@@ -15,14 +15,14 @@ from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.postprocess.text_edits import balance, depth_of
 
 REACH = 6000
-"""Characters parsed on each side of the cursor at most; a landmark (`def`, `class`) nearer by cuts earlier."""
+"""Most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier."""
 MAX_SHORTER = 6
-"""Ends of a long fill that are tried without their last lines."""
+"""Most lines that are removed from the end of a fill to make it valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The text around the cursor that a parser has to see, in the model's style, and its language."""
+    """The text around the cursor that is parsed, in the model's style, and its language."""
 
     above: str
     """Whole lines, with their ends."""
@@ -34,9 +34,9 @@ class Surroundings:
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
-        """From the last landmark above to the second one below, or about `REACH` characters each way.
+        """The text from the last landmark above to the second one below, or about `REACH` characters each way.
 
-        None where nothing can be told: no landmarks known, or so far from one that the text may begin inside a string.
+        None if the language has no landmarks, or none is near: the text could begin inside a string.
         """
         if language.landmark is None:
             return None
@@ -53,22 +53,22 @@ class Surroundings:
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
-        """`of` what is outside of `[start, end)` in a buffer."""
-        # twice the reach: a landmark is looked for within it, and tabs and line ends change lengths
+        """The surroundings of `[start, end)` in a buffer."""
+        # twice the reach: tabs and line ends change lengths
         before = style.to_model(snapshot.text[max(0, start - 2 * REACH) : start])
         after = style.to_model(snapshot.text[end : end + 2 * REACH])
         return cls.of(before, after, language_of(snapshot.language))
 
     def keep_valid(self, fill: str) -> str | None:
-        """`fill` where it adds no syntax error, or the nearest thing to it that adds none, or None.
+        """The fill, or the closest version of it that adds no syntax error, or None.
 
-        Tried in order: the fill, the fill with the brackets closed that it left open, the fill without its last lines,
-        the first line of a docstring that did not end.
+        Tried in order: the fill; the fill with its open brackets closed; the fill without its last lines; the first
+        line of an unfinished docstring.
         """
         if self.num_errors(fill) == 0:
             return fill
         num_before = self.num_errors("")
-        # broken by the cursor's line alone, which the fill should make whole or go on with rightly; or elsewhere
+        # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
         if num_before and self._can_be_finished(fill, alone=not is_own_line):
             return fill
@@ -76,9 +76,9 @@ class Surroundings:
         return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
 
     def strands_block(self, fill: str) -> bool:
-        """Whether what follows is deeper than the fill's last line, which opens no block: the grammar does not mind.
+        """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.
 
-        A buffer that is like that already, and what stands inside of brackets or a string, is left alone.
+        False inside brackets and strings.
         """
         opener = self.language.block_opener
         following = next((line for line in self.below.split("\n") if line.strip()), "")
@@ -94,7 +94,7 @@ class Surroundings:
     def _versions(self, fill: str) -> Iterator[str]:
         yield fill
         closers, quote = self._left_open(fill)
-        # after a comma more was to come than a bracket
+        # after a comma, an argument is missing, not a bracket
         if closers and not quote and not fill.rstrip().endswith(","):
             yield fill.rstrip() + closers
         lines = fill.split("\n")
@@ -106,14 +106,14 @@ class Surroundings:
             yield lines[0].rstrip() + quote
 
     def _left_open(self, fill: str) -> tuple[str, str]:
-        """What would close the brackets and the string that `fill` opens and leaves open."""
+        """Closers of the brackets and of the string that `fill` opens and does not close."""
         typed = balance(self.line_prefix, self.language.comment)
         whole = balance(self.line_prefix + fill, self.language.comment)
         closers = whole.closers[: max(0, len(whole.closers) - len(typed.closers))]
         return closers, "" if whole.quote == typed.quote else whole.quote
 
     def _can_be_finished(self, fill: str, *, alone: bool = False) -> bool:
-        """Whether the cursor's line is right so far: closing what the user had opened and going on makes it valid."""
+        """True if the cursor's line is a valid beginning: closing its brackets and a usual ending make it parse."""
         if any(self._left_open(fill + self.line_rest)):
             return False
         line = self.line_prefix + fill + self.line_rest
@@ -127,11 +127,11 @@ class Surroundings:
         return any(self._count(above + line + ending + below) == 0 for ending in endings)
 
     def num_errors(self, fill: str) -> int:
-        """Syntax errors of the text with `fill` at the cursor; 0 where all of it parses."""
+        """Number of syntax errors of the text with `fill` at the cursor."""
         return self._count(self.above + self.line_prefix + fill + self.line_rest + self.below)
 
     def _count(self, text: str) -> int:
-        """Nodes of `text` that the grammar could not place or had to invent."""
+        """Number of error and missing nodes in the syntax tree of `text`."""
         root = Parser(grammar_of(self.language.grammar_module)).parse(text.encode()).root_node
         num, waiting = 0, [root] if root.has_error else []
         while waiting:
@@ -142,19 +142,19 @@ class Surroundings:
 
 
 def _without_comment(line: str, comment: str) -> str:
-    """The line up to a comment; one inside of a string is rarer than it matters here."""
+    """The line up to a comment mark; marks inside strings are not recognised."""
     code, mark, _ = line.partition(f" {comment}")
     return (code if mark and code.strip() else line).rstrip()
 
 
 def _first_needed(landmarks: list[re.Match[str]], *, is_cut: bool) -> int:
-    """Where to start: at the last landmark without indentation; at the first method of a class that is cut off."""
+    """Offset of the last landmark without indentation, or of the first method if the class is cut off."""
     at_margin = [match.start() for match in landmarks if not match["indentation"]]
     return at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
 
 
 def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:
-    """`below` up to its second landmark without indentation (a decorator before the first needs it), or to a method."""
+    """`below` up to its second landmark without indentation (decorators need the first one), or to a method."""
     found = list(landmark.finditer(below))
     at_margin = [match.start() for match in found if not match["indentation"]]
     if len(at_margin) < 2 and not is_cut:

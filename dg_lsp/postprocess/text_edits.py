@@ -1,4 +1,7 @@
-"""A fill's bytes to text, and its loose ends cut off."""
+"""Text edits of a fill: decode it, trim it, fix its indentation, and join it with the text around the cursor.
+
+Works on lines, brackets and quotes, without a grammar. Texts use spaces; tabs are converted elsewhere.
+"""
 
 import codecs
 import re
@@ -9,19 +12,19 @@ from dataclasses import dataclass
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, is_word
 
 NUM_LOOPS = 3
-"""A line that comes so many times in a row is a model going in circles."""
+"""Number of equal consecutive lines that count as a loop."""
 
 _LOOP = re.compile(r"(.{3,40}?)\1{4}")
 
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
-# what stands for broken bytes, and what makes code read otherwise than it runs
+# replacement characters, and bidirectional controls, which make code look different from what it does
 _REFUSED = "\ufffd\ufffe\uffff\ufeff\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def to_text(fill: bytes) -> str | None:
-    """The text with LF line ends, or None for what no one types: broken UTF-8, control and bidirectional characters.
+    """The text with LF line ends, or None for broken UTF-8 and control or bidirectional characters.
 
-    A character that the end of the fill cut apart is left out.
+    An incomplete character at the end is dropped.
     """
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(fill, final=False)
@@ -41,7 +44,7 @@ def cut_lines(text: str, max_lines: int | None) -> str:
 
 
 def cut_loops(text: str) -> str:
-    """`text` up to the first of several equal lines in a row."""
+    """`text` up to the first of `NUM_LOOPS` equal consecutive lines."""
     lines = text.split("\n")
     for i in range(len(lines) - NUM_LOOPS + 1):
         if any(char.isalnum() for char in lines[i]) and len({line.strip() for line in lines[i : i + NUM_LOOPS]}) == 1:
@@ -50,13 +53,13 @@ def cut_loops(text: str) -> str:
 
 
 def is_repetitive(text: str) -> bool:
-    """The same piece of a line, letters in it, comes five times in a row: a model that has lost its way."""
+    """True if a piece of a line that contains a letter occurs five times in a row."""
     pieces = (match[1] for line in text.split("\n") for match in _LOOP.finditer(line))
     return any(any(map(str.isalpha, piece)) for piece in pieces)
 
 
 def trim_blanks(text: str, *, is_line_end: bool) -> str:
-    """No blanks at line ends. What the cursor's line goes on with keeps its distance, unless nothing follows."""
+    """Removes blanks at line ends; the last line keeps them if text follows the cursor."""
     lines = text.split("\n")
     inner = [line.rstrip() for line in lines[:-1]]
     joined = "\n".join([*inner, lines[-1]])
@@ -64,7 +67,7 @@ def trim_blanks(text: str, *, is_line_end: bool) -> str:
 
 
 def expand_indentation(text: str) -> str:
-    """Leading tabs as spaces, as in everything the model was shown; tabs inside a line are left alone."""
+    """Converts leading tabs to spaces; tabs inside a line stay."""
     lines = []
     for line in text.split("\n"):
         body = line.lstrip(" \t")
@@ -78,23 +81,23 @@ _PIECE = re.compile(r'"""|\'\'\'|\\.|[\'"`()\[\]{}\n]', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What a text leaves open, and what it closes without having opened it."""
+    """Open brackets and quotes of a text, and closing ones without a partner."""
 
     closers: str
-    """What would close the open brackets, in order."""
+    """Brackets that close the open ones, in order."""
     quote: str
-    """The quotes of a string that the text ends in, or nothing."""
+    """The opening quotes of an unfinished string, or empty."""
     num_stray: int
-    """Closing brackets without an opening one, and strings that a line end broke off."""
+    """Closing brackets without an opening one, and strings cut off by a line end."""
 
     @property
     def num_unmatched(self) -> int:
-        """Brackets and quotes that lack their partner."""
+        """Number of brackets and quotes without a partner."""
         return len(self.closers) + bool(self.quote) + self.num_stray
 
 
 def balance(text: str, comment: str = "") -> Balance:
-    """The balance of `text`; `comment` begins a comment that ends with its line. Braces in f-strings are text."""
+    """The balance of `text`; `comment` is the line comment mark. Braces in f-strings count as text."""
     closers: list[str] = []
     quote, num_stray, at = "", 0, 0
     while match := _next_piece(text, at, quote, comment):
@@ -119,12 +122,12 @@ def _in_string(piece: str, quote: str, num_stray: int) -> tuple[str, int]:
     if piece == "\n" and len(quote) == 1 and quote != "`":
         return "", num_stray + 1
     if len(quote) == 1 and piece == quote * 3:
-        return "", num_stray  # the end of one string and an empty one
+        return "", num_stray  # end of one string, and an empty one
     return quote, num_stray
 
 
 def _next_piece(text: str, at: int, quote: str, comment: str) -> tuple[str, int] | None:
-    """The next bracket, quote or line end from `at`, and the offset behind it; comments are passed over."""
+    """The next bracket, quote or line end from `at`, and the offset after it; comments are skipped."""
     match = _PIECE.search(text, at)
     if comment and not quote:
         begin = text.find(comment, at, match.start() if match else len(text))
@@ -134,28 +137,28 @@ def _next_piece(text: str, at: int, quote: str, comment: str) -> tuple[str, int]
     return (match[0], match.end()) if match else None
 
 
-def skip_blank_lines(fill: str, place: Cursor) -> str:
-    """`fill` without blank lines at its start, where indentation was typed and what follows is no less indented."""
-    width = len(place.line_prefix)
-    if not width or place.line_prefix.strip():
+def skip_blank_lines(fill: str, cursor: Cursor) -> str:
+    """Removes blank lines at the start if indentation was typed and the first line is not less indented."""
+    width = len(cursor.line_prefix)
+    if not width or cursor.line_prefix.strip():
         return fill
     lines = fill.split("\n")
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     return "\n".join(lines[first:]) if depth_of(lines[first]) >= width else fill
 
 
-def align(fill: str, place: Cursor, comment: str = "") -> str:
-    """`fill` so that typed indentation is not doubled and a block it opens is deeper than its first line.
+def align(fill: str, cursor: Cursor, comment: str = "") -> str:
+    """Aligns a fill with the indentation before the cursor.
 
-    The first line may repeat the indentation before the cursor, or come on top of it: what would be deeper than the
-    line above allows is a repetition. The other lines are absolute, unless the first opens a block and the next is
-    no deeper than it: then the fill was written as if it stood at the margin.
+    The first line may repeat that indentation or add to it: an indentation deeper than the line above allows is a
+    repetition. The other lines are absolute, unless the first line opens a block and the next one is not deeper: then
+    the fill was written relative to the margin.
     """
-    width = len(place.line_prefix)
+    width = len(cursor.line_prefix)
     first, *others = fill.split("\n")
-    if not width or place.line_prefix.strip() or not first.strip():
+    if not width or cursor.line_prefix.strip() or not first.strip():
         return fill
-    depth, deepest = depth_of(first), _deepest(place.line_above)
+    depth, deepest = depth_of(first), _deepest(cursor.line_above)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
     follower = next((line for line in others if line.strip()), "")
@@ -164,13 +167,13 @@ def align(fill: str, place: Cursor, comment: str = "") -> str:
     return "\n".join([first, *others])
 
 
-def cut_at_margin(fill: str, place: Cursor) -> str:
-    """`fill` up to the blank lines before something new at the margin, where it began indented.
+def cut_at_margin(fill: str, cursor: Cursor) -> str:
+    """Cuts an indented fill before blank lines that are followed by code at the margin.
 
-    Who asks inside of a function does not ask for the next one.
+    A completion inside a function does not include the next function.
     """
     lines = fill.split("\n")
-    if not depth_of(place.line_prefix + lines[0]):
+    if not depth_of(cursor.line_prefix + lines[0]):
         return fill
     for i in range(2, len(lines)):
         if lines[i].strip() and not depth_of(lines[i]) and not lines[i - 1].strip():
@@ -179,7 +182,7 @@ def cut_at_margin(fill: str, place: Cursor) -> str:
 
 
 def deepen(text: str, old: str) -> str:
-    """`text` as deep as what it stands for, where it was written as if that stood further left."""
+    """Indents `text` to the depth of `old`, the text that it replaces."""
     missing = depth_of(_first(old)) - depth_of(_first(text))
     if missing <= 0:
         return text
@@ -196,36 +199,36 @@ def _opens_block(line: str, comment: str) -> bool:
 
 
 def depth_of(line: str) -> int:
-    """Spaces that the line begins with."""
+    """Number of leading spaces."""
     return len(line) - len(line.lstrip(" "))
 
 
 def _deepest(line_above: str) -> int:
-    """Columns that a line may be indented by after this one."""
+    """Largest plausible indentation of the line after this one."""
     line = line_above.rstrip()
     if line.endswith(":"):
         return depth_of(line) + TAB_WIDTH
     return depth_of(line) + 2 * TAB_WIDTH if line.endswith(("(", "[", "{")) else depth_of(line)
 
 
-MIN_TELLING = 4
-"""Letters and digits from which a line is no coincidence; `)`, `else:` and `0,` may well come twice."""
+MIN_DISTINCTIVE = 4
+"""Number of letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`."""
 
 MIN_COPIED = 16
-"""The same where the lines after it differ: many a method ends with `return False`."""
+"""The same for a line whose following lines differ: many methods end with `return False`."""
 
 
-def drop_rest(fill: str, place: Cursor, comment: str = "") -> str:
-    """`fill` without the head of the rest of the line, where it ends with that or has it inside.
+def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
+    """Removes from a fill the beginning of the text after the cursor.
 
-    `print(|)` and `x)` give `x`, but `f(x)` stays whole: what is dropped must not open a bracket or a quote again.
+    `print(|)` and the fill `x)` give `x`, but `f(x)` stays: the removal must not leave a bracket or a quote open.
     """
-    rest = place.line_rest.rstrip()
+    rest = cursor.line_rest.rstrip()
     if not rest.strip():
         return fill
 
     def num_unmatched(text: str) -> int:
-        return balance(place.line_prefix + text + rest, comment).num_unmatched
+        return balance(cursor.line_prefix + text + rest, comment).num_unmatched
 
     before = num_unmatched(fill)
     for body, size in _overlaps(fill, rest):
@@ -241,7 +244,7 @@ def drop_rest(fill: str, place: Cursor, comment: str = "") -> str:
 
 
 def _overlaps(fill: str, rest: str) -> Iterator[tuple[str, int]]:
-    """What is left of `fill` without a head of `rest` at its end, and that head's length; the longest first."""
+    """Pairs of `fill` without a beginning of `rest` at its end, and the length of that beginning; longest first."""
     for body in dict.fromkeys((fill, fill.rstrip())):
         for size in range(min(len(rest), len(body)), 0, -1):
             if body.endswith(rest[:size]):
@@ -249,61 +252,61 @@ def _overlaps(fill: str, rest: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_repeat(body: str, rest: str, size: int) -> bool:
-    """Whether `size` characters that `rest` begins with, said before it too, are more than a coincidence."""
+    """True if the first `size` characters of `rest` at the end of the fill are more than a coincidence."""
     head = rest[:size]
     if not head.strip():
-        # one blank too many between two words; several are an indentation that the fill ended in
+        # one duplicate blank between two words; several blanks are an indentation at the end of the fill
         return size == 1 and body[-1:].strip() != "" and rest[1:2].strip() != ""
     if is_word(rest[size - 1 : size]) and is_word(rest[size : size + 1]):
         return False
-    return size >= MIN_TELLING or not (is_word(head[0]) and is_word(body[-1:]))
+    return size >= MIN_DISTINCTIVE or not (is_word(head[0]) and is_word(body[-1:]))
 
 
-def drop_below(fill: str, place: Cursor) -> str:
-    """`fill` up to the first line from which on it repeats what follows the cursor's line."""
-    below = [line.rstrip() for line in place.below if line.strip()]
-    if not (place.is_line_end and below):
+def drop_below(fill: str, cursor: Cursor) -> str:
+    """Cuts a fill at the first line from which it repeats the lines below the cursor."""
+    below = [line.rstrip() for line in cursor.below if line.strip()]
+    if not (cursor.is_line_end and below):
         return fill
     lines = fill.split("\n")
     for i in range(len(lines)):
-        standing = _as_standing(lines[i:], place if i == 0 else None)
-        # the user may be about to write a short line such as `0,` twice
-        is_typed = i == 0 and bool(place.line_prefix.strip())
-        if lines[i].strip() and _is_copy(standing, below) and (not is_typed or _is_telling(standing[0])):
+        merged = _in_buffer(lines[i:], cursor if i == 0 else None)
+        # short lines such as `0,` may legitimately occur twice
+        is_typed = i == 0 and bool(cursor.line_prefix.strip())
+        if lines[i].strip() and _is_copy(merged, below) and (not is_typed or _is_distinctive(merged[0])):
             return "\n".join(lines[:i])
     return fill
 
 
-def repeats_above(fill: str, place: Cursor) -> bool:
-    """Whether the lines right above the cursor's are these again."""
-    above = [line.rstrip() for line in place.above if line.strip()]
-    lines = _as_standing(fill.split("\n"), place)
-    if not (lines and place.is_line_end and _is_telling(lines[0])):
+def repeats_above(fill: str, cursor: Cursor) -> bool:
+    """True if the fill repeats the lines directly above the cursor."""
+    above = [line.rstrip() for line in cursor.above if line.strip()]
+    lines = _in_buffer(fill.split("\n"), cursor)
+    if not (lines and cursor.is_line_end and _is_distinctive(lines[0])):
         return False
     tail = above[-len(lines) :]
-    return len(tail) == len(lines) and tail[1:] == lines[1:] and _is_same(lines[0], tail[0], place)
+    return len(tail) == len(lines) and tail[1:] == lines[1:] and _is_same(lines[0], tail[0], cursor)
 
 
-def _as_standing(lines: list[str], place: Cursor | None) -> list[str]:
-    """The lines that are not blank, the first one together with what stands before the cursor."""
-    first = (place.line_prefix if place else "") + lines[0]
+def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
+    """The lines that are not blank, as they would stand in the buffer."""
+    first = (cursor.line_prefix if cursor else "") + lines[0]
     return [line.rstrip() for line in (first, *lines[1:]) if line.strip()]
 
 
 def _is_copy(lines: list[str], below: list[str]) -> bool:
-    """Whether `lines` are the first ones of `below`, wholly, or begin so with lines that cannot be a coincidence."""
+    """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`."""
     num_same = 0
     for ours, theirs in zip(lines, below, strict=False):
         if ours != theirs:
             break
         num_same += 1
     is_whole = num_same == min(len(lines), len(below))
-    return num_same > 0 and (is_whole or num_same > 1 or _is_telling(lines[0], MIN_COPIED))
+    return num_same > 0 and (is_whole or num_same > 1 or _is_distinctive(lines[0], MIN_COPIED))
 
 
-def _is_same(line: str, other: str, place: Cursor) -> bool:
-    return line == other or (not place.line_prefix.strip() and line.strip() == other.strip())
+def _is_same(line: str, other: str, cursor: Cursor) -> bool:
+    return line == other or (not cursor.line_prefix.strip() and line.strip() == other.strip())
 
 
-def _is_telling(line: str, num_chars: int = MIN_TELLING) -> bool:
+def _is_distinctive(line: str, num_chars: int = MIN_DISTINCTIVE) -> bool:
     return sum(char.isalnum() for char in line) >= num_chars

@@ -1,4 +1,4 @@
-"""What a model wrote, made fit for the place where it would stand; or why it is not worth showing."""
+"""Turns the output of a model into a candidate for its position in the buffer, or into a rejection with a reason."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,26 +25,26 @@ from dg_lsp.postprocess.text_edits import (
 
 
 class Reason(StrEnum):
-    """Why a fill is not worth showing."""
+    """Why a fill is not shown."""
 
     EMPTY = "empty"
-    """Nothing, or only blanks where blanks mean nothing."""
+    """No text, or only blanks."""
     REPEATS_SUFFIX = "repeats-suffix"
-    """It only says what already follows the cursor."""
+    """It repeats the text after the cursor."""
     REPEATS_PREFIX = "repeats-prefix"
-    """It says the line before the cursor again."""
+    """It repeats the lines before the cursor."""
     REPEATS_ITSELF = "repeats-itself"
-    """The same few words over and over."""
+    """It repeats a few words in a loop."""
     SYNTAX_ERROR = "syntax-error"
-    """It adds a syntax error where there was none."""
+    """It adds a syntax error."""
     INDENTATION = "indentation"
-    """What follows is deeper than it, and it opens no block."""
+    """The next line is deeper, but the fill opens no block."""
     UNCHANGED = "unchanged"
-    """A rewrite that says what was there already."""
+    """A rewrite equal to the original text."""
     NOT_TEXT = "not-text"
-    """Its bytes are no UTF-8, or hold control characters."""
+    """Its bytes are not UTF-8 or contain control characters."""
     UNFINISHED = "unfinished"
-    """The deadline came before anything was stable."""
+    """The deadline passed before any line was stable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Candidate:
     score: float
     """Mean log probability per token, in nats; higher is better."""
     confidence: float = 1.0
-    """Probability that the first line is what the user wants, as the model sees it; 1 where nobody asked it."""
+    """The model's probability that the first line is right; 1 where it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +69,25 @@ class Rejection:
 def judge(
     fill: bytes, *, snapshot: Snapshot, offset: int, max_lines: int | None, score: float, check_syntax: bool
 ) -> Candidate | Rejection:
-    """The candidate that `fill` makes at `offset`, or the reason against it.
+    """The candidate for `offset`, or the reason why the fill is not shown.
 
-    `fill` is what was decoded before the end token. `max_lines` None lets the place decide: one line where there is
-    text on the cursor's line, any number on a blank line. The candidate has the buffer's own line ends and
-    indentation; inserting it at `offset` changes nothing else.
+    `fill` is the decoded text before the end token. With `max_lines` None, a line with text gets one line and a blank
+    line any number. The candidate has the buffer's line ends and indentation; inserting it at `offset` changes nothing
+    else.
     """
     text = to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
-    standing = Cursor.at(snapshot.text, offset)
-    place = standing.as_shown()
+    buffer_cursor = Cursor.at(snapshot.text, offset)
+    cursor = buffer_cursor.as_shown()
     comment = language_of(snapshot.language).comment
-    max_lines = allowed_lines(place) if max_lines is None else max_lines
-    shown = _shaped(text, place, max_lines, comment)
+    max_lines = allowed_lines(cursor) if max_lines is None else max_lines
+    shown = _shaped(text, cursor, max_lines, comment)
     if not shown.strip():
         return Rejection(Reason.EMPTY, text)
     if is_repetitive(cut_lines(text, max_lines)):
         return Rejection(Reason.REPEATS_ITSELF, text)
-    joined = _joined(shown, place, comment)
+    joined = _joined(shown, cursor, comment)
     if isinstance(joined, Rejection):
         return joined
     style = TextStyle.of(snapshot.text, offset)
@@ -97,33 +97,33 @@ def judge(
         return Rejection(Reason.SYNTAX_ERROR, joined)
     if surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
-    return Candidate(style.from_model(valid, standing.line_prefix), score)
+    return Candidate(style.from_model(valid, buffer_cursor.line_prefix), score)
 
 
-def _shaped(text: str, place: Cursor, max_lines: int | None, comment: str) -> str:
-    """Not more lines than allowed, indentation in line with the cursor, no loose blanks."""
-    if place.line_prefix.strip():
+def _shaped(text: str, cursor: Cursor, max_lines: int | None, comment: str) -> str:
+    """Limits the number of lines, aligns the indentation and trims blanks."""
+    if cursor.line_prefix.strip():
         first, end, others = text.partition("\n")
         text = first + end + expand_indentation(others)
     else:
         text = expand_indentation(text)
-    text = cut_lines(skip_blank_lines(text, place), max_lines)
-    text = cut_loops(trim_blanks(text, is_line_end=place.is_line_end))
-    aligned = align(text, place, comment)
-    return cut_at_margin(aligned, place) if max_lines is None else aligned
+    text = cut_lines(skip_blank_lines(text, cursor), max_lines)
+    text = cut_loops(trim_blanks(text, is_line_end=cursor.is_line_end))
+    aligned = align(text, cursor, comment)
+    return cut_at_margin(aligned, cursor) if max_lines is None else aligned
 
 
-def _joined(shown: str, place: Cursor, comment: str) -> str | Rejection:
-    """Without what the buffer says already."""
-    joined = drop_below(drop_rest(shown, place, comment), place)
-    joined = trim_blanks(joined, is_line_end=place.is_line_end)
+def _joined(shown: str, cursor: Cursor, comment: str) -> str | Rejection:
+    """Removes text that the buffer already contains around the cursor."""
+    joined = drop_below(drop_rest(shown, cursor, comment), cursor)
+    joined = trim_blanks(joined, is_line_end=cursor.is_line_end)
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
-    return Rejection(Reason.REPEATS_PREFIX, shown) if repeats_above(joined, place) else joined
+    return Rejection(Reason.REPEATS_PREFIX, shown) if repeats_above(joined, cursor) else joined
 
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
-    """Candidates by score, highest first, ties in order; of those that differ only by trailing blanks the best one."""
+    """Distinct candidates (ignoring trailing blanks) by descending score, ties in order; and the rejections."""
     candidates: list[Candidate] = []
     rejections: list[Rejection] = []
     for result in results:
@@ -145,13 +145,12 @@ def judge_rewrite(
     end: int,
     score: float,
     check_syntax: bool,
-    must_mend: bool = False,
+    must_fix_errors: bool = False,
 ) -> Candidate | Rejection:
-    """The text that may stand for `[start, end)` of the buffer, or the reason against it.
+    """The replacement of `[start, end)` of the buffer, or the reason why it is refused.
 
-    Nothing outside of the stretch changes. A selection that ended with a line end still does, one that did not does
-    not. With `check_syntax` the buffer must not parse worse than before, and with `must_mend` better where it did not
-    parse.
+    A selection that ended with a line end still does, and vice versa. With `check_syntax` the buffer must not have more
+    syntax errors than before; with `must_fix_errors` it must have fewer, if it had any.
     """
     text = to_text(answer)
     if text is None:
@@ -165,24 +164,24 @@ def judge_rewrite(
     shaped = _with_end_of(old, deepen(expand_indentation(text), old))
     if shaped == old:
         return Rejection(Reason.UNCHANGED, text)
-    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style, must_mend=must_mend):
+    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style, must_fix_errors=must_fix_errors):
         return Rejection(Reason.SYNTAX_ERROR, text)
     line_prefix = snapshot.text[line_start(snapshot.text, start) : start]
     return Candidate(style.from_model(shaped, line_prefix), score)
 
 
 def _with_end_of(old: str, new: str) -> str:
-    """The new text with the blank line ends of the old one, no more and no fewer."""
+    """The new text with exactly the trailing line ends of the old one."""
     lines = [line.rstrip() for line in new.rstrip().split("\n")]
     return "\n".join(lines) + old[len(old.rstrip("\n")) :]
 
 
 def _is_worse(
-    new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle, *, must_mend: bool
+    new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle, *, must_fix_errors: bool
 ) -> bool:
-    """Whether there are more syntax errors with the new text than with the old one; or, to mend, not fewer."""
+    """True if the new text causes more syntax errors than the old one, or not fewer if errors must be fixed."""
     surroundings = Surroundings.around(snapshot, start, end, style)
     if surroundings is None:
         return False
     num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(new)
-    return num_new >= num_old > 0 if must_mend and num_old else num_new > num_old
+    return num_new >= num_old > 0 if must_fix_errors and num_old else num_new > num_old

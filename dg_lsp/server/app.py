@@ -20,7 +20,7 @@ from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server import configuring, copilot, rewrite
 from dg_lsp.server.documents import CompletionPosition, DocumentStore, inline_item
-from dg_lsp.server.session import OpenWorker, Server, names_editor, parse_options
+from dg_lsp.server.session import OpenWorker, Server, names_editor, parse_options, workspace_settings
 from dg_lsp.server.transport import StdoutWriter, accept_one, bodies, field_of, stdin_reader
 from dg_lsp.settings import Settings
 
@@ -53,10 +53,12 @@ def create_server(open_worker: OpenWorker, settings: Settings) -> Server:
 def initialize(ls: Server, params: types.InitializeParams) -> None:
     """Agrees on units and settings; pygls answers with the capabilities."""
     ls.documents = DocumentStore(Encoding(ls.workspace.position_encoding or Encoding.UTF16))
-    ls.settings, ls.complaints = parse_options(params.initialization_options, ls.settings)
-    ls.status.is_wanted = names_editor(params.initialization_options)
     folders = [folder.uri for folder in params.workspace_folders or ()]
     ls.look_into(folders or [uri for uri in (params.root_uri,) if uri])
+    settings, bad_file = workspace_settings(ls.ignored.folder, ls.settings)
+    ls.settings, bad_options = parse_options(params.initialization_options, settings, ls.ignored.folder)
+    ls.complaints = bad_file + bad_options
+    ls.status.is_wanted = names_editor(params.initialization_options)
 
 
 async def initialized(ls: Server, _params: types.InitializedParams) -> None:

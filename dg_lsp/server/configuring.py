@@ -37,7 +37,7 @@ async def _asked(server: "Server") -> object:
 
 
 async def _take(server: "Server", tree: Mapping[str, object]) -> None:
-    settings, complaints = parse_options(tree, server.settings)
+    settings, complaints = parse_options(tree, server.settings, server.ignored.folder)
     for complaint in complaints:
         if complaint not in server.told:
             server.told.add(complaint)

@@ -18,8 +18,8 @@ from dg_lsp.context.snippets import (
     Snippets,
     SnippetSource,
     Words,
-    likeness,
-    most_alike,
+    most_similar,
+    similarity,
     windows_of,
     words_of,
 )
@@ -161,7 +161,7 @@ class ContextProvider:
     def _open(self, uri: str, words: Words) -> Iterator[_Found]:
         others = [one for one in reversed(self._documents().all()) if one.uri != uri][:MAX_OPEN]
         shown = [one for one in others if not self._why(one.snapshot())]
-        ranked = [(*most_alike(self._parts_of(one), words), one) for one in shown]
+        ranked = [(*most_similar(self._parts_of(one), words), one) for one in shown]
         for alike, part, document in sorted(ranked, key=lambda one: -one[0]):
             if alike >= MIN_LIKENESS:
                 yield _found(SnippetSource.OPEN_FILES, document.uri, document.language, "\n".join(part.lines))
@@ -175,7 +175,7 @@ class ContextProvider:
 
     def _recent(self, uri: str, words: Words) -> Iterator[_Found]:
         for one in self._edited.newest_first():
-            if one.uri != uri or likeness(one.words, words) < SEEN_ALREADY:
+            if one.uri != uri or similarity(one.words, words) < SEEN_ALREADY:
                 yield _found(SnippetSource.EDITS, one.uri, one.language, one.text)
 
     def _diagnostics(self, snapshot: Snapshot, offset: int) -> list[Snippet]:

@@ -54,7 +54,7 @@ class RewriteParams:
     end: int
     instruction: str
     strength: float
-    must_mend: bool
+    must_fix_errors: bool
 
 
 class Refusal(Exception):  # noqa: N818  (it is an answer)
@@ -93,7 +93,7 @@ async def _rewrite(ls: "Server", place: Any) -> None:
         asked.instruction,
         asked.strength,
         ls.settings.rewrite.deadline_ms,
-        must_mend=asked.must_mend,
+        must_fix_errors=asked.must_fix_errors,
         extra=ls.extra(document.snapshot(), asked.start),
     )
     title = asked.instruction or "Rewriting"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -31,12 +32,13 @@ from dg_lsp.engine.request_queue import Spent
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, SettingsError
+from dg_lsp.models.registry import known_names
 from dg_lsp.postprocess.validate import Candidate, Reason
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.transport import Protocol
 from dg_lsp.server.workspace_index import GitignoreFiles
-from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.settings import Settings, anchored, file_settings, parse_settings, settings_file
 
 REMEMBERED = 256
 """Items that may still be taken; editors show one at a time and forget it soon."""
@@ -317,7 +319,7 @@ class Server(LanguageServer):
 
     def why_left_out(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why the model must not see this buffer, None where it may."""
-        why = Exclusion(self.settings.exclude).why(snapshot)
+        why = Exclusion(self.settings.exclude).reason(snapshot)
         if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
             return ExclusionReason.IGNORED
         return why
@@ -411,10 +413,24 @@ def names_editor(options: object) -> bool:
     return isinstance(options, Mapping) and "editorInfo" in options
 
 
-def parse_options(options: object, over: Settings) -> tuple[Settings, tuple[str, ...]]:
+def workspace_settings(folder: Path | None, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """The settings of the nearest file in the workspace's folder or above it, and a sentence if that file is bad.
+
+    Without a good file, `settings` stay: those of the working directory, which need not be the workspace.
+    """
+    path = settings_file(folder) if folder is not None else None
+    if path is None:
+        return settings, ()
+    try:
+        return file_settings(path, known_names()), ()
+    except SettingsError as error:
+        return settings, (f"{error} (the file is ignored)",)
+
+
+def parse_options(options: object, over: Settings, folder: Path | None = None) -> tuple[Settings, tuple[str, ...]]:
     """Settings with the options over them, and a sentence for each option that cannot be taken.
 
-    A bad option leaves its setting as it was and costs no other one.
+    A bad option leaves its setting as it was and costs no other one. A relative path of a model counts from `folder`.
     """
     if options is None:
         return over, ()
@@ -422,6 +438,8 @@ def parse_options(options: object, over: Settings) -> tuple[Settings, tuple[str,
         return over, ("initializationOptions must be an object",)
     complaints = []
     for path, value in _values({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
+        if path == ("model",) and isinstance(value, str) and folder is not None:
+            value = anchored(value, folder, known_names())  # noqa: PLW2901
         try:
             over = parse_settings(_tree(path, value), over)
         except SettingsError as error:

@@ -335,6 +335,11 @@ class GitignoreFiles:
         self.roots: Sequence[Path] = tuple(Path("/" + path_of(uri)) for uri in roots if uri.startswith("file:"))
         self._read: dict[Path, _GitignoreFile] = {}
 
+    @property
+    def folder(self) -> Path | None:
+        """The first root; None if there is none on this machine."""
+        return next(iter(self.roots), None)
+
     def has(self, uri: str) -> bool:
         """Whether a file is ignored: the .gitignore nearest to it that says anything decides."""
         path = Path("/" + path_of(uri))

@@ -1,7 +1,6 @@
 """Fetches the pinned wheels and reads Python sources out of them. Knows licences only as strings it found."""
 
 import subprocess
-import sys
 import sysconfig
 import tomllib
 import zipfile
@@ -10,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.system import python_command
 from dg_lsp.training.licences import stated_licence
 
 PACKAGES = Path(__file__).with_name("packages.toml")
@@ -48,8 +48,8 @@ def fetch(pins: Pins, folder: Path, num_parallel: int = 4) -> list[str]:
 
     def download(item: tuple[str, str]) -> str | None:
         name, version = item
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--only-binary=:all:", "--dest", str(folder), f"{name}=={version}"]
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+        command = python_command("pip", "download", *options, f"{name}=={version}")
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return None if done.returncode == 0 else name
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_diffusiongemma as tiny
-from diffusiongemma_reference import Reference, calm_model
+from diffusiongemma_reference import Reference, calm_model, clear_bounds
+from margins import lead
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
@@ -105,22 +106,10 @@ def material(num_prompt, length, seed=0):
     return token_ids(ids[0]), ids[1], ids[2]
 
 
-def clear_bounds(entropy, tolerance):
-    """Entropy bounds at which no difference so small can change what is accepted."""
-    ascending = np.sort(entropy).astype(np.float64)
-    before = np.cumsum(ascending) - ascending
-    for count in range(1, len(entropy)):
-        apart, margin = ascending[count] - ascending[count - 1], ascending[count - 1] / 2
-        if apart > 2 * tolerance and margin > count * tolerance:
-            yield (before[count] + before[count - 1]) / 2
-
-
 def check_step(prediction, logits, step, cache="float32", frozen=None):
     tolerance, slack = TOLERANCE[cache], ENTROPY_TOLERANCE[cache]
     assert np.abs(logits - step.logits).max() < tolerance
-    two_best = np.sort(step.logits, axis=1)[:, -2:]
-    is_clear = two_best[:, 1] - two_best[:, 0] > 2 * tolerance
-    assert (prediction.argmax_ids == step.logits.argmax(axis=1))[is_clear].all()
+    assert lead(step.logits, prediction.argmax_ids).max() < 2 * tolerance
     entropy = prediction.entropy if frozen is None else np.where(frozen, np.float32(0), prediction.entropy)
     assert np.abs(entropy - step.entropy).max() < slack
     bounds = list(clear_bounds(step.entropy, slack))
@@ -168,7 +157,7 @@ def test_steps_that_condition_each_other_stay_the_references(reference, opened, 
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
         prediction = recording.predict(step.canvas, step.temperature)
         assert np.sqrt(np.square(recording.logits - step.logits).mean()) < 0.1
-        assert (prediction.argmax_ids == step.logits.argmax(axis=1)).mean() > 0.85
+        assert lead(step.logits, prediction.argmax_ids).max() < 0.5
 
 
 @pytest.mark.parametrize("length", [8, 32, 64])

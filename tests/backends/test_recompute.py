@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_masked
+from margins import check_close
 from tiny_masked import MASK
 
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser
@@ -49,27 +50,15 @@ def predict(denoiser, *canvases, heat=0.0, slot=0):
     return denoiser.predict(slot, [token_ids(canvas) for canvas in canvases], heat, RNG)
 
 
-def check_says(prediction, tiny, prompt, canvas, banned_ids, atol):
-    """What numpy computes of the same weights."""
-    logits = tiny_masked.said(tiny, prompt, canvas)
-    logits[:, list(banned_ids)] = -np.inf
-    chances = tiny_masked.softmax(logits)
-    is_open = np.asarray(canvas) == MASK
-    np.testing.assert_array_equal(prediction.argmax_ids, np.where(is_open, chances.argmax(1), canvas))
-    np.testing.assert_allclose(prediction.confidence, np.where(is_open, chances.max(1), 1), atol=atol)
-    entropies = -(chances * np.log(np.maximum(chances, 1e-30))).sum(1)
-    np.testing.assert_allclose(prediction.entropy, np.where(is_open, entropies, 0), atol=10 * atol)
-
-
 def test_it_computes_what_the_weights_say(pair):
     tiny, denoiser = pair
     # half-precision keys and values where llama.cpp has a cache, which is cropped after each step
-    atol = 5e-3 if tiny.architecture == "qwen2" else 1e-5
+    atol = 1e-2 if tiny.architecture == "qwen2" else 1e-4
     for prompt in (PROMPT, PROMPT[:1], PROMPT[:0]):
         denoiser.prefill(0, prompt)
         for canvas in (HOLES, token_ids([MASK] * 3), HOLES):
             (prediction,) = predict(denoiser, canvas)
-            check_says(prediction, tiny, prompt, canvas, denoiser.spec.banned_ids, atol)
+            tiny_masked.check(prediction, tiny, prompt, canvas, denoiser.spec.banned_ids, atol)
 
 
 def test_canvases_of_one_step_do_not_see_each_other(pair):
@@ -79,8 +68,7 @@ def test_canvases_of_one_step_do_not_see_each_other(pair):
     together = predict(denoiser, *canvases)
     for canvas, batched in zip(canvases, together, strict=True):
         (alone,) = predict(denoiser, canvas)
-        assert np.array_equal(alone.argmax_ids, batched.argmax_ids)
-        np.testing.assert_allclose(alone.confidence, batched.confidence, atol=2e-3)
+        check_close(alone, batched, 1e-2)
 
 
 def test_slots_hold_a_prompt_each(pair):
@@ -90,7 +78,7 @@ def test_slots_hold_a_prompt_each(pair):
     denoiser.prefill(1, other)
     for slot, prompt in ((0, PROMPT), (1, other), (0, PROMPT)):
         (prediction,) = predict(denoiser, HOLES, slot=slot)
-        check_says(prediction, tiny, prompt, HOLES, denoiser.spec.banned_ids, 5e-3)
+        tiny_masked.check(prediction, tiny, prompt, HOLES, denoiser.spec.banned_ids, 1e-2)
 
 
 def test_the_whole_prompt_counts_as_decoded_every_time(denoiser):

@@ -7,9 +7,9 @@ import gguf
 import numpy as np
 import pytest
 import tiny_masked
+from dg_lsp.backends.llamacpp.architecture_alias import architecture_of, relabelled
 
 from dg_lsp.backends.llamacpp import architecture_alias
-from dg_lsp.backends.llamacpp.architecture_alias import architecture_of, relabelled
 from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids

@@ -69,7 +69,7 @@ def test_nothing_to_answer(turns):
 
 
 def test_more_than_the_model_takes():
-    with pytest.raises(RequestError, match="say less"):
+    with pytest.raises(RequestError, match="shorten it"):
         chat_layout((Turn(Role.USER, "x" * 1000),), TOKENIZER, SPEC)
 
 

@@ -79,9 +79,9 @@ def test_a_keystroke_tokenizes_one_line():
     words = Words()
     buffers = BufferTokens(words)
     text = "a b c d\n" + "x y\n" * 50 + "a b c d\n" + "a b c"
-    assert buffers.echo(text, len(text)).following(NOTHING).token == words.ids["d"]
+    assert buffers.repetition(text, len(text)).following(NOTHING).token == words.ids["d"]
     before = len(words.asked)
-    buffers.echo(text + " d", len(text) + 2)
+    buffers.repetition(text + " d", len(text) + 2)
     assert words.asked[before:] == ["a b c d"]
 
 
@@ -89,8 +89,8 @@ def test_only_the_lines_after_the_cursor_that_may_be_seen_are_heard():
     words = Words()
     text = "a b c\nother\na b c d\nx\na b c d\n"
     offset = len("a b c")
-    assert BufferTokens(words).echo(text, offset).following(NOTHING).token == words.ids["d"]
-    assert BufferTokens(words).echo(text, offset, suffix_lines=1).following(NOTHING) is None
+    assert BufferTokens(words).repetition(text, offset).following(NOTHING).token == words.ids["d"]
+    assert BufferTokens(words).repetition(text, offset, suffix_lines=1).following(NOTHING) is None
 
 
 def test_a_run_goes_on_until_the_buffer_is_not_sure():

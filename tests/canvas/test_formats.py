@@ -35,7 +35,7 @@ def test_another_format_and_nothing_that_was_measured_in_its_own(name):
     ("lacking", "name", "message"),
     [
         (replace(EVERY, fim=None), "fim", "no fill-in-the-middle tokens.* choose pinned, prefix, instruct"),
-        (replace(EVERY, template=""), "instruct", "no chat template.* choose fim, pinned, prefix"),
+        (replace(EVERY, template=""), "instruct", "no known chat template.* choose fim, pinned, prefix"),
         (replace(EVERY, sampling=None, canvas_lengths=()), "pinned", "no canvas.* choose fim, prefix, instruct"),
     ],
 )

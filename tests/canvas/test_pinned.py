@@ -74,7 +74,7 @@ def test_holes_leave_room_for_what_they_join_with(layout, length, holes):
 
 
 def test_a_model_may_name_its_own_lengths():
-    assert gap_lengths(LONG, 64, replace(SPEC, hole_lengths=(6, 12))) == (6, 12)
+    assert gap_lengths(LONG, 64, replace(SPEC, gap_lengths=(6, 12))) == (6, 12)
     assert GAP_LENGTHS == (4, 8, 16, 32)
 
 

@@ -1,9 +1,9 @@
 import pytest
 
 from dg_lsp import runtime
-from dg_lsp.cli.models import build_runtime
+from dg_lsp.cli import models
 from dg_lsp.errors import ModelRuntimeError
-from dg_lsp.models.runtime import build
+from dg_lsp.models import build_runtime as build
 from dg_lsp.runtime import Runtime
 
 
@@ -16,14 +16,14 @@ def built(tmp_path, monkeypatch):
         result = Runtime(tmp_path / "runtime", "overlay", "", "0.3.36", "libllama.so", "00")
 
     def scripted(wish, prove, look):
-        assert prove is build_runtime._computes_rightly
+        assert prove is models._supports_bidirectional
         look("compiling", 0.5)
-        look("trying it", None)
+        look("testing it", None)
         Built.wishes.append(wish)
         return Built.result
 
     monkeypatch.setattr(build, "build", scripted)
-    monkeypatch.setattr(build_runtime, "_computes_rightly", lambda _folder: Built.answers)
+    monkeypatch.setattr(models, "_supports_bidirectional", lambda _folder: Built.answers)
     Built.wishes = []
     return Built
 
@@ -32,20 +32,20 @@ def test_the_folder_is_printed_and_what_was_built_is_told(dg_lsp, built):
     outcome = dg_lsp("models", "build-runtime")
     assert outcome.code == 0
     assert outcome.out == f"{built.result.folder}\n"
-    assert "built and tried in 0 s (one class" in outcome.err
+    assert "built and tested in 0 s (one class" in outcome.err
 
 
 def test_what_keeps_it_from_being_loaded_is_told(dg_lsp, built, monkeypatch):
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/mine")
     outcome = dg_lsp("models", "build-runtime")
     assert outcome.code == 0
-    assert "will not be loaded as things are: LLAMA_CPP_LIB_PATH" in outcome.err
+    assert "will not be loaded: LLAMA_CPP_LIB_PATH" in outcome.err
 
 
 def test_options_are_wishes(dg_lsp, built, tmp_path):
     dg_lsp("models", "build-runtime", "--backend", "cuda", "--from", tmp_path)
     dg_lsp("models", "build-runtime", "--whole")
-    assert built.wishes == [build.Wish(tmp_path, "cuda", False), build.Wish(None, None, True)]
+    assert built.wishes == [build.BuildOptions(tmp_path, "cuda", False), build.BuildOptions(None, None, True)]
 
 
 def test_nothing_is_built_where_the_installed_library_needs_no_change(dg_lsp, built):
@@ -84,7 +84,7 @@ def test_a_missing_compiler_is_told_in_one_line(dg_lsp, monkeypatch, tmp_path):
 
 
 def test_the_installed_library_is_asked_in_a_process_of_its_own():
-    assert build_runtime._computes_rightly(None) is False
+    assert models._supports_bidirectional(None) is False
 
 
 def test_one_that_cannot_be_loaded_is_told_with_the_reason(tmp_path):
@@ -92,4 +92,4 @@ def test_one_that_cannot_be_loaded_is_told_with_the_reason(tmp_path):
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, "overlay", "", here.version, str(here.library), here.digest()).write()
     with pytest.raises(ModelRuntimeError, match=r"the changed llama.cpp does not run: .*libllama"):
-        build_runtime._computes_rightly(tmp_path)
+        models._supports_bidirectional(tmp_path)

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.cli.loading import configure, overrides, settings_file
+from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import SettingsError
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, settings_file
 
 NOTHING = overrides(model=None, gpu_layers=None, threads=None)
 

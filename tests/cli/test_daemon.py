@@ -22,6 +22,7 @@ from dg_lsp.daemon.place import Place, Record
 from dg_lsp.errors import SettingsError, UsageError
 from dg_lsp.server import app as server
 from dg_lsp.settings import parse_settings
+from dg_lsp.system import python_command
 
 TIMEOUT = 30
 
@@ -170,8 +171,10 @@ def test_lsp_becomes_a_relay_where_a_daemon_runs(dg_lsp, running, replaced):
         dg_lsp("lsp")
     program, arguments = caught.value.args
     assert program == sys.executable
-    assert arguments[1:3] == ["-m", "dg_lsp.daemon.relay"]
-    assert json.loads(arguments[3])["starter"] == []
+    assert arguments[:-1] == python_command("dg_lsp.daemon.relay")
+    ways = json.loads(arguments[-1])
+    assert ways["starter"] == []
+    assert ways["child"] == python_command("dg_lsp", *sys.argv[1:], "--daemon", "never")
 
 
 def test_lsp_has_a_model_of_its_own_where_none_runs_or_none_is_wanted(dg_lsp, replaced):
@@ -190,8 +193,8 @@ def test_a_remote_server_needs_no_daemon(dg_lsp, running, replaced):
 def test_start_is_a_relay_in_any_case(dg_lsp, replaced):
     with pytest.raises(Replaced) as caught:
         dg_lsp("lsp", "--daemon", "start")
-    ways = json.loads(caught.value.args[1][3])
-    assert ways["starter"][3:6] == ["daemon", "start", "--linger"]
+    ways = json.loads(caught.value.args[1][-1])
+    assert ways["starter"][:-2] == python_command("dg_lsp", "daemon", "start", "--linger")
 
 
 def test_a_daemon_of_another_version_is_said_and_left_alone(dg_lsp, replaced):
@@ -209,13 +212,13 @@ def test_a_relay_tells_where_a_model_is_from_anywhere(tmp_path):
     settings, over = parse_settings({"model": "mine.gguf"}), {"model": "mine.gguf", "runtime": {"threads": 2}}
     place = Place.at("/p")
     command = relay_command(place, settings, over, ["lsp", "--model", "mine.gguf"], is_starting=False)
-    ways = json.loads(command[3])
+    ways = json.loads(command[-1])
     assert ways["folder"] == "/p"
     assert ways["hello"]["settings"]["model"] == ways["hello"]["over"]["model"] == str(tmp_path / "mine.gguf")
     assert ways["hello"]["over"]["runtime"] == {"threads": 2}
-    assert ways["child"][2:] == ["dg_lsp", "lsp", "--model", "mine.gguf", "--daemon", "never"]
+    assert ways["child"] == python_command("dg_lsp", "lsp", "--model", "mine.gguf", "--daemon", "never")
     known = relay_command(place, parse_settings({}), {}, ["lsp"], is_starting=False)
-    assert json.loads(known[3])["hello"]["settings"]["model"] == "dg-mini"
+    assert json.loads(known[-1])["hello"]["settings"]["model"] == "dg-mini"
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def dreamon(monkeypatch, tmp_path):
             max_free=24,
         ),
         end_ids=(tiny_masked.DELETE,),
-        hole_lengths=(4,),
+        gap_lengths=(4,),
     )
     monkeypatch.setattr(presets, "FAMILIES", (family,))
     tiny = tiny_masked.make("dream", layers=1)

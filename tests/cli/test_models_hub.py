@@ -80,11 +80,11 @@ def test_list_and_show_say_what_is_known_before_and_after(dg_lsp, hub, known):
     for line in ("noise: mask", "architecture: dream", "mask id: 151666", "canvas lengths: 16, 32, 64, 128",
                  "steps: 64 at most", "licence: MIT", f"sha256: {TINY.sha256}", "source: a book"):  # fmt: skip
         assert line in before.out.splitlines()
-    assert "the file says:" not in before.out.splitlines()
+    assert "from the file:" not in before.out.splitlines()
     dg_lsp("models", "pull", "tiny")
     assert f"tiny  0.0 GB  {TINY.folder / 'Tiny.Q8_0.gguf'}  (" in dg_lsp("models", "list").out
     after = dg_lsp("models", "show", "tiny").out
-    assert "  dg.version = 1\n" in after.split("the file says:\n")[1]
+    assert "  dg.version = 1\n" in after.split("from the file:\n")[1]
 
 
 def test_a_model_that_is_not_here_yet_says_how_to_get_it(dg_lsp, hub, known, tmp_path):
@@ -128,7 +128,20 @@ def test_a_licence_that_is_not_open_is_agreed_to_first(dg_lsp, hub, known, monke
     outcome = dg_lsp("models", "pull", "tiny")
     assert (outcome.code, hub.requests) == (2, [])
     assert "https://example.org/terms" in outcome.err
+    assert "--accept-licence" in outcome.err.splitlines()[-1]
     assert dg_lsp("models", "pull", "tiny", "--accept-licence").code == 0
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
+def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, monkeypatch, answer, code):
+    known(dataclasses.replace(TINY, terms="https://example.org/terms"))
+    terminal = io.StringIO(answer)
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert outcome.code == code
+    assert "Do you agree to https://example.org/terms?" in outcome.err
+    assert bool(hub.requests) is (code == 0)
 
 
 def test_what_has_to_be_done_next_is_said_until_it_is_done(dg_lsp, hub, known, tmp_path):
@@ -137,7 +150,7 @@ def test_what_has_to_be_done_next_is_said_until_it_is_done(dg_lsp, hub, known, t
     fetched, ready = TINY.folder / "Tiny.Q8_0.gguf", TINY.folder / "tiny.gguf"
     assert outcome.out == f"{fetched}\n"
     assert outcome.err.splitlines()[-1] == f"next, once: make {fetched} {ready}"
-    assert f"fetched, to be made ready once: make {fetched} {ready}" in dg_lsp("models", "list").out
+    assert f"fetched, to be converted once: make {fetched} {ready}" in dg_lsp("models", "list").out
     sample = tmp_path / "a.py"
     sample.write_text("x = \n")
     refused = dg_lsp("fill", f"{sample}:1", "--model", "tiny")

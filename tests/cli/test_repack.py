@@ -6,7 +6,7 @@ import pytest
 import tiny_diffusiongemma
 
 from dg_lsp.gguf import read_header
-from dg_lsp.models.repack import pair
+from dg_lsp.models import convert
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def pull_request_gguf(tiny_repacked, tmp_path):
 def test_a_gguf_is_repacked_beside_itself(dg_lsp, pull_request_gguf, tmp_path):
     outcome = dg_lsp("models", "repack", pull_request_gguf)
     assert (outcome.code, outcome.out) == (0, f"{tmp_path / 'gemma-dg.gguf'}\n")
-    assert outcome.err == "gemma-dg.selfcond.gguf belongs to it and has to stay beside it\n"
+    assert outcome.err == "keep gemma-dg.selfcond.gguf beside it\n"
     assert read_header(tmp_path / "gemma-dg.gguf").architecture == "gemma4"
     assert read_header(tmp_path / "gemma-dg.selfcond.gguf").architecture == "dg-selfcond"
     again = dg_lsp("models", "repack", pull_request_gguf)
@@ -51,7 +51,7 @@ def test_quantizing_goes_through_llama_cpp(dg_lsp, tiny_checkpoint, pull_request
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     refused = dg_lsp("models", "repack", target, "--type", "Q4_0")
     assert refused.code == 2
-    assert "is quantized already, and another type would make it worse: leave out --type" in refused.err
+    assert "is quantized already, and another type would lose accuracy: leave out --type" in refused.err
 
 
 def test_split_files_lose_their_numbers(dg_lsp, pull_request_gguf, tmp_path):
@@ -61,7 +61,7 @@ def test_split_files_lose_their_numbers(dg_lsp, pull_request_gguf, tmp_path):
 
 
 def test_no_disk_is_said_before_anything_is_written(dg_lsp, tiny_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(pair.shutil, "disk_usage", lambda _: SimpleNamespace(free=68_000_000))
+    monkeypatch.setattr(convert.shutil, "disk_usage", lambda _: SimpleNamespace(free=68_000_000))
     outcome = dg_lsp("models", "repack", tiny_checkpoint)
     assert outcome.code == 2
     assert "needs 0.1 GB free and has 0.1: make room there, or pass another folder with -o" in outcome.err

@@ -8,7 +8,7 @@ RULES = Exclusion(ExcludeSettings())
 
 
 def why(uri, text="x = 1\n", language="python", rules=RULES):
-    return rules.why(Snapshot(uri, 1, text, language))
+    return rules.reason(Snapshot(uri, 1, text, language))
 
 
 @pytest.mark.parametrize(

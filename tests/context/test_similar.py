@@ -1,6 +1,14 @@
 import pytest
 
-from dg_lsp.context.snippets import STRIDE, WINDOW, RecentEdits, likeness, most_alike, windows_of, words_of
+from dg_lsp.context.snippets import (
+    STRIDE,
+    WINDOW,
+    RecentEdits,
+    most_similar,
+    similarity,
+    windows_of,
+    words_of,
+)
 
 
 def test_words_are_names_of_two_letters_or_more():
@@ -9,7 +17,7 @@ def test_words_are_names_of_two_letters_or_more():
 
 @pytest.mark.parametrize(("a", "b", "expected"), [("aa bb", "aa bb", 1.0), ("aa bb", "bb cc", 1 / 3), ("", "", 0.0)])
 def test_likeness_is_the_share_of_common_words(a, b, expected):
-    assert likeness(words_of(a), words_of(b)) == pytest.approx(expected)
+    assert similarity(words_of(a), words_of(b)) == pytest.approx(expected)
 
 
 def test_parts_overlap_and_cover_the_text():
@@ -23,7 +31,7 @@ def test_parts_overlap_and_cover_the_text():
 
 def test_the_part_that_is_most_alike():
     text = "\n".join(["other = stuff"] * 40 + ["total = price * amount"] + ["other = stuff"] * 40)
-    alike, part = most_alike(windows_of(text), words_of("total price amount"))
+    alike, part = most_similar(windows_of(text), words_of("total price amount"))
     assert "total = price * amount" in part.lines
     assert alike == pytest.approx(3 / 5)
 

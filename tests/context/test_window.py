@@ -80,7 +80,7 @@ def test_tabs_count_as_they_are_shown():
 
 def test_an_offset_outside_of_the_buffer_is_refused():
     for offset in (-1, 4):
-        with pytest.raises(PositionError, match="outside of the 3 characters"):
+        with pytest.raises(PositionError, match="outside the 3 characters"):
             prompt_at(Snapshot("u", 1, "abc"), offset, prefix_chars=9, suffix_chars=9)
 
 

@@ -215,7 +215,7 @@ def test_the_command_line_with_the_bundled_model(shared, launcher, use):
     client.open("class A:\n    def __init__(self, owner):\n        self.owner = \n")
     assert client.items(client.complete(2, 21))
     assert [model["model"] for model in shared.status()["models"]] == ["dg-mini"]
-    assert psutil.Process(client.process.pid).cmdline()[2] == "dg_lsp.daemon.relay"
+    assert "dg_lsp.daemon.relay" in psutil.Process(client.process.pid).cmdline()
     pid = shared.pid
     assert client.leave() == 0
     assert client.stderr == ""

@@ -89,3 +89,14 @@ def test_bad_options_cost_one_message_and_no_good_option(start):
     client.open("")
     [item] = client.items(client.complete(0, 0))
     assert json.loads(item["insertText"])["settings"] == 77
+
+
+def test_the_settings_file_is_that_of_the_workspace_wherever_the_server_was_started(start, tmp_path):
+    project = tmp_path / "elsewhere" / "project"
+    project.mkdir(parents=True)
+    (project / "dg-lsp.toml").write_text("[fill]\ndeadline_ms = 78\n")
+    client = start("echo")
+    client.handshake(folder=project.as_uri())
+    client.open("", uri=(project / "main.py").as_uri())
+    [item] = client.items(client.complete(0, 0, uri=(project / "main.py").as_uri()))
+    assert json.loads(item["insertText"])["settings"] == 78

@@ -83,7 +83,7 @@ def test_who_has_no_template_cannot_chat():
 
 def test_too_much_was_said():
     engine, _ = engine_of("x")
-    with pytest.raises(RequestError, match="say less"):
+    with pytest.raises(RequestError, match="shorten it"):
         chat(engine, replace(ASKED, turns=(Turn(Role.USER, "x" * 600),)))
 
 

@@ -95,10 +95,10 @@ def test_costs_between_and_beyond_what_was_measured():
 
 
 def test_a_pinned_canvas_is_a_race_of_all_lengths():
-    pinned = replace(SPEC, prompt_format=PromptFormat.PINNED, has_causal_head=False, hole_lengths=(4, 8, 16))
+    pinned = replace(SPEC, prompt_format=PromptFormat.PINNED, has_causal_head=False, gap_lengths=(4, 8, 16))
     planner = DecoderSelection(pinned, ON_A_CPU)
     assert planner.choose(PositionKind.LINE_END) is DecoderName.CANVAS
-    one = DecoderSelection(replace(pinned, hole_lengths=(16,)), ON_A_CPU)
+    one = DecoderSelection(replace(pinned, gap_lengths=(16,)), ON_A_CPU)
     three, alone = (each.expected_ms(DecoderName.CANVAS, PositionKind.LINE_END) for each in (planner, one))
     assert three == pytest.approx(4 * (11 + 10 * (3 * 16 - 16) / 16) / 0.3)
     assert alone == pytest.approx(4 * 11 / 0.3)

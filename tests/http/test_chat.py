@@ -125,7 +125,7 @@ def test_what_cannot_be_answered_is_refused_before_a_stream_begins(told, is_stre
     long = {"messages": [{"role": "user", "content": "x" * 1000}], "stream": is_streamed}
     reply = told("x", long)
     assert reply.status == 400
-    assert "say less" in reply.error["message"]
+    assert "shorten it" in reply.error["message"]
 
 
 def test_mercurys_apply_is_a_chat_that_is_told_what_to_do(told):

@@ -52,7 +52,7 @@ def test_dreamon_expands_and_deletes_and_its_deletion_ends_nothing():
     assert (spec.sampling.expand_id, spec.sampling.delete_id) == (151_667, 151_643)
     assert spec.end_ids == (151_645,)
     assert set(spec.banned_ids) == {151_644, 151_666}
-    assert spec.hole_lengths == (16,)
+    assert spec.gap_lengths == (16,)
 
 
 def test_what_the_file_says_wins():

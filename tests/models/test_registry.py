@@ -70,12 +70,3 @@ def test_a_model_that_was_not_fetched_yet_says_how_to_get_it(tmp_path, monkeypat
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path))
     with pytest.raises(ModelNotFoundError, match="dg-lsp models pull gemma3-270m"):
         locate("gemma3-270m")
-
-
-def test_a_model_that_was_fetched_is_found_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path))
-    file = tmp_path / "models/gemma3-270m/gemma-3-270m-q4_k_m.gguf"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"GGUF")
-    assert locate("gemma3-270m") == file
-    assert "gemma3-270m" in known_names()

@@ -4,14 +4,20 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.postprocess.validate import Candidate, Reason, judge_rewrite
 
 
-def judged(marked, answer, *, check_syntax=True, language="python", must_mend=False):
+def judged(marked, answer, *, check_syntax=True, language="python", must_fix_errors=False):
     """`«` and `»` mark the stretch."""
     start, end = marked.index("«"), marked.index("»") - 1
     text = marked.replace("«", "").replace("»", "")
     snapshot = Snapshot("file:///a.py", 1, text, language)
     raw = answer if isinstance(answer, bytes) else answer.encode()
     return judge_rewrite(
-        raw, snapshot=snapshot, start=start, end=end, score=-0.5, check_syntax=check_syntax, must_mend=must_mend
+        raw,
+        snapshot=snapshot,
+        start=start,
+        end=end,
+        score=-0.5,
+        check_syntax=check_syntax,
+        must_fix_errors=must_fix_errors,
     )
 
 
@@ -63,6 +69,6 @@ def test_syntax_is_not_asked_about_where_nobody_knows_it():
 
 
 def test_what_is_to_be_mended_must_parse_better():
-    assert judged("x = «(1»\n", "(2", must_mend=True).reason is Reason.SYNTAX_ERROR
-    assert judged("x = «(1»\n", "(2)", must_mend=True) == Candidate("(2)", -0.5)
-    assert judged("x = «1»\n", "2", must_mend=True) == Candidate("2", -0.5)  # nothing to mend
+    assert judged("x = «(1»\n", "(2", must_fix_errors=True).reason is Reason.SYNTAX_ERROR
+    assert judged("x = «(1»\n", "(2)", must_fix_errors=True) == Candidate("(2)", -0.5)
+    assert judged("x = «1»\n", "2", must_fix_errors=True) == Candidate("2", -0.5)  # nothing to mend

@@ -26,7 +26,7 @@ class Session:
         self.documents = DocumentStore(Encoding.UTF16)
         self.exclude = ExcludeSettings()
         self.elsewhere = ContextProvider(
-            [root], lambda: self.documents, lambda snapshot: Exclusion(self.exclude).why(snapshot)
+            [root], lambda: self.documents, lambda snapshot: Exclusion(self.exclude).reason(snapshot)
         )
 
     def uri(self, name):

@@ -1,8 +1,10 @@
 """initializationOptions over settings."""
 
+from pathlib import Path
+
 import pytest
 
-from dg_lsp.server.session import parse_options
+from dg_lsp.server.session import parse_options, workspace_settings
 from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
 
 BASE = Settings(model="other", fill=FillSettings(max_tokens=8))
@@ -48,3 +50,29 @@ def test_a_bad_option_costs_no_other_one():
     settings, complaints = parse_options({"fill": {"order": "random", "max_tokens": 4}, "x": 1, "model": "m"}, BASE)
     assert (settings.fill.max_tokens, settings.fill.order, settings.model) == (4, "", "m")
     assert len(complaints) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [("models/mine.gguf", "/project/models/mine.gguf"), ("/models/mine.gguf", "/models/mine.gguf"), ("auto", "auto")],
+)
+def test_a_relative_path_of_a_model_counts_from_the_workspace(model, found):
+    assert parse_options({"model": model}, BASE, Path("/project"))[0].model == found
+
+
+def test_a_workspace_has_the_settings_of_the_nearest_file(tmp_path):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    assert workspace_settings(folder, BASE) == (BASE, ())
+    assert workspace_settings(None, BASE) == (BASE, ())
+    (tmp_path / "dg-lsp.toml").write_text("model = 'mine.gguf'\n[fill]\nmax_tokens = 7\n")
+    settings, complaints = workspace_settings(folder, BASE)
+    assert (settings.model, settings.fill.max_tokens, complaints) == (str(tmp_path / "mine.gguf"), 7, ())
+
+
+@pytest.mark.parametrize("text", ["nonsense = 1", "model = ", "[remote]\nurl = 'http://127.0.0.1:1'"])
+def test_a_bad_file_of_a_workspace_is_reported_and_not_used(tmp_path, text):
+    (tmp_path / "dg-lsp.toml").write_text(text)
+    settings, [complaint] = workspace_settings(tmp_path, BASE)
+    assert settings == BASE
+    assert "the file is ignored" in complaint

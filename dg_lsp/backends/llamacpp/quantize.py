@@ -12,6 +12,7 @@ import dg_lsp
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.errors import ModelUnsupportedError, UsageError
 from dg_lsp.gguf import ProgressCallback, read_header
+from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
 _BUFFER_BYTES = 1 << 30
 """Buffer for rows; llama.cpp's default is eight times that."""
@@ -86,9 +87,11 @@ def quantize(source: Path, target: Path, kind: FileType, on_progress: ProgressCa
     """
     sizes = {name: tensor.size for name, tensor in read_header(source).tensors.items()}
     environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
-    command = [sys.executable, "-P", "-m", __name__, str(source), str(target), str(kind.number)]
+    command = python_command(__name__, str(source.absolute()), str(target.absolute()), str(kind.number))
     reason = ""
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command, env=environment, cwd=NEUTRAL_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         assert process.stdout
         try:
             for line in process.stdout:

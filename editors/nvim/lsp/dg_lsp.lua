@@ -1,8 +1,12 @@
 -- What `vim.lsp.enable("dg_lsp")` starts; change any of it with `vim.lsp.config("dg_lsp", { ... })`.
 
+local home = vim.uv.os_homedir()
+
 ---@type vim.lsp.Config
 return {
   cmd = { "dg-lsp", "lsp", "--stdio" },
+  -- not the folder that is edited: a `json.py` there could be imported in place of Python's own
+  cmd_cwd = home and vim.fn.isdirectory(home) == 1 and home or "/",
   -- the bundled model knows Python; name more for a model that knows more
   filetypes = { "python" },
   root_markers = { "dg-lsp.toml", "pyproject.toml", ".git" },

@@ -1,5 +1,7 @@
 /** One server process and the client that speaks with it; it is started again when it dies. */
 
+import * as fs from "node:fs";
+import * as os from "node:os";
 import * as vscode from "vscode";
 import type {
   ApplyWorkspaceEditParams,
@@ -105,8 +107,7 @@ export class Session implements vscode.Disposable {
     }
     this.statusBar.setLoading();
     this.log.info(`starting ${command}`);
-    const cwd = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
-    const server = { command, args: ["lsp", "--stdio"], options: cwd === undefined ? {} : { cwd } };
+    const server = { command, args: ["lsp", "--stdio"], options: { cwd: this.neutralFolder() } };
     const client = new LanguageClient("dg-lsp", "dg-lsp", server, this.options());
     this.client = client;
     client.registerFeature(ASKING);
@@ -119,6 +120,11 @@ export class Session implements vscode.Disposable {
       this.statusBar.setError(`${command} could not be started: ${error instanceof Error ? error.message : error}`);
     }
     return true;
+  }
+
+  /** The server's working directory. In a workspace, a file such as `json.py` could be imported in place of Python's own. */
+  private neutralFolder(): string {
+    return fs.existsSync(os.homedir()) ? os.homedir() : this.extension.extensionPath;
   }
 
   private followState(state: State): void {

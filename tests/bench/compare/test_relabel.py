@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from margins import check_close
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser
@@ -12,9 +13,11 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.bench.twin import Sentinels, relabel
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.cli import loading
+from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import RuntimeSettings, Settings
 
+TEXT = "class Shelf:\n    def __init__(self, name, size):\n        self.name = name\n        self.size = size\n"
 RUNTIME = RuntimeSettings(threads=1, gpu_layers=0, num_slots=1)
 
 
@@ -37,7 +40,8 @@ def test_a_relabelled_model_computes_what_the_model_computes(bundled, tmp_path):
     rng = np.random.default_rng(0)
     prompt = denoiser.tokenizer.encode("def area(w, h):\n    return ")
     np.testing.assert_array_equal(other.tokenizer.encode("def area(w, h):\n    return "), prompt)
-    canvas = np.full(16, model.spec.sampling.mask_id, np.int32)
+    canvas = denoiser.tokenizer.encode(TEXT).copy()
+    canvas[1::3] = model.spec.sampling.mask_id
     # as llama.cpp's own diffusion has it, the prompt sees the canvas: for us both are one canvas after nothing
     denoiser.prefill(0, token_ids([]))
     (ours,) = denoiser.predict(0, [token_ids(np.concatenate([prompt, canvas]))], 0.0, rng)
@@ -45,9 +49,10 @@ def test_a_relabelled_model_computes_what_the_model_computes(bundled, tmp_path):
     (theirs,) = other.predict(0, [token_ids(canvas)], 0.0, rng)
     other.close()
     # the layers are computed by other kernels: a near tie may fall the other way
-    assert np.count_nonzero(theirs.argmax_ids == ours.argmax_ids[len(prompt) :]) >= 14
-    np.testing.assert_allclose(theirs.confidence, ours.confidence[len(prompt) :], atol=3e-2)
-    assert len(np.unique(ours.confidence)) > 8
+    rows = slice(len(prompt), None)
+    ours = Prediction(ours.argmax_ids[rows], ours.sampled_ids[rows], ours.confidence[rows], ours.entropy[rows])
+    check_close(ours, theirs, 3e-2)
+    assert np.count_nonzero((ours.confidence > 0.6) & (ours.confidence < 1)) > 4
 
 
 def test_only_a_model_of_our_own_architecture_is_relabelled(bundled, tmp_path):

@@ -85,8 +85,11 @@ class Editor:
             "  table.insert(done, event.data)\n"
             "end })\n" + more
         )
+        home = directory / "home"
+        home.mkdir()
         env = {
             **os.environ,
+            "HOME": str(home),
             "PYTHONPATH": str(ROOT),
             "DG_LSP_DAEMON_DIR": str(directory / "no-daemon"),  # not what the person who runs this has started
             "XDG_STATE_HOME": str(directory),
@@ -94,7 +97,9 @@ class Editor:
             "XDG_CONFIG_HOME": str(directory),
         }
         argv = [str(path), "--embed", "--headless", "-n", "-i", "NONE", "-u", str(init)]
-        ours = [f"{name}={value}" for name, value in env.items() if name.startswith(("XDG", "PYTHONPATH", "DG_LSP"))]
+        ours = [
+            f"{name}={value}" for name, value in env.items() if name.startswith(("HOME", "XDG", "PYTHONPATH", "DG_LSP"))
+        ]
         self.nvim = pynvim.attach("child", argv=["env", *ours, *argv])
         # it answers while its init.lua still runs
         self.wait(lambda: self.lua("return vim.v.vim_did_enter == 1"), "Neovim is there")

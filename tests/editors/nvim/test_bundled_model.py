@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hostile import executed, make_hostile
 from neovim_screen import Screen
 
 ROOT = Path(__file__).parents[3]
@@ -68,6 +69,15 @@ def test_what_is_shown_is_what_is_on_disk_once_it_is_taken(editor):
     report = "\n".join(editor.lines)
     assert "dg-mini" in report.split("server ")[0]
     assert "ERROR" not in report
+
+
+@pytest.mark.parametrize("kind", ["0.12", "0.11", "0.10"])
+def test_python_files_of_the_folder_are_not_executed(launch, tmp_path, kind):
+    editor = launch(kind, cmd=SERVER)
+    make_hostile(editor.directory, tmp_path / "marks")
+    editor.open(SAMPLE)
+    assert executed(tmp_path / "marks") == []
+    editor.close()
 
 
 def test_the_page_has_its_picture():

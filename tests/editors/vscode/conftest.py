@@ -5,7 +5,6 @@ import os
 import stat
 import sys
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
@@ -68,7 +67,8 @@ def program(fill):
 def write_program(path, env, command):
     """A shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    given = " ".join(f"{name}='{value}'" for name, value in {"PYTHONPATH": ROOT, **env}.items())
+    env = {"PYTHONPATH": ROOT, "DG_TEST_PROGRAM": path, **env}
+    given = " ".join(f"{name}='{value}'" for name, value in env.items())
     path.write_text(f"#!/bin/sh\nexec env {given} {command}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
@@ -85,16 +85,16 @@ def server_process(tmp_path):
     def find():
         for process in psutil.process_iter(["cmdline"]):
             command = process.info["cmdline"] or []
-            if "lsp" in command and "--stdio" in command and is_in(process, tmp_path / "project"):
+            if "lsp" in command and "--stdio" in command and is_of(process, tmp_path / "project"):
                 return process
         return None
 
     return find
 
 
-def is_in(process, folder):
+def is_of(process, folder):
     try:
-        return Path(process.cwd()) == folder
+        return process.environ().get("DG_TEST_PROGRAM") == str(folder / ".venv/bin/dg-lsp")
     except psutil.Error:
         return False
 

@@ -3,6 +3,7 @@
 import re
 
 from code_server import until
+from hostile import executed, make_hostile
 
 WORDS = '''"""Counting and comparing words."""
 
@@ -28,6 +29,15 @@ def test_what_is_typed_is_completed_and_saved(open_window, take_picture):
     window.until_saved(f"{WORDS}    return {ghost}")
     # the server was told, and says so
     until(lambda: "1 accepted" in window.status_label, lambda: window.status_label)
+
+
+def test_python_files_of_the_folder_are_not_executed(open_window, tmp_path):
+    make_hostile(tmp_path / "project", tmp_path / "marks")
+    window = open_window(WORDS)
+    window.to_end()
+    window.type("    return ")
+    window.until_ghost()
+    assert executed(tmp_path / "marks") == []
 
 
 def test_an_emoji_before_the_cursor_shifts_nothing(open_window):

@@ -17,8 +17,8 @@ from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
-MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PINNED, hole_lengths=(4, 8, 16))
-NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.PINNED, hole_lengths=(4, 8, 16))
+MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PINNED, gap_lengths=(4, 8, 16))
+NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.PINNED, gap_lengths=(4, 8, 16))
 BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
 UNCHECKED = FillSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
 
@@ -72,7 +72,7 @@ def test_all_lengths_share_each_pass_and_the_join_has_lanes_of_its_own(reciting,
 
 def test_one_pass_never_has_more_than_any_runtime_takes(reciting, ask):
     text, asked = place("side")
-    spec = replace(MASKS, canvas_lengths=(64, 128), hole_lengths=(4, 8, 16, 32))
+    spec = replace(MASKS, canvas_lengths=(64, 128), gap_lengths=(4, 8, 16, 32))
     engine, denoiser = reciting(text + "# more\n" * 40, spec, replace_canvas(128))
     assert engine.fill(ask(asked + "# more\n" * 40)).text == "side"
     assert all(sum(map(len, canvases)) <= RACED_TOKENS for canvases in denoiser.raced)
@@ -115,7 +115,7 @@ def test_where_one_line_is_shown_its_end_ends_the_fill_and_the_join_is_asked_the
 
 def test_an_end_token_in_the_hole_ends_the_fill_and_the_join_is_asked_without_the_rest(reciting, ask):
     asked = "a = |\nz = 0\nz = 1\nz = 2\n"
-    engine, denoiser = reciting("a = 1", replace(MASKS, hole_lengths=(4,)))
+    engine, denoiser = reciting("a = 1", replace(MASKS, gap_lengths=(4,)))
     result = engine.fill(ask(asked))
     assert result.text == "1"
     [canvas] = denoiser.raced[-1]

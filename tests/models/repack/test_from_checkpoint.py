@@ -10,10 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, BLOCK_BYTES, F16, F32, read_header
+from dg_lsp.models import convert
+from dg_lsp.models.convert import take_checkpoint, write_pair
 from dg_lsp.models.metadata import describe_uniform
-from dg_lsp.models.repack import from_checkpoint
-from dg_lsp.models.repack.from_checkpoint import take_checkpoint
-from dg_lsp.models.repack.pair import write_pair
 
 UP = "model.decoder.layers.1.mlp.up_proj.weight"
 EXPERTS = "model.decoder.layers.1.experts.gate_up_proj"
@@ -47,7 +46,7 @@ def stored(parts, name):
 @pytest.mark.parametrize("kind", [F32, F16, BF16], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("source", [F32, F16, BF16], ids=lambda kind: kind.name)
 def test_numbers_are_rounded_as_torch_rounds_them(checkpoint, source, kind, monkeypatch):
-    monkeypatch.setattr(from_checkpoint, "BLOCK_BYTES", 4000)  # several blocks, the last one shorter
+    monkeypatch.setattr(convert, "BLOCK_BYTES", 4000)  # several blocks, the last one shorter
     weights = {name: w.to(TORCH[source]) for name, w in all_weights(checkpoint).items()}
     save_single(checkpoint, weights)
     parts = take_checkpoint(checkpoint, kind)

@@ -6,9 +6,8 @@ import pytest
 from dg_lsp import gguf as v
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.gguf import copied, read_header, write_gguf
+from dg_lsp.models.convert import is_repacked, side_path, take_gguf, take_repacked, write_pair
 from dg_lsp.models.registry import BUNDLED
-from dg_lsp.models.repack.from_gguf import is_repacked, take_gguf, take_repacked
-from dg_lsp.models.repack.pair import side_path, write_pair
 
 OLD = "diffusion-gemma."
 

@@ -11,10 +11,8 @@ import pytest
 from dg_lsp import gguf as v
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError, UsageError
 from dg_lsp.gguf import BLOCK_BYTES, F16, Tensor, copied, read_header, vector, write_gguf
-from dg_lsp.models.repack import pair
-from dg_lsp.models.repack.from_checkpoint import take_checkpoint
-from dg_lsp.models.repack.pair import check_target, side_path, write_pair
-from dg_lsp.models.repack.parts import Parts
+from dg_lsp.models import convert
+from dg_lsp.models.convert import Parts, check_target, side_path, take_checkpoint, write_pair
 
 
 @pytest.fixture
@@ -77,14 +75,14 @@ def test_a_full_disk_says_so(parts, tmp_path, monkeypatch):
     def write(file, *_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pair, "write_gguf", write)
+    monkeypatch.setattr(convert, "write_gguf", write)
     with pytest.raises(InputFileError, match=r"a\.gguf cannot be written: No space left on device; make room"):
         write_pair(parts, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
 
 
 def test_room_is_looked_at_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(pair.shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
+    monkeypatch.setattr(convert.shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
     check_target(tmp_path / "a.gguf", 9_900_000_000)
     with pytest.raises(InputFileError, match=r"needs 10\.0 GB free and has 10\.0: make room there"):
         check_target(tmp_path / "a.gguf", 9_950_000_000)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.models.repack import vocabulary as vocabulary_module
-from dg_lsp.models.repack.vocabulary import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, vocabulary
+from dg_lsp.models import checkpoint as vocabulary_module
+from dg_lsp.models.checkpoint import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, vocabulary
 
 SIZE = tiny_diffusiongemma.VOCAB_SIZE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.models.runtime import build
+from dg_lsp.models import build_runtime
 from dg_lsp.runtime import Installed
 
 VERSION = "0.3.36"
@@ -121,7 +121,7 @@ def always(_folder):
 def here(stub_library, tmp_path, monkeypatch):
     """The stub is what is installed, and the runtime goes to a folder of the test."""
     installed = Installed(VERSION, stub_library)
-    monkeypatch.setattr(build, "installed", lambda: installed)
+    monkeypatch.setattr(build_runtime, "installed", lambda: installed)
     monkeypatch.setenv("DG_LSP_RUNTIME", str(tmp_path / "place" / "runtime"))
     monkeypatch.delenv("CMAKE_ARGS", raising=False)
     return tmp_path / "place" / "runtime"

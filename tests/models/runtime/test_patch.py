@@ -1,7 +1,7 @@
 import pytest
 
 from dg_lsp.errors import ModelRuntimeError
-from dg_lsp.models.runtime.patch import GEMMA4, Patch
+from dg_lsp.models.build_runtime import GEMMA4, Patch
 
 OLD = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_SWA_ONLY;\n"
 NEW = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_ALL;\n"

@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
-from dg_lsp.models.runtime.source import RuntimeSource
+from dg_lsp.models.build_runtime import RuntimeSource
 
 from .conftest import GEMMA4, VERSION
 
@@ -85,9 +85,9 @@ def test_what_pip_cannot_find_is_told_with_what_it_says(unpack, tmp_path, monkey
 
 
 def test_pips_progress_is_passed_on(unpack, monkeypatch):
-    from dg_lsp.models.runtime import source
+    from dg_lsp.models import build_runtime
 
-    monkeypatch.setattr(source, "_lines", lambda _command: iter(["Progress 10 of 40", "ERROR: broke"]))
+    monkeypatch.setattr(build_runtime, "_lines", lambda _command: iter(["Progress 10 of 40", "ERROR: broke"]))
     with pytest.raises(ModelDownloadError, match="pip says: broke"):
         unpack(None)
     assert ("fetching the source", 0.25) in unpack.looks

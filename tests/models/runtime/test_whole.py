@@ -6,10 +6,8 @@ import sys
 import pytest
 
 from dg_lsp.errors import ModelRuntimeError, UsageError
-from dg_lsp.models.runtime import whole
-from dg_lsp.models.runtime.build import Wish, build
-from dg_lsp.models.runtime.tools import reason
-from dg_lsp.models.runtime.whole import check_tools
+from dg_lsp.models import build_runtime
+from dg_lsp.models.build_runtime import BuildOptions, build, check_tools, reason
 from dg_lsp.runtime import read_runtime
 
 from .conftest import always
@@ -49,7 +47,7 @@ def tools(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", ["packed", "unpacked"])
 def test_all_of_it_is_built_and_needs_nothing_of_the_installed_one(here, sdists, form):
     given = getattr(sdists, form)()
-    runtime = build(Wish(given, is_whole=True), lambda folder: (folder / "libllama.so").exists())
+    runtime = build(BuildOptions(given, is_whole=True), lambda folder: (folder / "libllama.so").exists())
     assert (runtime.kind, runtime.backend) == ("whole", "cpu")
     assert ctypes.CDLL(str(here / "libllama.so")).non_causal_type() == 2
     assert (here / "libllama.so.0").is_symlink()
@@ -65,7 +63,7 @@ def test_cmake_is_told_the_backend_and_a_persons_own_options(here, sdists, tools
     monkeypatch.setenv("CMAKE_ARGS", "-DCMAKE_CUDA_ARCHITECTURES=90 -DGGML_AVX512='ON'")
     monkeypatch.setenv("CMAKE_BUILD_PARALLEL_LEVEL", "3")
     looks = []
-    build(Wish(sdists.packed(), backend="cuda"), always, lambda what, share: looks.append((what, share)))
+    build(BuildOptions(sdists.packed(), backend="cuda"), always, lambda what, share: looks.append((what, share)))
     configure, compile_ = tools.calls.read_text().splitlines()
     for option in ("-G Ninja", "-DGGML_CUDA=ON", "-DGGML_METAL=OFF", "-DGGML_VULKAN=OFF", "-DBUILD_SHARED_LIBS=ON"):
         assert f" {option} " in configure
@@ -88,8 +86,10 @@ def test_cmake_is_told_the_backend_and_a_persons_own_options(here, sdists, tools
     ],
 )
 def test_a_missing_tool_is_named_with_how_to_get_it(tools, backend, message, monkeypatch):
-    named = {name: ((tool[0],), advice) for name, (tool, advice) in whole._TOOLS.items()}  # not those of /usr/local
-    monkeypatch.setattr(whole, "_TOOLS", named)
+    named = {
+        name: ((tool[0],), advice) for name, (tool, advice) in build_runtime._TOOLS.items()
+    }  # not those of /usr/local
+    monkeypatch.setattr(build_runtime, "_TOOLS", named)
     with pytest.raises(ModelRuntimeError, match=message):
         check_tools(backend)
 
@@ -107,17 +107,17 @@ def test_a_backend_that_is_not_there_is_refused(tools, backend):
 
 
 def test_a_failed_build_keeps_what_was_there(here, sdists, tools):
-    build(Wish(sdists.packed(), backend="cpu"), always)
+    build(BuildOptions(sdists.packed(), backend="cpu"), always)
     tools("cmake", "#!/bin/sh\necho 'CMake Error at x.cmake:3 (find_package):'\necho '  no such package'\nexit 1\n")
     with pytest.raises(ModelRuntimeError, match=r"cmake failed: .*x.cmake:3 \(find_package\): no such package; all"):
-        build(Wish(sdists.packed(), backend="cpu"), always)
+        build(BuildOptions(sdists.packed(), backend="cpu"), always)
     assert read_runtime(here).kind == "whole"
 
 
 def test_a_build_that_makes_no_library_is_told(here, sdists, tools):
     tools("cmake")
     with pytest.raises(ModelRuntimeError, match="made no library"):
-        build(Wish(sdists.packed(), backend="cpu"), always)
+        build(BuildOptions(sdists.packed(), backend="cpu"), always)
     assert not here.exists()
 
 
@@ -137,9 +137,9 @@ def test_the_line_that_explains_a_failure_is_found(said, found):
 
 
 def test_where_one_class_cannot_be_replaced_all_of_it_is_built(monkeypatch):
-    assert Wish().whole_backend == "" or os.name == "nt"
+    assert BuildOptions().whole_backend == "" or os.name == "nt"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert Wish().whole_backend == "metal"
+    assert BuildOptions().whole_backend == "metal"
     monkeypatch.setattr(sys, "platform", "win32")
-    assert Wish().whole_backend == "cpu"
-    assert Wish(backend="vulkan").whole_backend == "vulkan"
+    assert BuildOptions().whole_backend == "cpu"
+    assert BuildOptions(backend="vulkan").whole_backend == "vulkan"

