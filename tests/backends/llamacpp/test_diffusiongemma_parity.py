@@ -1,8 +1,8 @@
-"""DiffusionGemma on llama.cpp against Hugging Face transformers: logits, entropies and what is accepted, at every step.
+"""DiffusionGemma on llama.cpp compared with transformers: logits, entropies and accepted positions of every step.
 
-Both are given the same canvases, and the noise of each step. With a cache in float32 what is left is llama.cpp's
-half-precision tables; the cache of the product is float16. Logits here have a standard deviation of 2.4;
-self-conditioning changes them by 6, a prompt's first token by 8, a canvas's last by 4.
+Both get the same canvases and the same noise. With a cache in float32, llama.cpp's half-precision tables remain; the
+default cache is float16. Logits have a standard deviation of 2.4 here; self-conditioning changes them by 6, the first
+token of a prompt by 8, the last token of a canvas by 4.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from dg_lsp.settings import RuntimeSettings
 
 pytestmark = pytest.mark.skipif(
     not supports_bidirectional(),
-    reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
+    reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
 )
 
 WINDOW = 96
@@ -51,7 +51,7 @@ def reference(checkpoint):
 
 
 class Recording:
-    """A denoiser, and the logits of its last pass."""
+    """A denoiser that records the logits of its last pass."""
 
     def __init__(self, path, mass, kinds):
         model = LlamaModel.load(path, CPU)
@@ -66,20 +66,18 @@ class Recording:
         self.logits = logits.copy()
         return self._reduce(logits, *rest)
 
-    def predict(self, canvas, temperature):
+    def predict(self, canvas, temperature, conditioning=None):
+        """`conditioning` replaces the last prediction by these tempered logits."""
+        if conditioning is not None:
+            prediction = self.denoiser._reducer.reduce(conditioning.copy(), 1.0, np.random.default_rng(0))
+            self.denoiser._last_passes[0] = self.denoiser._recorded([prediction], [0])
         (prediction,) = self.denoiser.predict(0, [token_ids(canvas)], temperature, np.random.default_rng(0))
         return prediction
 
-    def conditioned_on(self, said):
-        """The next pass hears these tempered logits, not what this runtime said itself."""
-        prediction = self.denoiser._reducer.reduce(said.copy(), 1.0, np.random.default_rng(0))
-        self.denoiser._said[0] = self.denoiser._remembered([prediction], [0])
-
 
 @pytest.fixture
-def opened(checkpoint, monkeypatch):
-    """Opens denoisers, with a cache as shipped or in float32."""
-    denoisers = []
+def record(checkpoint, monkeypatch, opened):
+    """Opens denoisers with a cache in float16 or float32."""
     default = library().api.llama_context_default_params
 
     def exact():
@@ -91,16 +89,14 @@ def opened(checkpoint, monkeypatch):
         if cache == "float32":
             monkeypatch.setattr(library().api, "llama_context_default_params", exact)
         recording = Recording(checkpoint / "tiny.gguf", mass, kinds)
-        denoisers.append(recording.denoiser)
+        opened(recording.denoiser)
         return recording
 
-    yield open_one
-    for denoiser in denoisers:
-        denoiser.close()
+    return open_one
 
 
 def material(num_prompt, length, seed=0):
-    """Prompt, canvas, and the noise of each step."""
+    """Prompt, canvas and the noise of each step."""
     rng = np.random.default_rng([num_prompt, length, seed])
     ids = [rng.integers(0, tiny.VOCAB_SIZE, shape).astype(np.int32) for shape in (num_prompt, length, (4, length))]
     return token_ids(ids[0]), ids[1], ids[2]
@@ -121,38 +117,33 @@ def check_step(prediction, logits, step, cache="float32", frozen=None):
 @pytest.mark.parametrize("cache", ["float32", "float16"])
 @pytest.mark.parametrize("length", [8, 16, 32, 64])
 @pytest.mark.parametrize("num_prompt", [1, 32])
-def test_every_step_is_the_references(reference, opened, num_prompt, length, cache):
-    """The first step, and three that are conditioned on what the reference said before."""
+def test_every_step_equals_the_references(reference, record, num_prompt, length, cache):
     prompt, canvas, noise = material(num_prompt, length)
-    recording = opened(cache)
+    recording = record(cache)
     recording.denoiser.prefill(0, prompt)
     num_bounds = 0
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
-        if step.said is not None:
-            recording.conditioned_on(step.said)
-        prediction = recording.predict(step.canvas, step.temperature)
+        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
         num_bounds += check_step(prediction, recording.logits, step, cache)
-    assert num_bounds or cache == "float16"  # whose rounding may leave no bound clear
+    assert num_bounds or cache == "float16"  # rounding may leave no clear bound
 
 
-def test_what_a_device_feeds_back_is_the_references(reference, opened):
-    """As if the model were on a GPU: ggml's CPU computes the same graphs, from a table in half precision."""
+def test_step_with_device_feedback_equals_the_references(reference, record):
+    """ggml's CPU device computes the graphs of a GPU, from a table in half precision."""
     prompt, canvas, noise = material(20, 32)
-    recording = opened("float32", kinds=(0,))
+    recording = record("float32", kinds=("cpu",))
     assert isinstance(recording.denoiser._feedback, DeviceFeedback)
     recording.denoiser.prefill(0, prompt)
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
-        if step.said is not None:
-            recording.conditioned_on(step.said)
-        prediction = recording.predict(step.canvas, step.temperature)
+        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
         check_step(prediction, recording.logits, step, "float16")
 
 
 @pytest.mark.parametrize("length", [8, 32])
-def test_steps_that_condition_each_other_stay_the_references(reference, opened, length):
-    """Nothing is given but canvases: rounding adds up over the steps, and no more than that."""
+def test_steps_that_condition_each_other_stay_close_to_the_references(reference, record, length):
+    """Only rounding adds up over the steps."""
     prompt, canvas, noise = material(20, length)
-    recording = opened("float32")
+    recording = record("float32")
     recording.denoiser.prefill(0, prompt)
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
         prediction = recording.predict(step.canvas, step.temperature)
@@ -162,15 +153,13 @@ def test_steps_that_condition_each_other_stay_the_references(reference, opened, 
 
 @pytest.mark.parametrize("length", [8, 32, 64])
 @pytest.mark.parametrize("num_prompt", [88, 95, 96, 300])
-def test_beyond_the_window_every_step_is_the_references(reference, opened, num_prompt, length):
-    """Every position of a canvas sees the same last tokens of the prompt; a window of its own would be far off."""
+def test_every_step_beyond_the_window_equals_the_references(reference, record, num_prompt, length):
+    """All positions of a canvas attend to the same last prompt tokens; a window for each token would be far off."""
     prompt, canvas, noise = material(num_prompt, length)
-    recording = opened("float32")
+    recording = record("float32")
     recording.denoiser.prefill(0, prompt)
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
-        if step.said is not None:
-            recording.conditioned_on(step.said)
-        prediction = recording.predict(step.canvas, step.temperature)
+        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
         check_step(prediction, recording.logits, step)
     (first,) = reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1])
     (windowed,) = reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1], per_token=True)
@@ -178,11 +167,10 @@ def test_beyond_the_window_every_step_is_the_references(reference, opened, num_p
     assert (np.abs(first.logits - windowed.logits).max() > 10 * TOLERANCE["float32"]) == is_cut
 
 
-def test_canvases_raced_beyond_the_window_each_see_the_prompts_end(reference, opened):
-    """One pass over three canvases, each a sequence of its own."""
+def test_canvases_of_one_pass_attend_to_the_end_of_a_long_prompt(reference, record):
     prompt, canvas, noise = material(150, 16)
     canvases = [canvas, noise[0], noise[1]]
-    recording = opened("float32")
+    recording = record("float32")
     recording.denoiser.prefill(0, prompt)
     recording.denoiser.predict(0, [token_ids(each) for each in canvases], 0.8, np.random.default_rng(0))
     cache = reference.encoded(prompt)
@@ -190,25 +178,22 @@ def test_canvases_raced_beyond_the_window_each_see_the_prompts_end(reference, op
     assert np.abs(recording.logits - expected).max() < TOLERANCE["float32"]
 
 
-def test_frozen_positions_are_conditioned_on_what_the_model_says_of_them(reference, opened):
+def test_frozen_positions_are_conditioned_on_the_models_prediction(reference, record):
     prompt, canvas, noise = material(20, 32)
     frozen = np.arange(32) % 3 == 0
-    recording = opened("float32")
+    recording = record("float32")
     recording.denoiser.prefill(0, prompt)
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, frozen=frozen, bound=3.0):
         np.testing.assert_array_equal(step.canvas[frozen], canvas[frozen])
-        if step.said is not None:
-            recording.conditioned_on(step.said)
-        prediction = recording.predict(step.canvas, step.temperature)
+        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
         check_step(prediction, recording.logits, step, frozen=frozen)
 
 
 @pytest.mark.parametrize("num_prompt", [30, 200])
-def test_keystrokes_leave_the_cache_as_if_it_were_new(reference, opened, num_prompt):
-    """Typed, taken back, replaced and pasted: below the window and beyond it."""
+def test_edited_prompt_equals_a_new_one(reference, record, num_prompt):
     prompt, canvas, noise = material(num_prompt, 16)
     other = material(num_prompt, 16, seed=1)[0]
-    recording = opened("float32")
+    recording = record("float32")
     kept = len(prompt) // 2
     pasted = token_ids(np.concatenate([prompt[:kept], other[:25], prompt[kept:]]))
     for typed in (prompt, prompt[:-1], prompt[:-5], other, prompt[:kept], pasted, prompt):
@@ -219,16 +204,14 @@ def test_keystrokes_leave_the_cache_as_if_it_were_new(reference, opened, num_pro
     check_step(prediction, recording.logits, step)
 
 
-def test_what_is_fed_back_sparsely_changes_less_than_what_is_left_out(reference, opened):
-    """0.99 of the mass, against all of it."""
+def test_sparse_feedback_is_close_to_dense_feedback(reference, record):
     prompt, canvas, noise = material(20, 32)
     steps = list(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
     logits = {}
     for mass in (1.0, 0.99, 0.5):
-        recording = opened("float32", mass)
+        recording = record("float32", mass)
         recording.denoiser.prefill(0, prompt)
-        recording.conditioned_on(steps[-1].said)
-        recording.predict(steps[-1].canvas, steps[-1].temperature)
+        recording.predict(steps[-1].canvas, steps[-1].temperature, steps[-1].conditioning)
         logits[mass] = recording.logits
     near, far = (np.abs(logits[mass] - logits[1.0]).max() for mass in (0.99, 0.5))
     assert near < 0.1

@@ -1,4 +1,4 @@
-"""The numpy models that denoisers are held against compute what transformers computes of the same weights."""
+"""The numpy models of tiny_masked compute what transformers computes of the same weights."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def config_of(tiny, kind):
 
 
 def neighbours_apart(weight, num_heads):
-    """LLaMA's files hold the rotated pairs as neighbours, transformers in two halves."""
+    """LLaMA's files have rotated pairs as neighbours, transformers in two halves."""
     rows = weight.reshape(num_heads, -1, 2, weight.shape[1])
     return rows.swapaxes(1, 2).reshape(weight.shape)
 
