@@ -45,34 +45,12 @@ def test_prompt_is_causal(denoiser):
     check_close(*predict(denoiser, masks()), *predict(denoiser, masks(), slot=1), 1e-3)
 
 
-def test_prompt_changes_the_prediction(denoiser):
-    denoiser.prefill(0, PROMPT)
-    denoiser.prefill(1, PROMPT[::-1])
-    (left,), (right,) = predict(denoiser, masks()), predict(denoiser, masks(), slot=1)
-    assert np.abs(left.confidence - right.confidence).max() > 1e-2
-
-
 def test_long_prompt_is_decoded_in_several_batches(open_denoiser):
     denoiser = open_denoiser(replace(open_denoiser.mask, max_prompt_tokens=1500))
     assert denoiser.prefill(0, LONG) == 1300
     assert denoiser.prefill(1, LONG[:700]) == 700
     assert denoiser.prefill(1, LONG) == 600
     check_close(*predict(denoiser, masks()), *predict(denoiser, masks(), slot=1), ATOL)
-
-
-def test_only_canvases_with_masks_are_decoded(denoiser, monkeypatch):
-    denoiser.prefill(0, PROMPT)
-    decoded, run = [], denoiser._context.decode
-    monkeypatch.setattr(
-        denoiser._context,
-        "decode",
-        lambda *, causal: decoded.append(denoiser._context.batch.native.n_tokens) or run(causal=causal),
-    )
-    full = np.arange(20, 28, dtype=np.int32)
-    predict(denoiser, full)
-    assert decoded == []
-    predict(denoiser, full, masks(16), full)
-    assert decoded == [16]
 
 
 def test_full_cache_evicts_the_least_recently_used_slots(open_denoiser):
@@ -187,7 +165,12 @@ def test_spec_of_another_model_is_refused(open_denoiser, changes):
         open_denoiser(replace(open_denoiser.mask, **changes))
 
 
-def test_weights_that_are_not_numbers_are_an_error(open_denoiser, tmp_path, write_model):
+def test_architecture_without_a_cache_is_refused(open_denoiser, masked_model):
+    with pytest.raises(ModelUnsupportedError, match=r"set runtime\.prompt_attention to exact"):
+        open_denoiser(path=masked_model("dream")[1])
+
+
+def test_weights_that_are_not_numbers_are_an_error(open_denoiser, tmp_path):
     tiny = tiny_masked.make("qwen2")
     tiny.tensors["output_norm.weight"][:] = np.nan
     denoiser = open_denoiser(path=tiny_masked.write(tmp_path / "nan.gguf", tiny))

@@ -126,13 +126,15 @@ def test_exact_step_decodes_as_many_canvases_together_as_fit(masked_model, open_
     assert sizes[3:] == [48, 12]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_canvas_without_a_mask_costs_nothing(masked_model, open_masked, monkeypatch, mode):
-    denoiser = open_masked(masked_model("dream")[1], mode)
-    denoiser.prefill(0, PROMPT)
+@pytest.mark.parametrize("mode", ["cached", *MODES])
+def test_canvas_without_a_mask_costs_nothing(masked_model, open_masked, open_denoiser, monkeypatch, mode):
+    denoiser = open_denoiser() if mode == "cached" else open_masked(masked_model("dream")[1], mode)
+    denoiser.prefill(0, PROMPT[:0])
     sizes = watch_decodes(denoiser, monkeypatch)
     assert predict(denoiser, [20, 30])[0].argmax_ids.tolist() == [20, 30]
     assert sizes == []
+    assert len(predict(denoiser, [20, 30], [MASK] * 8, [20, 30])) == 3
+    assert sizes == [8]
 
 
 @pytest.mark.parametrize("mode", MODES)
