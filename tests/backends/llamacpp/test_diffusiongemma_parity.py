@@ -53,11 +53,12 @@ def reference(checkpoint):
 class Recording:
     """A denoiser that records the logits of its last pass."""
 
-    def __init__(self, path, mass, kinds):
+    def __init__(self, path, cache, mass, kinds):
         model = LlamaModel.load(path, CPU)
         model.on_gpu = bool(kinds)
         spec = replace(describe(model.metadata, model.vocab_size, "tiny"), banned_ids=())
         self.denoiser = SelfConditionedDenoiser(model, spec, CPU, mass=mass, kinds=kinds)
+        self.cache = cache
         self.logits = None
         self._reduce = self.denoiser._reducer.reduce
         self.denoiser._reducer.reduce = self._recorded
@@ -74,6 +75,22 @@ class Recording:
         (prediction,) = self.denoiser.predict(0, [token_ids(canvas)], temperature, np.random.default_rng(0))
         return prediction
 
+    def check(self, steps, frozen=None):
+        """Compares all steps; returns the number of entropy bounds at which accepted positions could be compared."""
+        tolerance, slack = TOLERANCE[self.cache], ENTROPY_TOLERANCE[self.cache]
+        num_bounds = 0
+        for step in steps:
+            prediction = self.predict(step.canvas, step.temperature, step.conditioning)
+            assert np.abs(self.logits - step.logits).max() < tolerance
+            assert lead(step.logits, prediction.argmax_ids).max() < 2 * tolerance
+            entropy = prediction.entropy if frozen is None else np.where(frozen, np.float32(0), prediction.entropy)
+            assert np.abs(entropy - step.entropy).max() < slack
+            for bound in clear_bounds(step.entropy, slack):
+                num_bounds += 1
+                expected = accept(step.entropy.astype(np.float32), bound)
+                np.testing.assert_array_equal(accept(entropy, bound), expected)
+        return num_bounds
+
 
 @pytest.fixture
 def record(checkpoint, monkeypatch, opened):
@@ -85,11 +102,11 @@ def record(checkpoint, monkeypatch, opened):
         params.type_k = params.type_v = 0  # GGML_TYPE_F32
         return params
 
-    def open_one(cache="float16", mass=1.0, kinds=()):
+    def open_one(prompt, cache="float32", mass=1.0, kinds=()):
         if cache == "float32":
             monkeypatch.setattr(library().api, "llama_context_default_params", exact)
-        recording = Recording(checkpoint / "tiny.gguf", mass, kinds)
-        opened(recording.denoiser)
+        recording = Recording(checkpoint / "tiny.gguf", "float16" if kinds else cache, mass, kinds)
+        opened(recording.denoiser).prefill(0, prompt)
         return recording
 
     return open_one
@@ -102,49 +119,27 @@ def material(num_prompt, length, seed=0):
     return token_ids(ids[0]), ids[1], ids[2]
 
 
-def check_step(prediction, logits, step, cache="float32", frozen=None):
-    tolerance, slack = TOLERANCE[cache], ENTROPY_TOLERANCE[cache]
-    assert np.abs(logits - step.logits).max() < tolerance
-    assert lead(step.logits, prediction.argmax_ids).max() < 2 * tolerance
-    entropy = prediction.entropy if frozen is None else np.where(frozen, np.float32(0), prediction.entropy)
-    assert np.abs(entropy - step.entropy).max() < slack
-    bounds = list(clear_bounds(step.entropy, slack))
-    for bound in bounds:
-        np.testing.assert_array_equal(accept(entropy, bound), accept(step.entropy.astype(np.float32), bound))
-    return len(bounds)
-
-
 @pytest.mark.parametrize("cache", ["float32", "float16"])
 @pytest.mark.parametrize("length", [8, 16, 32, 64])
 @pytest.mark.parametrize("num_prompt", [1, 32])
 def test_every_step_equals_the_references(reference, record, num_prompt, length, cache):
     prompt, canvas, noise = material(num_prompt, length)
-    recording = record(cache)
-    recording.denoiser.prefill(0, prompt)
-    num_bounds = 0
-    for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
-        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
-        num_bounds += check_step(prediction, recording.logits, step, cache)
+    num_bounds = record(prompt, cache).check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
     assert num_bounds or cache == "float16"  # rounding may leave no clear bound
 
 
 def test_step_with_device_feedback_equals_the_references(reference, record):
     """ggml's CPU device computes the graphs of a GPU, from a table in half precision."""
     prompt, canvas, noise = material(20, 32)
-    recording = record("float32", kinds=("cpu",))
+    recording = record(prompt, kinds=("cpu",))
     assert isinstance(recording.denoiser._feedback, DeviceFeedback)
-    recording.denoiser.prefill(0, prompt)
-    for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
-        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
-        check_step(prediction, recording.logits, step, "float16")
+    recording.check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
 
 
 @pytest.mark.parametrize("length", [8, 32])
 def test_steps_that_condition_each_other_stay_close_to_the_references(reference, record, length):
-    """Only rounding adds up over the steps."""
     prompt, canvas, noise = material(20, length)
-    recording = record("float32")
-    recording.denoiser.prefill(0, prompt)
+    recording = record(prompt)
     for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
         prediction = recording.predict(step.canvas, step.temperature)
         assert np.sqrt(np.square(recording.logits - step.logits).mean()) < 0.1
@@ -156,22 +151,19 @@ def test_steps_that_condition_each_other_stay_close_to_the_references(reference,
 def test_every_step_beyond_the_window_equals_the_references(reference, record, num_prompt, length):
     """All positions of a canvas attend to the same last prompt tokens; a window for each token would be far off."""
     prompt, canvas, noise = material(num_prompt, length)
-    recording = record("float32")
-    recording.denoiser.prefill(0, prompt)
-    for step in reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0):
-        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
-        check_step(prediction, recording.logits, step)
-    (first,) = reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1])
-    (windowed,) = reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1], per_token=True)
+    record(prompt).check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
+    first, windowed = (
+        reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1], per_token=per_token)[0].logits
+        for per_token in (False, True)
+    )
     is_cut = num_prompt + length > WINDOW
-    assert (np.abs(first.logits - windowed.logits).max() > 10 * TOLERANCE["float32"]) == is_cut
+    assert (np.abs(first - windowed).max() > 10 * TOLERANCE["float32"]) == is_cut
 
 
 def test_canvases_of_one_pass_attend_to_the_end_of_a_long_prompt(reference, record):
     prompt, canvas, noise = material(150, 16)
     canvases = [canvas, noise[0], noise[1]]
-    recording = record("float32")
-    recording.denoiser.prefill(0, prompt)
+    recording = record(prompt)
     recording.denoiser.predict(0, [token_ids(each) for each in canvases], 0.8, np.random.default_rng(0))
     cache = reference.encoded(prompt)
     expected = np.concatenate([reference.logits(cache, len(prompt), each) for each in canvases])
@@ -181,37 +173,33 @@ def test_canvases_of_one_pass_attend_to_the_end_of_a_long_prompt(reference, reco
 def test_frozen_positions_are_conditioned_on_the_models_prediction(reference, record):
     prompt, canvas, noise = material(20, 32)
     frozen = np.arange(32) % 3 == 0
-    recording = record("float32")
-    recording.denoiser.prefill(0, prompt)
-    for step in reference.steps(prompt, canvas, TEMPERATURES, noise, frozen=frozen, bound=3.0):
-        np.testing.assert_array_equal(step.canvas[frozen], canvas[frozen])
-        prediction = recording.predict(step.canvas, step.temperature, step.conditioning)
-        check_step(prediction, recording.logits, step, frozen=frozen)
+    steps = reference.steps(prompt, canvas, TEMPERATURES, noise, frozen=frozen, bound=3.0)
+    assert all(np.array_equal(step.canvas[frozen], canvas[frozen]) for step in steps)
+    record(prompt).check(steps, frozen)
 
 
 @pytest.mark.parametrize("num_prompt", [30, 200])
 def test_edited_prompt_equals_a_new_one(reference, record, num_prompt):
     prompt, canvas, noise = material(num_prompt, 16)
     other = material(num_prompt, 16, seed=1)[0]
-    recording = record("float32")
+    recording = record(prompt)
     kept = len(prompt) // 2
     pasted = token_ids(np.concatenate([prompt[:kept], other[:25], prompt[kept:]]))
-    for typed in (prompt, prompt[:-1], prompt[:-5], other, prompt[:kept], pasted, prompt):
+    for typed in (prompt[:-1], prompt[:-5], other, prompt[:kept], pasted, prompt):
         num_decoded = recording.denoiser.prefill(0, token_ids(typed))
-        prediction = recording.predict(canvas, 0.8)
+        recording.predict(canvas, 0.8)
     assert num_decoded < len(prompt)
-    (step,) = reference.steps(prompt, canvas, (0.8,), noise[:1])
-    check_step(prediction, recording.logits, step)
+    recording.denoiser.prefill(0, prompt)
+    recording.check(reference.steps(prompt, canvas, (0.8,), noise[:1]))
 
 
 def test_sparse_feedback_is_close_to_dense_feedback(reference, record):
     prompt, canvas, noise = material(20, 32)
-    steps = list(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
+    step = reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0)[-1]
     logits = {}
     for mass in (1.0, 0.99, 0.5):
-        recording = record("float32", mass)
-        recording.denoiser.prefill(0, prompt)
-        recording.predict(steps[-1].canvas, steps[-1].temperature, steps[-1].conditioning)
+        recording = record(prompt, mass=mass)
+        recording.predict(step.canvas, step.temperature, step.conditioning)
         logits[mass] = recording.logits
     near, far = (np.abs(logits[mass] - logits[1.0]).max() for mass in (0.99, 0.5))
     assert near < 0.1
