@@ -1,4 +1,4 @@
-"""What a backend refuses before it starts: one wording for every runtime, and no bad id ever reaches foreign code."""
+"""Checks of requests that all backends share. No bad id reaches native code."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise RequestError(f"{what}: expected a flat list of token ids, got {array.dtype} of shape {array.shape}")
-    # An id beyond the embedding table makes ggml abort the process, so the range is checked before any cast.
+    # an id beyond the embedding table makes ggml abort the process; checked before any cast
     if array.size and not (array.min() >= 0 and array.max() < vocab_size):
         bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
         raise RequestError(f"{what}: token id {bad} is outside the vocabulary of {vocab_size}")
@@ -27,7 +27,7 @@ def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
 
 
 def check_slot(slot: int, num_slots: int) -> None:
-    """Refuses a slot number that does not exist."""
+    """Refuses a slot that does not exist."""
     if not 0 <= slot < num_slots:
         raise RequestError(f"slot {slot} does not exist: slots are numbered 0 to {num_slots - 1}")
 
@@ -44,7 +44,7 @@ def checked_extension(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenI
     """The ids of one causal pass.
 
     Raises:
-        RequestError: none at all, more than one pass takes, or ids out of range.
+        RequestError: there are none, too many for one pass, or ids out of range.
     """
     checked = checked_ids("extension", ids, vocab_size)
     if not 0 < len(checked) <= limit:
@@ -58,7 +58,7 @@ def checked_canvases(
     """The canvases of one forward pass, as int32 arrays.
 
     Raises:
-        RequestError: none at all, too many, an empty one, more tokens than one pass takes, or ids out of range.
+        RequestError: there are none, too many, an empty one, too many tokens for one pass, or ids out of range.
     """
     if not 0 < len(canvases) <= max_canvases:
         raise RequestError(f"a step takes 1 to {max_canvases} canvases, not {len(canvases)}")
@@ -71,6 +71,6 @@ def checked_canvases(
 
 
 def check_temperature(temperature: float) -> None:
-    """Refuses what no distribution can be tempered with."""
+    """Refuses a negative or infinite temperature."""
     if not (math.isfinite(temperature) and temperature >= 0):
         raise RequestError(f"temperature {temperature} is not a number of at least 0")

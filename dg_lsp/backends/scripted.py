@@ -1,7 +1,6 @@
-"""A model without weights: it replays a fill, byte by byte. For tests, samples and editor work.
+"""A model without weights that replays a script, byte by byte. For tests, samples and work on editors.
 
-Behaves as a real backend where a caller can notice: slots with prefix reuse, masks, specials, refusals, steps that
-take time. Knows nothing of language: what it "predicts" is what the script says.
+It behaves like a real backend: slots with prefix reuse, masks, special tokens, refusals, steps that take time.
 """
 
 import time
@@ -50,7 +49,7 @@ UNIFORM_SPEC = ModelSpec(
 )
 
 Fill = str | Callable[[str, str], str] | Sequence[str]
-"""A text; a function of the prompt's prefix and suffix; or one text for each canvas of a step, from the first on."""
+"""A text, a function of prefix and suffix, or one text for each canvas of a step."""
 
 
 class ByteTokenizer:
@@ -71,8 +70,8 @@ class ByteTokenizer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Held:
-    """A slot's prompt, and what is still to be filled after it, one target per script."""
+class _Slot:
+    """A slot's prompt, and the rest of each script after it."""
 
     ids: TokenIds
     targets: tuple[bytes, ...] = ()
@@ -81,9 +80,9 @@ class _Held:
 class ScriptedDenoiser:
     """Replays `fill` and then end tokens.
 
-    Each step shows the leftmost `tokens_per_step` unsettled positions with confidence 0.99, the others with less
-    than 0.5, always with the script's token as the argmax. A prompt continued after its middle sentinel by the
-    beginning of the fill gets the rest of the fill, as a model would do canvas by canvas.
+    The argmax is always the script's token. In each step the leftmost `tokens_per_step` open positions have a confidence
+    of 0.99, the others less than 0.5. If the prompt goes on after its middle sentinel with the start of the fill, the
+    canvas gets the rest.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class ScriptedDenoiser:
         self.tokenizer = ByteTokenizer()
         self.num_slots = num_slots
         self.num_steps = 0
-        """Forward passes so far, counted when they begin: shows when a cancelled fill stopped."""
+        """Forward passes so far, counted when they start."""
         self.num_prefilled = 0
         """Prompt tokens decoded so far."""
         self.is_closed = False
@@ -108,12 +107,12 @@ class ScriptedDenoiser:
         self._step_seconds = step_seconds
         self._tokens_per_step = tokens_per_step
         self._context_length = context_length
-        self._slots: dict[int, _Held] = {}
+        self._slots: dict[int, _Slot] = {}
 
     @property
     def footprint(self) -> Footprint:
-        """See `Footprint`: a token of a prompt takes a byte."""
-        used = sum(len(held.ids) for held in list(self._slots.values()))
+        """See `Denoiser.footprint`; a token takes one byte."""
+        used = sum(len(slot.ids) for slot in list(self._slots.values()))
         return Footprint(cache_bytes=used, cache_cells=used, cache_limit=self._context_length, cache_used=used)
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
@@ -121,9 +120,9 @@ class ScriptedDenoiser:
         check_slot(slot, self.num_slots)
         wanted = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
         check_prompt_length(len(wanted), self._context_length - self.spec.longest_block)
-        held = self._slots[slot].ids if slot in self._slots else token_ids([])
-        decoded = len(wanted) - common_prefix_length(held, wanted)
-        self._slots[slot] = _Held(token_ids(wanted), self._targets(wanted))
+        old = self._slots[slot].ids if slot in self._slots else token_ids([])
+        decoded = len(wanted) - common_prefix_length(old, wanted)
+        self._slots[slot] = _Slot(token_ids(wanted), self._targets(wanted))
         self.num_prefilled += decoded
         return decoded
 
@@ -136,46 +135,46 @@ class ScriptedDenoiser:
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        del lanes  # nothing is kept of a canvas
+        del lanes  # no state of a canvas is kept
         check_slot(slot, self.num_slots)
         check_temperature(temperature)
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=64, max_canvas_tokens=self._context_length
         )
         self._pass()
-        held = self._slots.get(slot, _Held(token_ids([])))
-        targets = held.targets or self._targets(held.ids)
+        state = self._slots.get(slot, _Slot(token_ids([])))
+        targets = state.targets or self._targets(state.ids)
         return [
             self._prediction(canvas, targets[min(number, len(targets) - 1)], temperature, rng)
             for number, canvas in enumerate(checked)
         ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; the script's next byte, or an end token where the ids have left the script."""
+        """See `Denoiser.extend`; predicts the script's next byte, or an end token if the ids leave the script."""
         check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._context_length)
         before = self._slots[slot].ids if slot in self._slots else token_ids([])
         check_prompt_length(len(before) + len(new), self._context_length)
         self._pass()
-        held = token_ids(np.concatenate([before, new]))
-        targets = [self._targets(held[: len(before) + number])[0] for number in range(1, len(new) + 1)]
-        self._slots[slot] = _Held(held, self._targets(held))
+        ids = token_ids(np.concatenate([before, new]))
+        targets = [self._targets(ids[: len(before) + number])[0] for number in range(1, len(new) + 1)]
+        self._slots[slot] = _Slot(ids, self._targets(ids))
         following = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
         confidence = np.full(len(new), 0.99, np.float32)
         return Prediction(following, following, confidence, _entropy(confidence))
 
     def close(self) -> None:
-        """Harmless, also twice."""
+        """Idempotent."""
         self.is_closed = True
 
     def _pass(self) -> None:
-        """A forward pass begins, and takes its time."""
+        """One forward pass."""
         self.num_steps += 1
         if self._step_seconds:
             time.sleep(self._step_seconds)
 
     def _targets(self, prompt: TokenIds) -> tuple[bytes, ...]:
-        """What the script says should follow this prompt."""
+        """What follows this prompt in each script."""
         prefix, suffix, middle = self._parts(prompt)
         if callable(self._fill):
             fills: tuple[str, ...] = (self._fill(prefix, suffix),)
@@ -185,7 +184,7 @@ class ScriptedDenoiser:
         return tuple(text[len(middle) :] if text.startswith(middle) else b"" for text in texts)
 
     def _parts(self, prompt: TokenIds) -> tuple[str, str, bytes]:
-        """Prefix and suffix as text, and what stands after the middle sentinel; without sentinels all is prefix."""
+        """Prefix, suffix and the text after the middle sentinel; without sentinels all is prefix."""
         parts = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}
         marks = [int(at) for at in np.flatnonzero(np.isin(prompt, tuple(parts)))]
         parts[PREFIX_ID] = self.tokenizer.decode(prompt[: marks[0] if marks else None])
@@ -204,7 +203,7 @@ class ScriptedDenoiser:
         else:
             settled = canvas == argmax
         shown = np.flatnonzero(~settled)[: self._tokens_per_step]
-        # Falls slightly from left to right, so that "the most confident" is never a tie.
+        # falls from left to right, so that there is no tie
         confidence = np.linspace(0.49, 0.3, length, dtype=np.float32)
         confidence[shown] = 0.99
         confidence[settled] = 1.0
@@ -219,7 +218,7 @@ class ScriptedDenoiser:
 
 
 def _entropy(confidence: Floats) -> Floats:
-    """Nats, of the named probability on one token and the rest spread over all other bytes."""
+    """Nats, if one token has this probability and all other bytes share the rest."""
     rest = 1.0 - confidence.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         nats = -confidence * np.log(confidence) - np.where(rest > 0, rest * np.log(rest / 255), 0.0)

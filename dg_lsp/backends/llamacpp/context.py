@@ -1,6 +1,6 @@
 """One llama.cpp context: decodes batches, reads logits, copies and crops sequences.
 
-It starts small and grows; the sequences keep their content then. Knows nothing of slots and canvases.
+It starts small and grows; the sequences keep their content then. It has no notion of slots and canvases.
 """
 
 import ctypes

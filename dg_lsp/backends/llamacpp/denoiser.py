@@ -186,7 +186,7 @@ class ContextDenoiser(ABC):
         """Predicts canvases that have an open position."""
 
     def _num_used(self) -> int:
-        """Cells that hold prompts."""
+        """Cells in use for prompts."""
         return 0
 
     def _open_positions(self, canvas: TokenIds) -> Flags:

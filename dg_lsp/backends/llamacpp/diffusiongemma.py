@@ -26,7 +26,7 @@ _MAX_DECODERS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LastPass:
-    """What is kept of a pass over one canvas."""
+    """The last pass over one canvas."""
 
     record: Any
     """See `HostFeedback.record`."""

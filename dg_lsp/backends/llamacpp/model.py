@@ -7,6 +7,7 @@ import re
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -118,9 +119,9 @@ class LlamaModel:
         size_bytes = checked_size(path)
         native = library()
         gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
-        wants_cache = settings.prompt_attention in ("per_request", "causal")
-        header = try_read_header(path) if wants_cache or size_bytes >= _MAPPED_BYTES else None
-        alias = CACHED_ALIAS.get(header.architecture, "") if header and wants_cache else ""
+        needs_cache = settings.prompt_attention in ("per_request", "causal")
+        header = try_read_header(path) if needs_cache or size_bytes >= _MAPPED_BYTES else None
+        alias = CACHED_ALIAS.get(header.architecture, "") if header and needs_cache else ""
         weights = _checked_weights(path, header, size_bytes, gpu_layers, settings.context_length)
         is_read = size_bytes < _MAPPED_BYTES or bool(alias and not IN_MEMORY)
         with aliased_copy(header, alias) if header and alias else contextlib.nullcontext(path) as source:
@@ -155,7 +156,7 @@ class LlamaModel:
         architecture = self.metadata.get("general.architecture", "")
         has_lists = f"{architecture}.attention.head_count_kv" not in self.metadata  # llama.cpp returns no arrays
         if header := header or (try_read_header(self.path) if has_lists else None):
-            return ModelSizes.of_header(header)
+            return replace(ModelSizes.of_header(header), vocab_size=self.vocab_size)  # it may be a part of the model
         values = {key: [int(text)] for key, text in self.metadata.items() if text.isdecimal()}
         return ModelSizes.of(architecture, values, self.vocab_size)
 
