@@ -1,4 +1,4 @@
-"""Self-conditioning on the host, against dense arithmetic in float64."""
+"""Self-conditioning on the host, compared with dense arithmetic in float64."""
 
 from pathlib import Path
 
@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp.reduce import Reducer
-from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, SelfConditioning, Tensor, mixture
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, SelfConditioning, StoredMatrix, mixture
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.spec import SideFile
-from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.gguf import read_header
 
 VOCAB, WIDTH, INNER, EPSILON = 700, 256, 96, 1e-6
@@ -23,8 +21,8 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def write(path: Path, tensors, kind="F32", architecture="gemma4"):
-    writer = gguf.GGUFWriter(path, architecture)
+def write(path: Path, tensors, kind="F32"):
+    writer = gguf.GGUFWriter(path, "gemma4")
     for name, values in tensors.items():
         stored = gguf.GGMLQuantizationType[kind]
         try:
@@ -41,40 +39,36 @@ def write(path: Path, tensors, kind="F32", architecture="gemma4"):
 
 
 @pytest.fixture
-def table(tmp_path):
-    opened = []
-
+def table(tmp_path, opened):
     def make(kind="F32", threads=1):
         path = write(tmp_path / f"{kind}.gguf", {"token_embd.weight": random(VOCAB, WIDTH)}, kind)
-        opened.append(EmbeddingTable(read_header(path), VOCAB, WIDTH, threads=threads))
+        made = opened(EmbeddingTable(read_header(path), VOCAB, WIDTH, threads=threads))
         tensor = gguf.GGUFReader(path).tensors[0]
-        return opened[-1], gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        return made, gguf.quants.dequantize(tensor.data, tensor.tensor_type)
 
-    yield make
-    for each in opened:
-        each.close()
+    return make
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_what_the_format_says(table, kind):
+def test_rows_follow_the_number_format(table, kind):
     made, dense = table(kind)
     ids = token_ids([0, 699, 5, 5, 300])
-    # K-quants of random bytes hold scales that cancel: the two roundings differ a little there
+    # K-quants of random bytes have scales that cancel, where the two roundings differ a little
     np.testing.assert_allclose(made.rows(ids), dense[ids], rtol=1e-5, atol=1e-6 * np.abs(dense).max())
 
 
 @pytest.mark.parametrize("mapped_bytes", [0, 1 << 40])
-def test_mapped_and_read_rows_are_the_same(tmp_path, mapped_bytes):
+def test_mapped_and_read_matrices_are_the_same(tmp_path, mapped_bytes):
     values = random(VOCAB, WIDTH)
     header = read_header(write(tmp_path / "t.gguf", {"t": values}))
-    tensor = Tensor.of(header, "t", mapped_bytes=mapped_bytes)
+    tensor = StoredMatrix.of(header, "t", mapped_bytes=mapped_bytes)
     assert isinstance(tensor.raw, np.memmap) == (mapped_bytes == 0)
     np.testing.assert_array_equal(tensor.floats(), values)
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q6_K"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_sums_of_rows_are_those_of_the_dense_table(table, kind, threads):
+def test_sums_of_rows_equal_those_of_the_dense_table(table, kind, threads):
     made, dense = table(kind, threads)
     some = np.sort(np.random.default_rng(2).choice(VOCAB, 600, replace=False)).astype(np.int32)
     for ids, rows in ((some, dense[some]), (None, dense), (some[:1], dense[some[:1]])):
@@ -83,33 +77,28 @@ def test_sums_of_rows_are_those_of_the_dense_table(table, kind, threads):
         np.testing.assert_allclose(made.mix(ids, shares), exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
 
 
-def test_a_table_of_another_shape_is_refused(tmp_path):
+def test_missing_tensor_and_other_shape_are_refused(tmp_path):
     header = read_header(write(tmp_path / "t.gguf", {"token_embd.weight": random(VOCAB, WIDTH)}))
     with pytest.raises(ModelUnsupportedError, match="repack"):
         EmbeddingTable(header, VOCAB + 1, WIDTH, threads=1)
     with pytest.raises(ModelUnsupportedError, match=r"no tensor self_cond\.gate"):
-        Tensor.of(header, "self_cond.gate")
+        StoredMatrix.of(header, "self_cond.gate")
 
 
 def reduced(logits):
-    """The reducer's weights, and what it says of them."""
+    """Weights and prediction of these logits."""
     reducer = Reducer(())
-    found = reducer.reduce(logits.copy(), 1.0, np.random.default_rng(0))
-    prediction = Prediction(found.argmax_ids, found.sampled_ids, found.confidence, found.entropy)
+    prediction = reducer.reduce(logits.copy(), 1.0, np.random.default_rng(0))
     return reducer.weights(len(logits)), prediction
-
-
-def probabilities(logits):
-    exact = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return exact / exact.sum(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 3.0, 10.0, 100.0])
 @pytest.mark.parametrize("mass", [0.5, 0.9, 0.99, 1.0])
-def test_every_position_keeps_its_mass_in_the_fewest_tokens(scale, mass):
+def test_mixture_keeps_the_mass_in_the_fewest_tokens(scale, mass):
     logits = scale * random(1, 5000, seed=4)
     weights, prediction = reduced(logits)
-    exact = probabilities(logits)[0]
+    exact = np.exp(logits[0].astype(np.float64) - logits.max())
+    exact /= exact.sum()
     kept = mixture(weights, prediction, mass)
     ids = np.arange(5000) if kept.ids is None else kept.ids
     assert exact[ids].sum() >= mass - 1e-5
@@ -120,7 +109,7 @@ def test_every_position_keeps_its_mass_in_the_fewest_tokens(scale, mass):
         assert len(ids) <= fewest + 1
 
 
-def test_a_flat_position_makes_the_mixture_dense_and_a_sure_one_needs_one_row():
+def test_flat_distribution_is_dense_and_a_sure_one_needs_one_row():
     flat = reduced(np.zeros((2, 5000), np.float32))
     assert mixture(*flat).ids is None
     sure = np.zeros((2, 5000), np.float32)
@@ -128,7 +117,7 @@ def test_a_flat_position_makes_the_mixture_dense_and_a_sure_one_needs_one_row():
     assert mixture(*reduced(sure)).ids.tolist() == [7, 40]
 
 
-def test_what_one_position_needs_is_taken_along_for_the_others():
+def test_mixture_has_the_same_tokens_at_all_positions():
     logits = np.zeros((2, 5000), np.float32)
     logits[0, 3], logits[1, [3, 4]] = 30, [25, 25]
     kept = mixture(*reduced(logits))
@@ -136,15 +125,8 @@ def test_what_one_position_needs_is_taken_along_for_the_others():
     np.testing.assert_allclose(kept.shares, [[1, np.exp(-30)], [0.5, 0.5]], atol=1e-6)
 
 
-@pytest.fixture
-def side(tmp_path):
-    tensors = {f"self_cond.{name}": random(*shape, seed=i) / 8 for i, (name, shape) in enumerate(NETWORK.items())}
-    path = write(tmp_path / "m.selfcond.gguf", tensors, architecture="dg-selfcond")
-    return path, tensors
-
-
 def reference(tensors, embedded, soft):
-    """transformers' DiffusionGemmaSelfConditioning in float64."""
+    """DiffusionGemmaSelfConditioning of transformers, in float64."""
     get = {name: tensors[f"self_cond.{name}"].astype(np.float64) for name in NETWORK}
 
     def normed(x):
@@ -156,26 +138,13 @@ def reference(tensors, embedded, soft):
     return normed(embedded + (gelu * (inside @ get["up"].T)) @ get["down"].T)
 
 
-def test_the_network_is_that_of_transformers(side):
-    path, tensors = side
+def test_network_computes_what_transformers_computes(tmp_path):
+    tensors = {f"self_cond.{name}": random(*shape, seed=i) / 8 for i, (name, shape) in enumerate(NETWORK.items())}
+    path = write(tmp_path / "m.selfcond.gguf", tensors)
     network = SelfConditioning(read_header(path), WIDTH, EPSILON)
     embedded, soft = random(7, WIDTH, seed=8), 10 * random(7, WIDTH, seed=9)
     np.testing.assert_allclose(network.condition(embedded, soft), reference(tensors, embedded, soft), atol=2e-5)
     nothing = reference(tensors, embedded, np.zeros_like(soft))
     np.testing.assert_allclose(network.condition(embedded, None), nothing, atol=2e-6)
-
-
-def test_the_side_file_is_found_checked_and_fitted(side, tmp_path):
-    import hashlib
-
-    path, _ = side
-    model = tmp_path / "m.gguf"
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    good = SideFile(path.name, sha256)
-    assert SelfConditioning.open(model, good, WIDTH, EPSILON)
     with pytest.raises(ModelUnsupportedError, match="does not fit"):
-        SelfConditioning.open(model, good, WIDTH // 2, EPSILON)
-    with pytest.raises(ModelBrokenError, match=r"m\.selfcond\.gguf is not the file that m\.gguf"):
-        SelfConditioning.open(model, SideFile(path.name, "0" * 64), WIDTH, EPSILON)
-    with pytest.raises(ModelNotFoundError, match=r"other\.gguf is missing"):
-        SelfConditioning.open(model, SideFile("other.gguf", sha256), WIDTH, EPSILON)
+        SelfConditioning(read_header(path), WIDTH // 2, EPSILON)

@@ -1,4 +1,4 @@
-"""The choice of threads, with steps and a clock made up."""
+"""The choice of threads, with a simulated clock."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from dg_lsp.backends.llamacpp.threads import choose_threads, physical_cores, thr
 
 
 class Machine:
-    """Steps take what the table says; `stalls` names runs (counted from 0) of a thread count that take 0.7 s."""
+    """Steps take the table's seconds; `stalls` are (threads, number of the run) of runs that take 0.7 s."""
 
     def __init__(self, seconds, stalls=()):
         self.now = 0.0
@@ -23,55 +23,55 @@ class Machine:
         return choose_threads(self.step, sorted(self.seconds), clock=lambda: self.now)
 
 
-def test_the_fastest_wins():
-    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0015}).choice().threads == 4
-    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0035}).choice().threads == 2
+def test_fastest_candidate_wins():
+    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0015}).choice() == 4
+    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0035}).choice() == 2
 
 
-def test_a_tie_goes_to_fewer_threads():
-    assert Machine({1: 0.0040, 2: 0.0021, 4: 0.0020}).choice().threads == 2
+def test_tie_goes_to_fewer_threads():
+    assert Machine({1: 0.0040, 2: 0.0021, 4: 0.0020}).choice() == 2
 
 
-def test_one_stall_is_an_accident():
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 1)]).choice().threads == 2
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 0)]).choice().threads == 2
+def test_single_stall_does_not_count():
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 1)]).choice() == 2
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 0)]).choice() == 2
 
 
-def test_several_stalls_are_the_machine():
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(40)]).choice().threads == 1
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(0, 40, 2)]).choice().threads == 1
+def test_frequent_stalls_count():
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(40)]).choice() == 1
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(0, 40, 2)]).choice() == 1
 
 
-def test_who_always_stalls_is_not_tried_again():
+def test_candidate_that_always_stalls_is_dropped():
     machine = Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(40)])
     machine.choice()
     assert machine.runs[2] == 3
 
 
-def test_the_time_is_limited():
+def test_measurement_is_limited_in_time():
     machine = Machine({1: 0.01, 2: 0.008})
-    assert machine.choice().threads == 2
+    assert machine.choice() == 2
     assert machine.now < 0.3
     slow = Machine({1: 3.0, 2: 2.0})
-    assert slow.choice().threads == 2
+    assert slow.choice() == 2
     assert max(slow.runs.values()) <= 6
 
 
-def test_one_core_is_not_measured():
+def test_single_core_is_not_measured():
     machine = Machine({1: 0.01})
-    assert machine.choice().threads == 1
+    assert machine.choice() == 1
     assert machine.runs == {1: 0}
 
 
 @pytest.mark.parametrize(("cores", "candidates"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
-def test_candidates(cores, candidates):
+def test_candidates_are_powers_of_two_and_the_number_of_cores(cores, candidates):
     assert thread_candidates(cores) == candidates
 
 
-def test_two_threads_of_one_core_count_once(tmp_path, monkeypatch):
+def test_hardware_threads_of_a_core_count_once(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings)
     assert physical_cores(tmp_path) == 2
-    assert physical_cores(tmp_path / "nothing here") == 4
+    assert physical_cores(tmp_path / "missing") == 4

@@ -1,17 +1,15 @@
-"""Every foreign failure has its error. A new one in llama.cpp shows here as a missing line."""
+"""Every failure of llama.cpp has its error."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.backends.llamacpp import errors
-from dg_lsp.backends.llamacpp.library import MAX_LINES, NativeLog, choose_waiting
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.backends.llamacpp.library import MAX_PROBLEMS, NativeLog, set_wait_policy
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, ModelUnsupportedError
 
 PATH = Path("m.gguf")
 
-# What llama.cpp 0.3.36 logs, from its sources.
 LOGGED = {
     "llama_model_load: error loading model: unknown model architecture: 'nonsense'": ModelUnsupportedError,
     "error loading model vocabulary: unknown pre-tokenizer type: 'mine'": ModelUnsupportedError,
@@ -39,86 +37,76 @@ LOGGED = {
     "check_tensor_dims: tensor 'token_embd.weight' has wrong shape; expected 64, 268, got 64, 267": ModelBrokenError,
     "LoRA is corrupted or incomplete": ModelBrokenError,
     "tensor 'x' has invalid data": ModelBrokenError,
-    "something that nobody has seen yet": ModelBrokenError,
 }
+"""What llama-cpp-python 0.3.36 logs."""
 
 
 @pytest.mark.parametrize(("line", "kind"), LOGGED.items(), ids=lambda value: str(value)[:40])
-def test_what_llama_cpp_logs_while_loading(line, kind):
-    error = errors.load_error(PATH, ["llama_model_load: noise", line] if "nobody" not in line else [line])
+def test_log_of_a_failed_load_is_mapped(line, kind):
+    error = errors.load_error(PATH, ["llama_model_load: noise", line])
     assert type(error) is kind
     assert "\n" not in str(error)
     assert str(PATH) in str(error)
 
 
-def test_every_known_text_is_tried_here():
+def test_every_mapped_text_is_logged_by_llama_cpp():
     for text, kind, _ in errors.LOAD_FAILURES:
         matching = [line for line in LOGGED if text in line]
-        if not matching:
-            assert text in ("different endianness",), text
+        assert matching or text == "different endianness", text
         assert all(issubclass(LOGGED[line], kind) for line in matching)
 
 
-def test_nothing_logged_is_mapped_too():
+def test_unknown_and_empty_logs_are_mapped():
+    assert type(errors.load_error(PATH, ["something new"])) is ModelBrokenError
     assert type(errors.load_error(PATH, [])) is ModelBrokenError
     assert type(errors.context_error([])) is ModelMemoryError
 
 
-def test_every_status_of_decode_is_mapped():
-    """The statuses are those that the binding's own comment on `llama_decode` and its source name."""
-    assert set(errors.DECODE_STATUS) == {1, 2, -1, -2, -3}
-    for status in (*errors.DECODE_STATUS, 77):
-        error = errors.decode_error(status)
-        assert type(error) is BackendError
-        assert re.search("; (use|try|please|see)", str(error))
+@pytest.mark.parametrize("status", [1, 2, -1, -2, -3, 77])
+def test_status_of_decode_is_mapped_with_advice(status):
+    error = errors.decode_error(status)
+    assert type(error) is BackendError
+    assert ";" in str(error)
 
 
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        (
-            "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers",
-            ModelMemoryError,
-        ),
+        ("llama_init_from_model: failed to allocate compute pp buffers", ModelMemoryError),
         ("failed to allocate buffer for kv cache", ModelMemoryError),
         ("failed to initialize the context: quantized V cache was requested", ModelUnsupportedError),
     ],
 )
-def test_a_context_that_cannot_be_made(line, kind):
+def test_log_of_a_failed_context_is_mapped(line, kind):
     assert type(errors.context_error([line])) is kind
 
 
 @pytest.mark.parametrize("error", [ImportError("no module"), OSError("libgomp.so.1: cannot open\nshared object")])
-def test_a_library_that_cannot_be_loaded(error):
+def test_library_that_cannot_be_loaded_is_mapped(error):
     mapped = errors.library_error(error)
     assert type(mapped) is BackendError
     assert "\n" not in str(mapped)
     assert "reinstall" in str(mapped)
 
 
-def test_a_file_that_cannot_be_read():
-    assert type(errors.file_error(PATH, PermissionError(13, "Permission denied"))) is ModelError
-
-
-def test_the_log_keeps_the_last_lines_and_the_trouble():
+def test_log_keeps_the_last_problems():
     log = NativeLog()
     for number in range(200):
-        log.write(2, f"line {number}\n".encode())
-    log.write(1, b"debug\n")
-    log.write(5, b".")
+        log.write(3, f"line {number}\n".encode())
+    for level in (1, 2, 5):
+        log.write(level, b"no problem\n")
     log.write(4, b"bad \xff\n")
-    assert len(log.lines) == MAX_LINES
-    assert log.lines[-2:] == ("line 199", "bad \ufffd")
-    assert log.trouble == ("bad \ufffd",)
-    log.forget_trouble()
-    assert log.trouble == ()
+    assert len(log.problems) == MAX_PROBLEMS
+    assert log.problems[-2:] == ("line 199", "bad \ufffd")
+    log.clear()
+    assert log.problems == ()
 
 
 @pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5"}])
-def test_the_users_own_waiting_is_kept(own):
+def test_wait_policy_of_the_user_is_kept(own):
     environment = dict(own)
-    choose_waiting(environment)
+    set_wait_policy(environment)
     assert environment == own
     environment = {}
-    choose_waiting(environment)
+    set_wait_policy(environment)
     assert environment
