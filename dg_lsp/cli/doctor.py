@@ -17,7 +17,7 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
-from dg_lsp.cli.output import rejected
+from dg_lsp.cli.output import rejection_reason
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.decoder_selection import Points, PositionKind, measure_costs
 from dg_lsp.engine.engine import Engine
@@ -258,7 +258,7 @@ def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> d
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,
-        "rejected": rejected(result),
+        "rejected": rejection_reason(result),
         "load_ms": round(load_ms, 3),
         "prefill_ms": round(result.timings.prefill, 3),
         "step_ms": round(result.timings.denoise / max(result.steps, 1), 3),

@@ -97,13 +97,13 @@ def _show(
 
 
 def _report(result: "FillResult", load_ms: float, written: Path | None, *, as_json: bool) -> None:
-    from dg_lsp.cli.output import fill_object, rejected, timing_line
+    from dg_lsp.cli.output import fill_object, rejection_reason, timing_line
 
     if as_json:
         typer.echo(json.dumps(fill_object(result, load_ms)))
         return
     if not result.candidates:
-        typer.echo(f"nothing worth showing ({rejected(result) or 'empty'})")
+        typer.echo(f"nothing worth showing ({rejection_reason(result) or 'empty'})")
     if written is not None:
         typer.echo(f"wrote {written}")
     typer.echo(timing_line(result, load_ms))

@@ -23,7 +23,7 @@ def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
         "text": result.text,
         "model": result.model,
         "candidates": [{"text": c.text, "score": round(c.score, 4)} for c in result.candidates],
-        "rejected": rejected(result),
+        "rejected": rejection_reason(result),
         "decoder": result.decoder.value,
         "canvas_length": result.canvas_length,
         "steps": result.steps,
@@ -40,7 +40,7 @@ def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
     }
 
 
-def rejected(result: FillResult) -> str | None:
+def rejection_reason(result: FillResult) -> str | None:
     """Why there is nothing to show; None when there is something."""
     if result.candidates or not result.rejections:
         return None
