@@ -80,8 +80,8 @@ class _Slot:
 class ScriptedDenoiser:
     """Replays `fill` and then end tokens.
 
-    The argmax is always the script's token. In each step the leftmost `tokens_per_step` open positions have a confidence
-    of 0.99, the others less than 0.5. If the prompt goes on after its middle sentinel with the start of the fill, the
+    The argmax is always the script's token. In each step the leftmost `tokens_per_step` open positions have confidence
+    0.99, the others less than 0.5. If the prompt goes on after its middle sentinel with the start of the fill, the
     canvas gets the rest.
     """
 
