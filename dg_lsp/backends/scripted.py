@@ -1,16 +1,22 @@
-"""A model without weights that replays a script, byte by byte. For tests, samples and work on editors.
+"""A model without weights that predicts the bytes of a script. For tests, samples and editor work.
 
-It behaves like a real backend: slots with prefix reuse, masks, special tokens, refusals, steps that take time.
+It has what a caller notices of a real backend: slots with prefix reuse, masks, special tokens, argument checks, steps
+that take time.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
-from dg_lsp.backends.checks import (
+from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
+from dg_lsp.diffusion.denoiser import (
+    Floats,
+    Footprint,
+    Prediction,
     check_prompt_length,
     check_slot,
     check_temperature,
@@ -18,9 +24,6 @@ from dg_lsp.backends.checks import (
     checked_extension,
     checked_ids,
 )
-from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
-from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
-from dg_lsp.diffusion.denoiser import Floats, Footprint, Prediction
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -49,7 +52,7 @@ UNIFORM_SPEC = ModelSpec(
 )
 
 Fill = str | Callable[[str, str], str] | Sequence[str]
-"""A text, a function of prefix and suffix, or one text for each canvas of a step."""
+"""A text; a function of the prompt's prefix and suffix; or one text for each canvas of a step."""
 
 
 class ByteTokenizer:
@@ -71,18 +74,18 @@ class ByteTokenizer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """A slot's prompt, and the rest of each script after it."""
+    """The prompt of a slot, and the rest of each text after it."""
 
-    ids: TokenIds
+    ids: TokenIds = field(default_factory=lambda: token_ids([]))
     targets: tuple[bytes, ...] = ()
 
 
 class ScriptedDenoiser:
-    """Replays `fill` and then end tokens.
+    """Predicts the bytes of `fill` and then end tokens.
 
-    The argmax is always the script's token. In each step the leftmost `tokens_per_step` open positions have confidence
-    0.99, the others less than 0.5. If the prompt goes on after its middle sentinel with the start of the fill, the
-    canvas gets the rest.
+    The argmax is always the byte of the script. In each step the leftmost `tokens_per_step` open positions have
+    confidence 0.99, the others less than 0.5. Where the prompt goes on after its middle sentinel with the start of the
+    fill, the prediction is the rest of the fill.
     """
 
     def __init__(
@@ -99,9 +102,9 @@ class ScriptedDenoiser:
         self.tokenizer = ByteTokenizer()
         self.num_slots = num_slots
         self.num_steps = 0
-        """Forward passes so far, counted when they start."""
+        """Forward passes that have begun."""
         self.num_prefilled = 0
-        """Prompt tokens decoded so far."""
+        """Prompt tokens that were decoded."""
         self.is_closed = False
         self._fill = fill
         self._step_seconds = step_seconds
@@ -111,20 +114,19 @@ class ScriptedDenoiser:
 
     @property
     def footprint(self) -> Footprint:
-        """See `Denoiser.footprint`; a token takes one byte."""
+        """See `Footprint`: a prompt token takes one byte."""
         used = sum(len(slot.ids) for slot in list(self._slots.values()))
         return Footprint(cache_bytes=used, cache_cells=used, cache_limit=self._context_length, cache_used=used)
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
         check_slot(slot, self.num_slots)
-        wanted = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
-        check_prompt_length(len(wanted), self._context_length - self.spec.longest_block)
-        old = self._slots[slot].ids if slot in self._slots else token_ids([])
-        decoded = len(wanted) - common_prefix_length(old, wanted)
-        self._slots[slot] = _Slot(token_ids(wanted), self._targets(wanted))
-        self.num_prefilled += decoded
-        return decoded
+        prompt = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
+        check_prompt_length(len(prompt), self._context_length - self.spec.longest_block)
+        num_decoded = len(prompt) - common_prefix_length(self._slot(slot).ids, prompt)
+        self._slots[slot] = _Slot(token_ids(prompt), self._targets(prompt))
+        self.num_prefilled += num_decoded
+        return num_decoded
 
     def predict(
         self,
@@ -135,46 +137,47 @@ class ScriptedDenoiser:
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        del lanes  # no state of a canvas is kept
+        del lanes  # no self-conditioning
         check_slot(slot, self.num_slots)
         check_temperature(temperature)
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=64, max_canvas_tokens=self._context_length
         )
-        self._pass()
-        state = self._slots.get(slot, _Slot(token_ids([])))
-        targets = state.targets or self._targets(state.ids)
+        self._begin_pass()
+        targets = self._slot(slot).targets or self._targets(token_ids([]))
         return [
             self._prediction(canvas, targets[min(number, len(targets) - 1)], temperature, rng)
             for number, canvas in enumerate(checked)
         ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; predicts the script's next byte, or an end token if the ids leave the script."""
+        """See `Denoiser.extend`: the next byte of the script, or an end token after ids that are not in the script."""
         check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._context_length)
-        before = self._slots[slot].ids if slot in self._slots else token_ids([])
+        before = self._slot(slot).ids
         check_prompt_length(len(before) + len(new), self._context_length)
-        self._pass()
-        ids = token_ids(np.concatenate([before, new]))
-        targets = [self._targets(ids[: len(before) + number])[0] for number in range(1, len(new) + 1)]
-        self._slots[slot] = _Slot(ids, self._targets(ids))
-        following = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
+        self._begin_pass()
+        prompt = token_ids(np.concatenate([before, new]))
+        targets = [self._targets(prompt[: len(before) + number])[0] for number in range(1, len(new) + 1)]
+        self._slots[slot] = _Slot(prompt, self._targets(prompt))
+        next_ids = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
         confidence = np.full(len(new), 0.99, np.float32)
-        return Prediction(following, following, confidence, _entropy(confidence))
+        return Prediction(next_ids, next_ids, confidence, _entropy(confidence))
 
     def close(self) -> None:
         """Idempotent."""
         self.is_closed = True
 
-    def _pass(self) -> None:
-        """One forward pass."""
+    def _slot(self, number: int) -> _Slot:
+        return self._slots.get(number, _Slot())
+
+    def _begin_pass(self) -> None:
         self.num_steps += 1
         if self._step_seconds:
             time.sleep(self._step_seconds)
 
     def _targets(self, prompt: TokenIds) -> tuple[bytes, ...]:
-        """What follows this prompt in each script."""
+        """The bytes after this prompt, for each text of the script."""
         prefix, suffix, middle = self._parts(prompt)
         if callable(self._fill):
             fills: tuple[str, ...] = (self._fill(prefix, suffix),)
@@ -184,7 +187,7 @@ class ScriptedDenoiser:
         return tuple(text[len(middle) :] if text.startswith(middle) else b"" for text in texts)
 
     def _parts(self, prompt: TokenIds) -> tuple[str, str, bytes]:
-        """Prefix, suffix and the text after the middle sentinel; without sentinels all is prefix."""
+        """Prefix, suffix, and the bytes after the middle sentinel; without sentinels all of it is prefix."""
         parts = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}
         marks = [int(at) for at in np.flatnonzero(np.isin(prompt, tuple(parts)))]
         parts[PREFIX_ID] = self.tokenizer.decode(prompt[: marks[0] if marks else None])
@@ -203,7 +206,7 @@ class ScriptedDenoiser:
         else:
             settled = canvas == argmax
         shown = np.flatnonzero(~settled)[: self._tokens_per_step]
-        # falls from left to right, so that there is no tie
+        # falls from left to right, so that no two positions are equally confident
         confidence = np.linspace(0.49, 0.3, length, dtype=np.float32)
         confidence[shown] = 0.99
         confidence[settled] = 1.0
@@ -218,7 +221,7 @@ class ScriptedDenoiser:
 
 
 def _entropy(confidence: Floats) -> Floats:
-    """Nats, if one token has this probability and all other bytes share the rest."""
+    """Nats of a distribution with this probability on one token and the rest on all other bytes."""
     rest = 1.0 - confidence.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         nats = -confidence * np.log(confidence) - np.where(rest > 0, rest * np.log(rest / 255), 0.0)

@@ -1,4 +1,4 @@
-"""`dg-lsp serve`: the HTTP API, for editors' plugins and whatever speaks OpenAI's completions."""
+"""`dg-lsp serve` and `dg-lsp daemon start --http`: the HTTP API, for editor plugins and clients of OpenAI."""
 
 import os
 from collections.abc import Sequence
@@ -12,24 +12,25 @@ from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
 from dg_lsp.errors import InputFileError
 
 if TYPE_CHECKING:
-    from dg_lsp.http.gate import Rules
-    from dg_lsp.settings import Settings
+    from dg_lsp.http.auth import AccessRules
 
 KEY_VARIABLE = "DG_LSP_API_KEY"
 KeyFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help=f"Holds the key that clients must send; or set {KEY_VARIABLE}.")
+    Path | None, typer.Option(metavar="FILE", help=f"File with the key that clients must send; or set {KEY_VARIABLE}.")
 ]
 AllowedHosts = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A name of this machine that clients may ask for.")
+    list[str] | None, typer.Option(metavar="NAME", help="Host name of this machine that clients may use.")
 ]
-AllowedOrigins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may ask from a browser.")]
+AllowedOrigins = Annotated[
+    list[str] | None, typer.Option(metavar="ORIGIN", help="Origin of a web page that may send requests.")
+]
 
 
 def serve(
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="Listen there; other than loopback needs a key.")
+        str, typer.Option(metavar="HOST", help="Address to listen on; any other than loopback requires a key.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free one.")] = 8012,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
@@ -38,49 +39,38 @@ def serve(
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
-    """Serve fills over HTTP."""
+    """Serve completions over HTTP."""
     from dg_lsp.cli import loading
     from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.engine.scheduler import Scheduler
-    from dg_lsp.http.listening import Address, Listening
+    from dg_lsp.http.server import Address, HttpServer
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
-    rules = rules_of(settings, host, api_key_file, allow_host or (), allow_origin or ())
-    return Listening(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
+    rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())
+    HttpServer(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
+    return 0
 
 
-def rules_of(
-    settings: "Settings", host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]
-) -> "Rules":
-    """Who may come in, by what was said on the command line.
-
-    Raises:
-        InputFileError: as of `read_key`.
-    """
-    from dg_lsp.http.gate import Rules, allowed_hosts
-
-    return Rules(
-        api_key=read_key(api_key_file),
-        hosts=allowed_hosts(host, hosts),
-        origins=tuple(origins),
-        max_requests=2 * settings.http.max_waiting,
-    )
-
-
-def read_key(path: Path | None) -> str:
-    """The file's first line, or the environment's variable; a key on the command line would be seen by everybody.
+def access_rules(host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]) -> "AccessRules":
+    """Key, host names and origins that the server accepts.
 
     Raises:
-        InputFileError: the file cannot be read or holds no key.
+        InputFileError: the key cannot be read.
     """
+    from dg_lsp.http.auth import AccessRules, allowed_hosts
+
+    return AccessRules(_read_key(api_key_file), allowed_hosts(host, hosts), tuple(origins))
+
+
+def _read_key(path: Path | None) -> str:
+    """The first line of the file, or the variable; other users could read a key on the command line."""
     if path is None:
         return os.environ.get(KEY_VARIABLE, "").strip()
     try:
         key = path.read_text(encoding="utf-8").partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(
-            f"{path}: {getattr(error, 'strerror', None) or 'not UTF-8'}; give a file with a key"
-        ) from error
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise InputFileError(f"{path}: {reason}; give a file with a key") from error
     if not key:
         raise InputFileError(f"{path} is empty; its first line is the key")
     return key

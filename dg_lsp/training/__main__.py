@@ -1,23 +1,219 @@
-"""`python -m dg_lsp.training data|sites|pack|train|export|eval`: one line where the extra is not installed."""
+"""Command line of the training: `python -m dg_lsp.training COMMAND`."""
 
+import dataclasses
 import importlib.util
+import json
+import os
 import sys
+from pathlib import Path
+from typing import Annotated, Literal
 
-NEEDED = ("torch", "tokenizers", "gguf", "datasketch")
+import typer
+
+from dg_lsp.errors import DgLspError
+
+REQUIRED = ("torch", "tokenizers", "gguf", "datasketch")
+BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "dg-mini.gguf"
+MAX_MODEL_SHARD = 16 * 2**20  # bytes
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+def default_root() -> Path:
+    """$DG_LSP_TRAINING_ROOT, or a folder in the user's cache."""
+    return Path(os.environ.get("DG_LSP_TRAINING_ROOT") or Path.home() / ".cache" / "dg-lsp" / "training")
+
+
+Root = Annotated[Path, typer.Option(default_factory=default_root, help="Work folder; $DG_LSP_TRAINING_ROOT.")]
+Config = Annotated[Literal["tiny", "mini"], typer.Option(help="`tiny` for CPU cores, `mini` for one GPU.")]
+
+
+@app.command()
+def data(
+    root: Root,
+    offline: Annotated[bool, typer.Option(help="Use the wheels that are already downloaded.")] = False,
+    tokenizer_of: Annotated[
+        Path, typer.Option("--tokenizer-of", help="Use the tokenizer of this GGUF; default: the bundled model's.")
+    ] = BUNDLED_MODEL,
+    new_tokenizer: Annotated[bool, typer.Option("--new-tokenizer", help="Train a tokenizer on the corpus.")] = False,
+    processes: Annotated[int, typer.Option(help="Processes that read and filter; 0: one for each core.")] = 0,
+) -> None:
+    """Download the pinned packages, filter, deduplicate and split their sources, tokenize them."""
+    from dg_lsp.training.corpus import prepare
+
+    source = None if new_tokenizer else tokenizer_of
+    manifest = prepare(root, offline=offline, tokenizer_source=source, num_processes=processes)
+    print(json.dumps({key: value for key, value in manifest.items() if key != "sources"}, indent=1))
+
+
+@app.command()
+def benchmarks(
+    files: Annotated[list[Path], typer.Argument(help="HumanEval-Infilling or MBPP, as JSON or JSON lines.")],
+) -> None:
+    """Write the hashes by which `data` finds benchmark text in the corpus."""
+    from dg_lsp.training import deduplication
+
+    hashes = deduplication.benchmark_ngrams(p for file in files for p in deduplication.read_benchmark(file))
+    deduplication.write_benchmark_hashes(hashes)
+    print(f"{deduplication.BENCHMARK_HASHES}: {len(hashes)} n-grams")
+
+
+@app.command()
+def pack(root: Root, out: Annotated[Path, typer.Option(help="Folder for the shards.")]) -> None:
+    """Write the corpus as shards of at most 60 MiB, to carry it to another machine."""
+    from dg_lsp.training import corpus
+
+    for shard in corpus.pack(root, out):
+        print(f"{shard}: {shard.stat().st_size / 2**20:.1f} MiB")
+
+
+@app.command()
+def unpack(root: Root, shards: Annotated[Path, typer.Option(help="Folder with the shards.")]) -> None:
+    """Join the shards that `pack` wrote and tokenize the corpus."""
+    from dg_lsp.training import corpus
+
+    print(json.dumps({"tokens": corpus.unpack(shards, root)}))
+
+
+@app.command(name="test-cases")
+def write_test_cases(
+    root: Root,
+    out: Annotated[Path, typer.Option(help="The file to write: JSON lines, gzip.")],
+    case_set: Annotated[
+        Literal["report", "tune"], typer.Option("--set", help="`tune`: other lines, for thresholds.")
+    ] = "report",
+) -> None:
+    """Write 1,000 test cases of the validation packages in the format of HumanEval-Infilling."""
+    from dg_lsp.training.corpus import read_texts
+    from dg_lsp.training.evaluate import draw_cases, write_cases
+    from dg_lsp.training.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(root / "tokenizer.json")
+    cases = draw_cases(read_texts(root / "val.jsonl.xz"), lambda text: tokenizer.encode(text).ids, case_set)
+    write_cases(out, cases)
+    print(f"{out}: {len(cases)} test cases, {out.stat().st_size / 2**20:.1f} MiB")
+
+
+@app.command()
+def train(
+    root: Root,
+    config: Config = "tiny",
+    minutes: Annotated[
+        float | None, typer.Option(help="Planned length of the run; the learning rate is zero at its end.")
+    ] = None,
+    part: Annotated[float | None, typer.Option(help="Stop after this many minutes; --resume continues.")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
+    start: Annotated[Path | None, typer.Option(help="Start with the weights of this GGUF.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
+    threads: Annotated[int, typer.Option(help="Threads of each process; 0: torch's default.")] = 0,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Data-parallel processes on a CPU; better than threads on a busy machine.")
+    ] = 1,
+) -> None:
+    """Train until the planned time is over, with a checkpoint every few minutes."""
+    import torch
+
+    from dg_lsp.training.train import CONFIGS, ProcessGroup, TrainingRun, run_in_processes
+
+    planned = CONFIGS[config]
+    if minutes:
+        planned = dataclasses.replace(planned, minutes=minutes)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    run = TrainingRun(root, planned, device, part, start, resume=resume, threads=threads)
+    if processes == 1:
+        run.run(ProcessGroup())
+    elif device != "cpu" or planned.rows.num_rows % processes:
+        raise typer.BadParameter(f"several processes need --device cpu, and a divisor of {planned.rows.num_rows}")
+    else:
+        run_in_processes(run, processes)
+
+
+@app.command()
+def export(
+    root: Root,
+    config: Config = "tiny",
+    out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
+    file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
+    averaged: Annotated[bool, typer.Option(help="Use the moving average of the weights.")] = True,
+    start: Annotated[
+        Path | None, typer.Option(help="Use the weights of this GGUF instead of the checkpoint's.")
+    ] = None,
+    statistics: Annotated[
+        Path | None, typer.Option(help="Decoder statistics, as `eval --statistics` writes them.")
+    ] = None,
+    shards: Annotated[bool, typer.Option(help="Also write the file as shards of at most 16 MiB.")] = False,
+) -> None:
+    """Write the weights of a run as a GGUF file."""
+    from dg_lsp.training.corpus import split_file
+    from dg_lsp.training.documents import NUM_SENTINELS
+    from dg_lsp.training.export import ExportMetadata, read_model, write_model
+    from dg_lsp.training.tokenizer import load_tokenizer
+    from dg_lsp.training.train import CONFIGS, checkpoint_network
+
+    checkpoint, rows = root / "runs" / f"{config}.pt", CONFIGS[config].rows
+    network, tokens = (
+        read_model(start, CONFIGS[config].network) if start else checkpoint_network(checkpoint, averaged=averaged)
+    )
+    table = json.loads(statistics.read_text()) if statistics else {}
+    prompt_tokens = rows.max_prompt + NUM_SENTINELS
+    metadata = ExportMetadata(config, rows.canvas_lengths, prompt_tokens, tokens, decoder_statistics=table)
+    path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
+    partial = path.with_name(path.name + ".partial")
+    write_model(partial, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
+    partial.replace(path)
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, trained on {tokens / 1e6:.2f} M tokens")
+    for shard in split_file(path, MAX_MODEL_SHARD) if shards else []:
+        print(shard)
+
+
+@app.command(name="eval")
+def evaluate(
+    root: Root,
+    config: Config = "tiny",
+    file: Annotated[Path | None, typer.Option("--gguf", help="Default: the file that `export` writes.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="Test cases; default: the set `tune` of `test-cases`.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of test cases, drawn at random.")] = 300,
+    threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
+    batches: Annotated[int, typer.Option(help="Validation batches for the losses; 0: no losses.")] = 40,
+    statistics: Annotated[
+        Path | None, typer.Option(help="Write the decoder statistics here, for `export --statistics`.")
+    ] = None,
+) -> None:
+    """Measure a GGUF file on the validation packages: losses, then passes and right first lines of every decoder.
+
+    `dg-lsp bench infill CASES --model FILE` measures exact answers and times.
+    """
+    from dg_lsp.bench.sites import read_sites, sample
+    from dg_lsp.training.corpus import join_file, read_texts
+    from dg_lsp.training.evaluate import decoder_statistics, draw_cases, open_denoiser, validation_losses
+    from dg_lsp.training.train import CONFIGS
+
+    path = join_file(file or root / "runs" / f"{config}-q8_0.gguf")
+    if batches:
+        print(f"{path.name}, losses in nats: {validation_losses(path, root, CONFIGS[config], batches)}")
+    denoiser, tokenizer = open_denoiser(path, threads)
+    found = read_sites(cases) if cases else draw_cases(read_texts(root / "val.jsonl.xz"), tokenizer.encode, "tune")
+    chosen = sample(found, limit, 0)
+    table = decoder_statistics(denoiser, tokenizer, chosen)
+    denoiser.close()
+    print(f"{len(chosen)} test cases; causal passes, verifying passes, canvas passes, share of right first lines:")
+    print("\n".join(f"{name:<25} {numbers.replace(',', ' ' * 4)}" for name, numbers in table.items()))
+    if statistics:
+        statistics.write_text(json.dumps(table, indent=1) + "\n")
 
 
 def main() -> int:
-    """Runs the command line, or says what to install."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    """Run the command line. Without the optional dependencies, print how to install them."""
+    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
-        print(
-            f"training needs {', '.join(missing)}: pip install 'dg-lsp[training]' (measured with torch==2.13.0)",
-            file=sys.stderr,
-        )
+        install = "pip install 'dg-lsp[training]' (measured with torch==2.13.0)"
+        print(f"training needs {', '.join(missing)}: {install}", file=sys.stderr)
         return 2
-    from dg_lsp.training.commands import app
-
-    app()
+    try:
+        app()
+    except DgLspError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     return 0
 
 

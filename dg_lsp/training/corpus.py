@@ -1,22 +1,51 @@
-"""Python files worth learning from: clean text, and why others are not. Knows no tokens, archives or licences."""
+"""The training corpus: Python files from pinned wheels and the standard library, filtered and deduplicated.
+
+Also packs the corpus into shards with a checksum, to carry it to another machine. The shards hold text, not tokens:
+it is 7% larger, but examples are cut by characters and the vocabulary may change.
+"""
 
 import hashlib
+import json
+import lzma
+import platform
 import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from email.parser import HeaderParser
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
-from dg_lsp.training.vocabulary import SPECIALS
+from tokenizers import Tokenizer
 
+from dg_lsp.errors import InputFileError
+from dg_lsp.training.deduplication import (
+    Deduplicator,
+    Hashes,
+    Signature,
+    minhash,
+    num_benchmark_ngrams,
+    read_benchmark_hashes,
+    word_hashes,
+)
+from dg_lsp.training.documents import build_store, write_store
+from dg_lsp.training.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_from_gguf, train_tokenizer
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One file of a package; `text` is clean (LF, spaces, no trailing blanks, one newline at the end)."""
-
-    package: str
-    path: str
-    text: str
-
+PACKAGES = Path(__file__).with_name("packages.toml")
+MANIFEST = Path(__file__).with_name("manifest.json")
+"""The manifest of the current corpus. The bundled weights have their own, beside the model card."""
+SPLITS = ("train", "val")
+STDLIB = "stdlib"
+MAX_PACKAGE_CHARS = 10_000_000
+TOKENIZER_STRIDE = 3  # the tokenizer is trained on every third file; more files do not change it
 
 NOT_CODE = re.compile(
     r"(^|/)(_?vendor(ed|s)?|_?extern(al|s)?|third_party|thirdparty|packages|tests?|testing|testsuite|test_?data|"
@@ -25,7 +54,7 @@ NOT_CODE = re.compile(
     r"pydoc_data|ensurepip|turtledemo|lexers/_\w+|_mapping|_pb2|_pb2_grpc)(/|\.py$)"
     r"|(^|/)(test_\w+|\w+_tests?|conftest|_version|\w+_pb2|\w+_pb2_grpc)\.py$"
 )
-BENCHMARK = re.compile(r"(?i)human[-_ ]?eval|\bmbpp\b|has_close_elements")
+BENCHMARK_NAME = re.compile(r"(?i)human[-_ ]?eval|\bmbpp\b|has_close_elements")
 GENERATED = re.compile(r"(?i)auto[- ]?generated|generated (by|from|file)|do not edit|this file was generated|stainless")
 SECRET = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY|\bA(?:KIA|SIA)[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{50,}"
@@ -33,23 +62,128 @@ SECRET = re.compile(
     r"|\bxox[abprs]-[0-9A-Za-z-]{20,}|hooks\.slack\.com/services/T\w{8,}/|\beyJ[\w-]{20,}\.eyJ[\w-]{20,}"
     r"|\bAIza[\w-]{35}\b|\bya29\.[\w-]{40,}|\bhf_[A-Za-z]{34}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
     r"|\bSG\.[\w-]{22}\.[\w-]{43}\b|\bAccountKey=[A-Za-z0-9+/]{60,}"
-    # a long value of letters and digits under a name that says what it is
+    # a long value of letters and digits that is assigned to the name of a secret
     r"|(?i:secret|token|passw(?:or)?d|api_?key|access_?key)\w*[\"']?\s*[:=]\s*[\"']"
     r"(?=[A-Za-z+/_-]*\d)(?=[\d+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{32,}={0,2}[\"']"
 )
-
 MIN_CHARS, MAX_CHARS = 200, 200_000
-MAX_LINE, MAX_MEAN_LINE = 400, 80  # characters; above: minified, or a table of data
+MAX_LINE, MAX_MEAN_LINE = 400, 80  # characters; longer lines: minified code or a data table
 MAX_DIGITS, MAX_NON_ASCII = 0.12, 0.03  # shares of the characters
+
+ALLOWED_LICENCE = re.compile(
+    r"(?i)\b(mit(-0|-cmu)?|expat|bsd|0bsd|bsd[- ][0-9]-clause|[0-9]-clause bsd|apache|asl|psf|python-2\.0|"
+    r"python software foundation|isc|iscl|zlib|unlicense|hpnd|historical permission notice|cc0|boost|bsl-1\.0)\b"
+)
+REFUSED_LICENCE = re.compile(
+    r"(?i)\b[al]?gpl|general public|\bmpl\b|mozilla|\beupl|\bepl\b|eclipse|\bcddl|\bcecill|\bosl\b|affero|"
+    r"proprietary|commercial|\bcc-by-(nc|sa)|business source|\bsspl|elastic license|all rights reserved"
+)
+
+MAX_SHARD = 60 * 2**20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PackageList:
+    """The content of packages.toml: exact versions, and the packages of the validation split."""
+
+    versions: dict[str, str]
+    held_out: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A wheel, or the folder of the standard library, with the licence that its metadata states."""
+
+    name: str
+    version: str
+    licence: str
+    path: Path
+
+    def sources(self) -> Iterator[tuple[str, bytes]]:
+        """Relative path and content of each Python file."""
+        if self.path.is_dir():
+            for path in sorted(self.path.rglob("*.py")):
+                yield path.relative_to(self.path).as_posix(), path.read_bytes()
+            return
+        with zipfile.ZipFile(self.path) as archive:
+            for name in sorted(archive.namelist()):
+                if name.endswith(".py"):
+                    yield name, archive.read(name)
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFile:
+    """One file of a package. The text has LF line ends, no tabs, no trailing spaces, and one newline at the end."""
+
+    package: str
+    path: str
+    text: str
+
+
+def read_package_list(path: Path = PACKAGES) -> PackageList:
+    """Read packages.toml."""
+    table = tomllib.loads(path.read_text())
+    return PackageList(dict(table["versions"]), frozenset(table["held_out"]))
+
+
+def download(packages: PackageList, folder: Path, num_parallel: int = 4) -> list[str]:
+    """Download the wheels that `folder` lacks with pip. Returns the packages that are not available."""
+    folder.mkdir(parents=True, exist_ok=True)
+    present = {(wheel.name, wheel.version) for wheel in read_wheels(folder)}
+    missing = [item for item in packages.versions.items() if item not in present]
+
+    def run_pip(item: tuple[str, str]) -> int:
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--dest", str(folder), "==".join(item)]
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    with ThreadPoolExecutor(num_parallel) as pool:
+        return [name for (name, _), code in zip(missing, pool.map(run_pip, missing), strict=True) if code]
+
+
+def read_wheels(folder: Path) -> list[Package]:
+    """Every wheel in `folder`, by file name."""
+    wheels = []
+    for path in sorted(folder.glob("*.whl")):
+        with zipfile.ZipFile(path) as archive:
+            # a wheel may also carry the metadata of vendored packages, with longer paths
+            names = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1]
+            metadata = archive.read(min(names, key=len)).decode("utf-8", "replace") if names else ""
+        name, version = path.name.split("-")[:2]
+        wheels.append(Package(name.lower().replace("_", "-"), version, stated_licence(metadata), path))
+    return wheels
+
+
+def standard_library() -> Package:
+    """The standard library of the running interpreter."""
+    return Package(STDLIB, platform.python_version(), "PSF-2.0", Path(sysconfig.get_paths()["stdlib"]))
+
+
+def stated_licence(metadata: str) -> str:
+    """The licence in a METADATA file: License-Expression, else the classifiers, else the first line of License."""
+    headers = HeaderParser().parsestr(metadata)
+    if expression := headers.get("License-Expression"):
+        return str(expression).strip()
+    classifiers = [str(c) for c in headers.get_all("Classifier") or []]
+    found = [c.split("::")[-1].strip() for c in classifiers if c.startswith("License ::")]
+    if found := [c for c in found if c != "OSI Approved"]:
+        return " AND ".join(found)
+    lines = [line.strip() for line in str(headers.get("License") or "").splitlines() if line.strip()]
+    return lines[0][:120] if lines else ""
+
+
+def is_allowed(licence: str) -> bool:
+    """True for permissive licences. False for copyleft, unknown and missing ones."""
+    return bool(ALLOWED_LICENCE.search(licence)) and not REFUSED_LICENCE.search(licence)
 
 
 def is_code_path(path: str) -> bool:
-    """Whether a file's path promises code people wrote: no tests, vendored copies, locale tables or benchmarks."""
-    return not (NOT_CODE.search(path) or BENCHMARK.search(path))
+    """False for the paths of tests, vendored copies, generated files, locale tables and benchmarks."""
+    return not (NOT_CODE.search(path) or BENCHMARK_NAME.search(path))
 
 
-def decoded(raw: bytes) -> str | None:
-    """The text of a file as an editor would show it, or None where it is no UTF-8."""
+def decode(raw: bytes) -> str | None:
+    """The normalized text of a file, see `CorpusFile`; None if it is not UTF-8."""
     try:
         text = raw.decode("utf-8").lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)
     except UnicodeDecodeError:
@@ -57,14 +191,14 @@ def decoded(raw: bytes) -> str | None:
     return "\n".join(line.rstrip() for line in text.split("\n")).strip("\n") + "\n"
 
 
-def refusal(text: str) -> str | None:
-    """Why a text is refused, in one word, or None."""
+def rejection_reason(text: str) -> str | None:
+    """Why a text is not suitable for training, in one word, or None."""
     if not MIN_CHARS <= len(text) <= MAX_CHARS:
         return "size"
     lines = text.split("\n")
     if GENERATED.search(text[:1000]):
         return "generated"
-    if BENCHMARK.search(text):
+    if BENCHMARK_NAME.search(text):
         return "benchmark"
     if SECRET.search(text):
         return "secret"
@@ -74,17 +208,197 @@ def refusal(text: str) -> str | None:
     non_ascii = len(text) - len(text.encode("ascii", "ignore"))
     if digits > MAX_DIGITS * len(text) or non_ascii > MAX_NON_ASCII * len(text):
         return "data"
-    if any(special in text for special in SPECIALS):
+    if any(special in text for special in SPECIAL_TOKENS):
         return "special"
     return None
 
 
-def capped(files: Iterable[SourceFile], max_chars: int) -> list[SourceFile]:
-    """At most `max_chars` of every package, chosen by hash: one giant must not become the language."""
-    spent: Counter[str] = Counter()
+def filter_files(
+    package: str, sources: Iterable[tuple[str, bytes]], benchmark: Hashes, counts: Counter[str]
+) -> Iterator[tuple[CorpusFile, Signature]]:
+    """The suitable files of a package with their MinHash signatures; `counts` gets the reasons of the others."""
+    for path, raw in sources:
+        counts["seen"] += 1
+        if not is_code_path(path):
+            counts["path"] += 1
+        elif (text := decode(raw)) is None:
+            counts["encoding"] += 1
+        elif reason := rejection_reason(text):
+            counts[reason] += 1
+        elif num_benchmark_ngrams(words := word_hashes(text), benchmark):
+            counts["benchmark text"] += 1
+        else:
+            yield CorpusFile(package, path, text), minhash(words)
+
+
+def _filter_package(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
+    counts: Counter[str] = Counter()
+    return list(filter_files(package.name, package.sources(), read_benchmark_hashes(), counts)), counts
+
+
+def build_splits(
+    packages: list[Package], held_out: frozenset[str], counts: Counter[str], num_processes: int = 0
+) -> dict[str, list[CorpusFile]]:
+    """The files of each split; 0 processes: one for each core.
+
+    Validation packages are deduplicated first: of a file in both splits, the training copy is dropped.
+    """
+    found: list[tuple[CorpusFile, Signature]] = []
+    with ProcessPoolExecutor(num_processes or None, mp_context=get_context("spawn")) as pool:
+        for files, reasons in (map if num_processes == 1 else pool.map)(_filter_package, packages):
+            found += files
+            counts.update(reasons)
+    found.sort(key=lambda item: (item[0].package not in held_out, item[0].package, item[0].path))
+    distinct = deduplicate(found, counts)
+    kept = limit_packages(distinct, MAX_PACKAGE_CHARS)
+    counts["package limit"] = len(distinct) - len(kept)
+    return {split: [f for f in kept if (f.package in held_out) == (split == "val")] for split in SPLITS}
+
+
+def deduplicate(files: Iterable[tuple[CorpusFile, Signature]], counts: Counter[str]) -> list[CorpusFile]:
+    """The first file of each group of duplicates; `counts` gets the reasons of the others."""
+    deduplicator = Deduplicator()
+    kept = []
+    for file, signature in files:
+        if reason := deduplicator.rejection_reason(file.text, signature):
+            counts[reason] += 1
+        else:
+            kept.append(file)
+    return kept
+
+
+def limit_packages(files: Iterable[CorpusFile], max_chars: int) -> list[CorpusFile]:
+    """At most `max_chars` of each package, selected by the hash of the path."""
+    used: Counter[str] = Counter()
     kept = []
     for file in sorted(files, key=lambda f: hashlib.blake2b(f.path.encode()).digest()):
-        if spent[file.package] + len(file.text) <= max_chars:
-            spent[file.package] += len(file.text)
+        if used[file.package] + len(file.text) <= max_chars:
+            used[file.package] += len(file.text)
             kept.append(file)
     return sorted(kept, key=lambda f: (f.package, f.path))
+
+
+def prepare(
+    root: Path,
+    *,
+    offline: bool = False,
+    packages: Path = PACKAGES,
+    manifest_copy: Path | None = MANIFEST,
+    tokenizer_source: Path | None = None,
+    num_processes: int = 0,
+) -> dict[str, Any]:
+    """Write the corpus and its tokens under `root`. Returns the manifest, which lists each source with its licence.
+
+    `tokenizer_source` is a GGUF file whose tokenizer is used; without it a new one is trained.
+    """
+    listed = read_package_list(packages)
+    missing = [] if offline else download(listed, root / "wheels")
+    pinned = [w for w in read_wheels(root / "wheels") if listed.versions.get(w.name) == w.version]
+    allowed = [*(w for w in pinned if is_allowed(w.licence)), standard_library()]
+    counts: Counter[str] = Counter()
+    splits = build_splits(allowed, listed.held_out, counts, num_processes)
+    sample = (f.text for f in splits["train"][::TOKENIZER_STRIDE])
+    tokenizer = tokenizer_from_gguf(tokenizer_source) if tokenizer_source else train_tokenizer(sample)
+    tokenizer.save(str(root / "tokenizer.json"))
+    for split, files in splits.items():
+        write_texts(root / f"{split}.jsonl.xz", files)
+    manifest = {
+        "sources": [source for split, files in splits.items() for source in _manifest_rows(split, files, allowed)],
+        "dropped": dict(counts),
+        "tokenizer_sha256": hashlib.sha256((root / "tokenizer.json").read_bytes()).hexdigest(),
+        "refused_licences": {w.name: w.licence for w in pinned if not is_allowed(w.licence)},
+        "not_available": missing,
+        "tokens": {s: _write_tokens(root / s, files, tokenizer) for s, files in splits.items()},
+    }
+    (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    if manifest_copy:
+        shutil.copyfile(root / "manifest.json", manifest_copy)
+    return manifest
+
+
+def _manifest_rows(split: str, files: list[CorpusFile], packages: list[Package]) -> Iterator[dict[str, Any]]:
+    for package in sorted(packages, key=lambda p: p.name):
+        texts = [f.text for f in files if f.package == package.name]
+        if texts:
+            size = sum(len(text.encode()) for text in texts)
+            row = {"package": package.name, "version": package.version, "licence": package.licence}
+            yield {**row, "split": split, "files": len(texts), "bytes": size}
+
+
+def read_texts(path: Path) -> list[CorpusFile]:
+    """Read the files of one split."""
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        return [CorpusFile(**json.loads(line)) for line in lines]
+
+
+def write_texts(path: Path, files: list[CorpusFile]) -> None:
+    """Write one JSON object a line, compressed by xz."""
+    with lzma.open(path, "wt", preset=1, encoding="utf-8") as out:
+        out.writelines(json.dumps(asdict(file)) + "\n" for file in files)
+
+
+def _write_tokens(folder: Path, files: list[CorpusFile], tokenizer: Tokenizer) -> int:
+    store = build_store([f.text for f in files], tokenizer)
+    write_store(folder, store)
+    return len(store.tokens)
+
+
+def pack(root: Path, folder: Path, max_shard: int = MAX_SHARD) -> list[Path]:
+    """Write the corpus of `root` as numbered shards with checksums, and its tokenizer. Returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [Path(shutil.copyfile(root / "tokenizer.json", folder / "tokenizer.json"))]
+    for split in SPLITS:
+        path = Path(shutil.copyfile(root / f"{split}.jsonl.xz", folder / f"{split}.jsonl.xz"))
+        written += split_file(path, max_shard)
+        path.unlink()
+    return written
+
+
+def unpack(folder: Path, root: Path) -> dict[str, int]:
+    """Join the shards in `folder` and tokenize the corpus into `root`. Returns the number of tokens of each split.
+
+    Raises:
+        InputFileError: a shard is missing or damaged.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(folder / "tokenizer.json", root / "tokenizer.json")
+    tokenizer = load_tokenizer(root / "tokenizer.json")
+    num_tokens = {}
+    for split in SPLITS:
+        path = root / f"{split}.jsonl.xz"
+        shutil.move(join_file(folder / path.name), path)
+        num_tokens[split] = _write_tokens(root / split, read_texts(path), tokenizer)
+    return num_tokens
+
+
+def split_file(path: Path, max_shard: int) -> list[Path]:
+    """Write `path` as shards NAME.000, NAME.001, ... and NAME.sha256 beside it. Returns the files."""
+    data = path.read_bytes()
+    written = []
+    for i, start in enumerate(range(0, len(data), max_shard)):
+        written.append(path.with_name(f"{path.name}.{i:03d}"))
+        written[-1].write_bytes(data[start : start + max_shard])
+    checksum = path.with_name(f"{path.name}.sha256")
+    checksum.write_text(hashlib.sha256(data).hexdigest() + "\n")
+    return [*written, checksum]
+
+
+def join_file(path: Path) -> Path:
+    """Return `path`; if only its shards exist, join them first.
+
+    Raises:
+        InputFileError: neither the file nor its shards exist, or a shard is missing or damaged.
+    """
+    if path.exists():
+        return path
+    shards = sorted(path.parent.glob(f"{path.name}.[0-9][0-9][0-9]"))
+    checksum = path.with_name(f"{path.name}.sha256")
+    if not shards or not checksum.exists():
+        raise InputFileError(f"no such file: {path}")
+    data = b"".join(shard.read_bytes() for shard in shards)
+    if hashlib.sha256(data).hexdigest() != checksum.read_text().strip():
+        raise InputFileError(f"a shard of {path} is missing or damaged: copy all of them again")
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+    return path

@@ -1,11 +1,161 @@
-"""A qwen3-shaped transformer over a clean and a noisy stream. llama.cpp runs its weights as architecture `qwen3`."""
+"""A qwen3-shaped transformer over clean tokens and canvases. llama.cpp runs its weights as architecture `qwen3`.
+
+Attention rule: a clean token sees the clean tokens of its document up to itself. A canvas position sees the clean
+tokens of its document before the canvas, [context_start, start), and every used position of its own canvas.
+
+The rule has three forms: `DenseMask` for a CPU (canvases are compared with the clean tokens and themselves, never with
+each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and a plain bool
+tensor, the reference of the tests.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from dg_lsp.training.attention import Mask, attend
-from dg_lsp.training.config import NetworkConfig
+from dg_lsp.training.tokenizer import NUM_TOKENS
+
+TILE = 128  # positions, of FlexAttention
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """Sizes in channels."""
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    hidden: int  # of the gated feed-forward layer
+    head_width: int = 64
+    num_tokens: int = NUM_TOKENS
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-6
+
+
+class DenseMask(NamedTuple):
+    """Added to attention scores: 0 where a key is visible, -inf elsewhere.
+
+    A CPU adds faster than it fills by a bool mask, forward and backward.
+    """
+
+    clean: Tensor  # (R, 1, T, T)
+    context: Tensor  # (R, 1, C, T): the clean keys of a canvas
+    canvas: Tensor  # (R, 1, C, L): its own positions
+
+
+Mask: TypeAlias = DenseMask | BlockMask | Tensor
+
+
+def dense_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> DenseMask:
+    """The attention rule for a CPU; shapes as in `rows.TrainingBatch`."""
+    at = torch.arange(document.shape[1], device=document.device)
+    clean = (document[:, :, None] == document[:, None, :]) & (at[:, None] >= at[None, :])
+    context = (at < start[:, :, None]) & (at >= context_start[:, :, None])
+    # an empty canvas sees its first position, so that its scores are finite; it has no target
+    canvas = torch.arange(canvas_length, device=document.device) < length[:, :, None].clamp(min=1)
+    return DenseMask(*(_additive(visible[:, None]) for visible in (clean, context, canvas)))
+
+
+def _additive(visible: Tensor) -> Tensor:
+    """0 where visible, -inf elsewhere, in the type of the matrix products."""
+    kind = visible.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
+
+
+def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> BlockMask:
+    """The attention rule for CUDA over T clean tokens and C * L canvas positions, in this order; never dense.
+
+    Raises:
+        ValueError: T or C * L is not a multiple of the tile, or a canvas would lie in two tiles.
+    """
+    clean, noisy = document.shape[1], start.shape[1] * canvas_length
+    if clean % TILE or noisy % TILE or TILE % canvas_length:
+        raise ValueError(
+            f"{clean} tokens and {noisy} positions in canvases of {canvas_length} do not fill tiles of {TILE}"
+        )
+
+    def rule(r: Tensor, _: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        q_clean, k_clean = q.clamp(max=clean - 1), k.clamp(max=clean - 1)
+        q_canvas, k_canvas = (q - clean).clamp(min=0) // canvas_length, (k - clean).clamp(min=0) // canvas_length
+        causal = (document[r, q_clean] == document[r, k_clean]) & (q >= k)
+        context = (k < start[r, q_canvas]) & (k >= context_start[r, q_canvas])
+        own = (q_canvas == k_canvas) & ((k - clean) % canvas_length < length[r, k_canvas])
+        return torch.where(q >= clean, torch.where(k >= clean, own, context), (k < clean) & causal)
+
+    visible, full = _tiles(document, start, context_start, noisy)
+    return BlockMask.from_kv_blocks(*_indices(visible & ~full), *_indices(full), BLOCK_SIZE=TILE, mask_mod=rule)
+
+
+def _tiles(document: Tensor, start: Tensor, context_start: Tensor, noisy: int) -> tuple[Tensor, Tensor]:
+    """Tiles with something to see, and tiles that are visible throughout; (rows, tiles, tiles) bool each."""
+    rows, clean = document.shape
+    first = torch.arange(0, clean, TILE, device=document.device)
+    n, m = clean // TILE, noisy // TILE
+    visible = torch.zeros(rows, n + m, n + m, dtype=torch.bool, device=document.device)
+    full = torch.zeros_like(visible)
+    # documents ascend along a row, padding (-1) comes last
+    ordered = document.masked_fill(document < 0, torch.iinfo(document.dtype).max).view(rows, n, TILE)
+    lowest, highest = ordered.amin(-1), ordered.amax(-1)
+    visible[:, :n, :n] = (first[:, None] >= first) & (highest[:, None, :] >= lowest[:, :, None])
+    full[:, :n, :n] = (first[:, None] > first) & (lowest[:, None, :] == highest[:, :, None])
+    overlaps = (context_start[..., None] < first + TILE) & (start[..., None] > first)  # (R, C, n)
+    covers = (context_start[..., None] <= first) & (start[..., None] >= first + TILE)
+    visible[:, n:, :n] = overlaps.view(rows, m, -1, n).any(2)
+    full[:, n:, :n] = covers.view(rows, m, -1, n).all(2)
+    visible[:, n:, n:] = torch.eye(m, dtype=torch.bool, device=document.device)
+    return visible, full
+
+
+def _indices(tiles: Tensor) -> tuple[Tensor, Tensor]:
+    """FlexAttention's format: how many tiles each row of tiles visits, and their indices first."""
+    counts = tiles.sum(-1, dtype=torch.int32)
+    order = tiles.int().sort(dim=-1, descending=True, stable=True).indices.int()
+    return counts[:, None], order[:, None]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    """Attention of q (R, H, n, d) over k, v (R, G, n, d), H a multiple of G; returns (R, H, n, d)."""
+    if isinstance(mask, BlockMask):
+        return cast(Tensor, flex_attention(q, k, v, block_mask=mask, enable_gqa=True))
+    if isinstance(mask, Tensor):
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    clean = mask.clean.shape[-1]
+    out = _attend_clean(q[:, :, :clean], k[:, :, :clean], v[:, :, :clean], mask.clean)
+    return out if q.shape[2] == clean else torch.cat([out, _attend_canvases(q, k, v, mask)], 2)
+
+
+def _attend_clean(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Two matrix products; the queries of a group share their keys."""
+    rows, heads, n, d = q.shape
+    groups = k.shape[1]
+    scores = (q * d**-0.5).reshape(rows, groups, -1, d) @ k.transpose(-1, -2)  # (R, G, H/G * n, n)
+    scores = scores.view(rows, groups, -1, n, n) + mask[:, :, None]
+    # a padding token sees the padding before it and itself: no row is empty
+    weights = scores.float().softmax(-1).to(v.dtype).view(rows, groups, -1, n)
+    return (weights @ v).view(rows, heads, n, d)
+
+
+def _attend_canvases(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tensor:
+    rows, heads, _, d = q.shape
+    groups, clean = k.shape[1], mask.clean.shape[-1]
+    canvases, length = mask.canvas.shape[2:]
+    share = heads // groups
+    q = (q[:, :, clean:] * d**-0.5).reshape(rows, groups, share * canvases * length, d)
+    own_q = q.view(rows, groups, share, canvases, length, d)
+    own_k = k[:, :, clean:].reshape(rows, groups, 1, canvases, length, d)
+    own_v = v[:, :, clean:].reshape(rows, groups, 1, canvases, length, d)
+    context = (q @ k[:, :, :clean].transpose(-1, -2)).view(rows, groups, share, canvases, length, clean)
+    own = own_q @ own_k.transpose(-1, -2)  # (R, G, H/G, C, L, L)
+    scores = torch.cat([context + mask.context[:, :, None, :, None], own + mask.canvas[:, :, None, :, None]], -1)
+    weights = scores.float().softmax(-1).to(v.dtype)
+    from_context = weights[..., :clean].reshape(rows, groups, -1, clean) @ v[:, :, :clean]
+    from_canvas = weights[..., clean:] @ own_v.expand(-1, -1, share, -1, -1, -1)
+    return from_context.view(rows, heads, -1, d) + from_canvas.reshape(rows, heads, -1, d)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -15,7 +165,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """Attention and a gated feed-forward layer, both after an RMS norm."""
+    """Attention and a gated feed-forward layer, each after an RMS norm."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -43,11 +193,11 @@ class Block(nn.Module):
 
     @staticmethod
     def _rotated(norm: nn.RMSNorm, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (R, n, H, d) -> (R, H, n, d) in float32, as the norm's weight is: mixed types leave torch's fused path."""
+        """x (R, n, H, d) -> (R, H, n, d) in float32 like the norm's weight: mixed types leave torch's fused path."""
         return rotate(norm(x.float()).transpose(1, 2), cos, sin)
 
 
-class Network(nn.Module):
+class DiffusionNetwork(nn.Module):
     """Embedding, blocks, norm; the output layer is the embedding."""
 
     def __init__(self, config: NetworkConfig) -> None:
@@ -56,27 +206,23 @@ class Network(nn.Module):
         self.embedding = nn.Embedding(config.num_tokens, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
-        self._initialise()
+        self._initialize()
 
-    def _initialise(self) -> None:
-        """Unit variance through every layer; what writes to the residual stream is scaled down by its depth."""
+    def _initialize(self) -> None:
+        """Unit variance through every layer; weights that write to the residual stream are scaled down by the depth."""
         depth = (2 * self.config.layers) ** -0.5
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
-                writes = name.endswith(("output.weight", "down.weight"))
-                scale = 0.02 if "embedding" in name else weight.shape[1] ** -0.5 * (depth if writes else 1.0)
+                is_residual = name.endswith(("output.weight", "down.weight"))
+                scale = 0.02 if "embedding" in name else weight.shape[1] ** -0.5 * (depth if is_residual else 1.0)
                 nn.init.normal_(weight, 0.0, scale)
 
     def hidden(self, ids: Tensor, position: Tensor, mask: Mask) -> Tensor:
-        """ids, position (R, n) -> (R, n, width), normed."""
-        half = torch.arange(0, self.config.head_width, 2, device=ids.device).float() / self.config.head_width
-        angle = position[..., None].float() * self.config.rope_theta**-half
+        """Normalized hidden states (R, n, width) of ids and positions (R, n)."""
+        exponent = torch.arange(0, self.config.head_width, 2, device=ids.device).float() / self.config.head_width
+        angle = position[..., None].float() * self.config.rope_theta**-exponent
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
         h = self.embedding(ids)
         for block in self.blocks:
             h = block(h, cos, sin, mask)
         return self.norm(h)
-
-    def logits(self, h: Tensor) -> Tensor:
-        """h (..., width) -> (..., num_tokens)."""
-        return F.linear(h, self.embedding.weight)

@@ -1,4 +1,4 @@
-"""Trains, loads and takes over the byte-level BPE. Knows no rows, and of a GGUF only its vocabulary."""
+"""The vocabulary: 8,192 byte-level BPE tokens. The first sixteen are special; ids 6 to 15 are reserved."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,30 +6,40 @@ from pathlib import Path
 from gguf import GGUFReader, TokenType
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from dg_lsp.training.vocabulary import NUM_TOKENS, PRE_TOKENIZER, PRE_TOKENIZER_REGEX, SPECIALS
+from dg_lsp.errors import InputFileError
 
+NUM_TOKENS = 8192
+END_OF_TEXT, MASK, PREFIX, SUFFIX, MIDDLE, END_OF_MIDDLE = range(6)
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|mask|>",
+    "<|prefix|>",
+    "<|suffix|>",
+    "<|middle|>",
+    "<|eom|>",
+    "<|file|>",
+    "<|expand|>",
+    "<|delete|>",
+    *(f"<|reserved_{i}|>" for i in range(9, 16)),
+)
+BANNED_IDS = tuple(i for i in range(len(SPECIAL_TOKENS)) if i != END_OF_MIDDLE)
+"""Special tokens that a completion never contains; END_OF_MIDDLE ends it."""
+
+PRE_TOKENIZER = "qwen2"
+"""llama.cpp's LLAMA_VOCAB_PRE_TYPE_QWEN2 (src/llama-vocab.cpp), so that both tokenizers produce the same ids."""
+PRE_TOKENIZER_REGEX = (
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 MAX_TOKEN_CHARS = 24
 
 
-def _dressed(model: models.BPE) -> Tokenizer:
-    """A tokenizer that cuts text as llama.cpp's qwen2 pre-tokenizer does; no normaliser."""
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PRE_TOKENIZER_REGEX), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 def train_tokenizer(texts: Iterable[str], num_tokens: int = NUM_TOKENS) -> Tokenizer:
-    """A BPE over `texts` with our special tokens first."""
-    tokenizer = _dressed(models.BPE())
+    """Train a BPE tokenizer; the special tokens get the first ids."""
+    tokenizer = _with_pre_tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=num_tokens,
-        special_tokens=list(SPECIALS),
+        special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
         max_token_length=MAX_TOKEN_CHARS,
@@ -39,27 +49,41 @@ def train_tokenizer(texts: Iterable[str], num_tokens: int = NUM_TOKENS) -> Token
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer saved at `path`."""
+    """Load a tokenizer.json file."""
     return Tokenizer.from_file(str(path))
 
 
-def tokenizer_of(path: Path) -> Tokenizer:
-    """The tokenizer inside a GGUF of ours, so that training goes on with the ids its weights know.
+def tokenizer_from_gguf(path: Path) -> Tokenizer:
+    """Extract the tokenizer from a GGUF file of this package, so that training can continue from its weights.
 
-    Raises ValueError for a file with another pre-tokenizer or other special tokens.
+    Raises:
+        InputFileError: the file has another pre-tokenizer or other special tokens.
     """
     fields = GGUFReader(path).fields
 
     def contents(key: str) -> list[str]:
         return list(fields[f"tokenizer.ggml.{key}"].contents()) if f"tokenizer.ggml.{key}" in fields else []
 
-    tokens, kinds = contents("tokens"), contents("token_type")
-    if "".join(contents("pre")) != PRE_TOKENIZER or tuple(tokens[: len(SPECIALS)]) != SPECIALS:
-        raise ValueError(f"{path} has not the tokenizer of this room: train a new one with --new-tokenizer")
+    tokens, types = contents("tokens"), contents("token_type")
+    if "".join(contents("pre")) != PRE_TOKENIZER or tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+        raise InputFileError(f"{path} has the tokenizer of another model: train a new one with --new-tokenizer")
     vocabulary = {
-        token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != TokenType.UNUSED
+        token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != TokenType.UNUSED
     }
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in contents("merges"))]
-    tokenizer = _dressed(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.add_special_tokens(list(SPECIALS))
+    tokenizer = _with_pre_tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _with_pre_tokenizer(model: models.BPE) -> Tokenizer:
+    """A tokenizer that splits text as llama.cpp's qwen2 pre-tokenizer does, without a normalizer."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRE_TOKENIZER_REGEX), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

@@ -1,9 +1,10 @@
-"""The scripted model: what a script may be, and what tests can observe."""
+"""The scripted model: kinds of scripts, and the counters that tests read."""
+
+import time
 
 import numpy as np
 import pytest
 
-from dg_lsp.backends import scripted
 from dg_lsp.backends.scripted import (
     END_ID,
     MASK_ID,
@@ -15,7 +16,6 @@ from dg_lsp.backends.scripted import (
     ByteTokenizer,
     ScriptedDenoiser,
 )
-from dg_lsp.canvas.layout import token_ids
 
 TOKENIZER = ByteTokenizer()
 
@@ -29,53 +29,45 @@ def masks(length):
     return np.full(length, MASK_ID, dtype=np.int32)
 
 
-def predict(denoiser, *canvases):
-    return denoiser.predict(0, list(canvases), 0.0, np.random.default_rng(0))
+def text(prediction):
+    return TOKENIZER.decode(prediction.argmax_ids).decode()
 
 
-def texts(denoiser, num_canvases=1):
-    return [TOKENIZER.decode(each.argmax_ids).decode() for each in predict(denoiser, *[masks(8)] * num_canvases)]
+def predict(denoiser, *canvases, temperature=0.0):
+    return denoiser.predict(0, list(canvases), temperature, np.random.default_rng(0))
 
 
-def test_text_is_replayed_and_ended():
+def test_a_text_is_predicted_and_ended():
     denoiser = ScriptedDenoiser("x = 1")
     denoiser.prefill(0, fim("", ""))
-    assert texts(denoiser) == ["x = 1"]
-    assert (predict(denoiser, masks(8))[0].argmax_ids[5:] == END_ID).all()
+    (prediction,) = predict(denoiser, masks(8))
+    assert text(prediction) == "x = 1"
+    assert (prediction.argmax_ids[5:] == END_ID).all()
 
 
-def test_function_receives_prefix_and_suffix():
+def test_a_function_gets_prefix_and_suffix():
     seen = []
     denoiser = ScriptedDenoiser(lambda prefix, suffix: seen.append((prefix, suffix)) or prefix[-1] + suffix[0])
     denoiser.prefill(0, fim("ä1", "😋2"))
-    assert texts(denoiser) == ["1😋"]
+    assert text(predict(denoiser, masks(8))[0]) == "1😋"
     assert seen == [("ä1", "😋2")]
 
 
 def test_each_canvas_may_have_its_own_text():
     denoiser = ScriptedDenoiser(["one", "two"])
     denoiser.prefill(0, fim("", ""))
-    assert texts(denoiser, 3) == ["one", "two", "two"]
+    assert [text(one) for one in predict(denoiser, masks(8), masks(8), masks(8))] == ["one", "two", "two"]
 
 
-def test_prompt_that_continues_the_script_gets_the_rest():
+def test_a_continued_prompt_gets_the_rest_of_the_text():
     denoiser = ScriptedDenoiser("hello world")
     denoiser.prefill(0, fim("p", "s", "hello "))
-    assert texts(denoiser) == ["world"]
+    assert text(predict(denoiser, masks(8))[0]) == "world"
     denoiser.prefill(0, fim("p", "s", "other"))
-    assert texts(denoiser) == [""]
+    assert text(predict(denoiser, masks(8))[0]) == ""
 
 
-def test_extension_follows_the_script_and_ends_where_it_is_left():
-    denoiser = ScriptedDenoiser("return 1\n")
-    after, other = TOKENIZER.encode("return 1\n"), TOKENIZER.encode("retour")
-    denoiser.prefill(0, token_ids([MIDDLE_ID]))
-    assert denoiser.extend(0, after).argmax_ids.tolist() == [*after[1:].tolist(), END_ID]
-    denoiser.prefill(0, token_ids([MIDDLE_ID]))
-    assert denoiser.extend(0, other).argmax_ids.tolist() == [*after[1:4].tolist(), *[END_ID] * 3]
-
-
-def test_tokens_per_step_are_confident():
+def test_each_step_is_confident_of_the_leftmost_open_tokens():
     denoiser = ScriptedDenoiser("abcdefgh", tokens_per_step=3)
     denoiser.prefill(0, fim("", ""))
     canvas = masks(8)
@@ -87,7 +79,7 @@ def test_tokens_per_step_are_confident():
     assert TOKENIZER.decode(canvas) == b"abcdefgh"
 
 
-def test_uniform_noise_settles():
+def test_a_token_that_matches_is_settled_under_uniform_noise():
     denoiser = ScriptedDenoiser("abcd", spec=UNIFORM_SPEC, tokens_per_step=2)
     denoiser.prefill(0, fim("", ""))
     canvas = np.full(4, 200, dtype=np.int32)
@@ -96,25 +88,35 @@ def test_uniform_noise_settles():
     assert (prediction.entropy < 0.2).tolist() == [True, True, False, True]
 
 
-def test_steps_and_prefilled_tokens_are_counted(monkeypatch):
-    slept = []
-    monkeypatch.setattr(scripted.time, "sleep", slept.append)
-    denoiser = ScriptedDenoiser("x", step_seconds=0.5)
+def test_steps_and_prefilled_tokens_are_counted():
+    denoiser = ScriptedDenoiser("x")
     denoiser.prefill(0, fim("abc", ""))
     denoiser.prefill(0, fim("abc", "", "d"))
     assert denoiser.num_prefilled == 7
     predict(denoiser, masks(4))
     predict(denoiser, masks(4))
-    assert (denoiser.num_steps, slept) == (2, [0.5, 0.5])
+    assert denoiser.num_steps == 2
+
+
+def test_a_step_takes_the_given_seconds():
+    denoiser = ScriptedDenoiser("x", step_seconds=0.02)
+    start = time.monotonic()
+    predict(denoiser, masks(4))
+    assert time.monotonic() - start >= 0.02
 
 
 @pytest.mark.parametrize("written", ["", "def f():\n\treturn 'é😋'\r\n", "\0\x7f", "<|mask|>"])
-def test_tokenizer_returns_the_same_text(written):
+def test_decoding_returns_the_encoded_text(written):
     ids = TOKENIZER.encode(written)
+    assert TOKENIZER.decode(ids).decode() == written
     assert ids.max(initial=5) < VOCAB_SIZE
     assert TOKENIZER.decode(np.array([MASK_ID, *ids, END_ID])).decode() == written
 
 
 def test_special_tokens_have_spellings():
-    found = [TOKENIZER.special(f"<{name}>") for name in ("mask", "end", "middle", "no")]
-    assert found == [MASK_ID, END_ID, MIDDLE_ID, None]
+    assert [TOKENIZER.special(f"<{name}>") for name in ("mask", "end", "middle", "no")] == [
+        MASK_ID,
+        END_ID,
+        MIDDLE_ID,
+        None,
+    ]

@@ -1,87 +1,70 @@
+from contextlib import closing
+
 import numpy as np
 import pytest
 
-pytest.importorskip("tokenizers")
-
-from dg_lsp.training.documents import Documents
-from dg_lsp.training.rows import Rows
-from dg_lsp.training.store import load_store
-from dg_lsp.training.vocabulary import DELETE, END_OF_MIDDLE, EXPAND, MASK, MIDDLE, SUFFIX
-
-
-def make_rows(toy, seed=4):
-    config = toy.config.rows
-    documents = Documents(load_store(toy.root / "train"), toy.tokenizer, config.max_prompt, config.max_middle, seed)
-    return Rows(documents, config)
+from dg_lsp.training.rows import BatchLoader, open_stream
+from dg_lsp.training.tokenizer import END_OF_MIDDLE, MASK, MIDDLE, SUFFIX
 
 
 @pytest.fixture(scope="module")
 def batches(toy):
-    rows = make_rows(toy)
-    return [rows.batch() for _ in range(30)]
+    stream = open_stream(toy.root, "train", toy.config.rows, seed=4)
+    return [stream.batch() for _ in range(30)]
 
 
-def test_shapes_never_change_but_for_the_canvas_length(batches, toy):
+def test_documents_are_packed_side_by_side_with_their_own_positions(batches, toy):
     config = toy.config.rows
+    assert {batch.target.shape[2] for batch in batches} == set(config.canvas_lengths)
     for batch in batches:
-        slots = batch.truth.shape[2]
-        assert slots in config.canvas_lengths
-        assert batch.tokens.shape == (config.rows, config.num_clean)
-        assert batch.truth.shape == (config.rows, config.num_noisy // slots, slots)
-        assert batch.start.shape == batch.low.shape == batch.length.shape == batch.truth.shape[:2]
-    assert {batch.truth.shape[2] for batch in batches} == set(config.canvas_lengths)
-
-
-def test_documents_are_packed_side_by_side_with_positions_of_their_own(batches):
-    for batch in batches:
+        assert batch.tokens.shape == (config.num_rows, config.num_clean)
+        assert batch.target[0].size == config.num_noisy
         for document, position in zip(batch.document, batch.position, strict=True):
             used = document >= 0
-            assert not used[np.argmin(used) :].any() or used.all()  # padding only at the end
+            assert used.all() or not used[np.argmin(used) :].any()  # padding only at the end
             for i in range(document.max() + 1):
                 at = np.flatnonzero(document == i)
                 assert (np.diff(at) == 1).all()
                 assert position[at].tolist() == list(range(len(at)))
 
 
-def test_clean_rows_hold_no_masks_and_one_end_per_middle(batches):
+def test_clean_tokens_have_no_masks_and_one_end_for_each_middle(batches):
     for batch in batches:
         assert not (batch.tokens == MASK).any()
         for tokens, document, in_middle in zip(batch.tokens, batch.document, batch.in_middle, strict=True):
             for i in range(document.max() + 1):
                 ids, inside = tokens[document == i], in_middle[document == i]
                 if inside.any():
-                    assert ids[0] == SUFFIX
-                    assert ids[np.argmax(inside) - 1] == MIDDLE
-                    assert ids[-1] == END_OF_MIDDLE
+                    assert (ids[0], ids[np.argmax(inside) - 1], ids[-1]) == (SUFFIX, MIDDLE, END_OF_MIDDLE)
                     assert (ids == END_OF_MIDDLE).sum() == 1
 
 
-def test_canvases_repeat_the_clean_tokens_at_their_place_then_fill(batches):
+def test_canvases_hold_the_clean_tokens_of_their_place_then_fill(batches):
     num_middle = num_text = 0
     for batch in batches:
         for r, c in np.argwhere(batch.length > 0):
-            start, length, content = (int(x[r, c]) for x in (batch.start, batch.length, batch.content))
-            document = batch.document[r, start]
-            end = int(np.flatnonzero(batch.document[r] == document)[-1]) + 1
-            assert batch.low[r, c] == np.flatnonzero(batch.document[r] == document)[0]
-            assert batch.low[r, c] < start
-            assert 0 < content <= length <= batch.truth.shape[2]
-            assert batch.truth[r, c, :content].tolist() == batch.tokens[r, start : start + content].tolist()
-            assert (batch.truth[r, c, content:] == END_OF_MIDDLE).all()
+            start, length, num_content = (int(x[r, c]) for x in (batch.start, batch.length, batch.num_content))
+            document = np.flatnonzero(batch.document[r] == batch.document[r, start])
+            assert batch.context_start[r, c] == document[0] < start
+            assert 0 < num_content <= length <= batch.target.shape[2]
+            content = batch.tokens[r, start : start + num_content]
+            assert batch.target[r, c, :num_content].tolist() == content.tolist()
+            assert (batch.target[r, c, num_content:] == END_OF_MIDDLE).all()
+            inside = batch.in_middle[r, start : start + num_content]
             if batch.is_middle[r, c]:
                 num_middle += 1
-                assert batch.in_middle[r, start : start + content].all()
-                assert content == min(length, end - start)
+                assert inside.all()
+                assert num_content == min(length, document[-1] + 1 - start)
             else:
                 num_text += 1
-                assert not batch.in_middle[r, start : start + content].any()
-                assert content == length
+                assert not inside.any()
+                assert num_content == length
     assert num_middle > 300
     assert num_text > 30
 
 
-def test_middles_are_tiled_from_their_start(batches):
-    """A canvas begins with the middle, or where the canvas before it ended: as canvases follow one another at work."""
+def test_canvases_cover_a_middle_from_its_start(batches):
+    """A canvas starts with the middle, or where the canvas before it ends, as at inference."""
     for batch in batches:
         for r in range(len(batch.tokens)):
             ends = set()
@@ -92,38 +75,34 @@ def test_middles_are_tiled_from_their_start(batches):
                 ends.add(start + int(batch.length[r, c]))
 
 
-def test_a_stream_continues_from_its_state(toy):
-    rows = make_rows(toy)
-    for _ in range(3):
-        rows.batch()
-    other = make_rows(toy, seed=99)
-    other.restore(rows.state())
-    for _ in range(3):
-        a, b = rows.batch(), other.batch()
-        assert (a.tokens == b.tokens).all()
-        assert (a.truth == b.truth).all()
+def test_a_document_that_does_not_fit_waits_for_the_next_row(toy):
+    stream, seen = open_stream(toy.root, "train", toy.config.rows, seed=2), []
+    made = stream.documents.infill_documents(200)
+    stream.waiting.extend(made)
+    for _ in range(8):
+        batch = stream.batch()
+        for tokens, document, in_middle in zip(batch.tokens, batch.document, batch.in_middle, strict=True):
+            indices = [i for i in range(document.max() + 1) if in_middle[document == i].any()]
+            seen += [tokens[document == i].tolist() for i in indices]
+    assert seen == [document.ids.tolist() for document in made[: len(seen)]]
+    assert len(made) - len(seen) == len(stream.waiting) > 0
 
 
-def test_plain_rows_hold_no_middle(toy):
-    rows = make_rows(toy)
-    rows.config = toy.replace(rows.config, plain_share=1.0)
-    batch = rows.batch()
-    assert not batch.in_middle.any()
-    assert not np.isin(batch.tokens, [SUFFIX, MIDDLE]).any()
-    assert (batch.document >= 0).mean() > 0.85
-    assert batch.length.any()
-    assert not batch.is_middle.any()
+@pytest.mark.parametrize("num_processes", [0, 2])
+def test_a_new_loader_continues_from_the_state_of_another(toy, num_processes):
+    with closing(BatchLoader(toy.root, toy.config.rows, 1, num_processes)) as loader:
+        stream = iter(loader)
+        first, second, _ = (next(stream) for _ in range(3))
+        state = loader.state
+        expected = next(stream)
+    assert (first.tokens != second.tokens).any()
+    with closing(BatchLoader(toy.root, toy.config.rows, 1, num_processes, state)) as loader:
+        batch = next(iter(loader))
+    assert (batch.tokens == expected.tokens).all()
+    assert (batch.target == expected.target).all()
 
 
-def test_resized_canvases_hold_the_whole_rest_of_their_middle(toy):
-    rows = make_rows(toy)
-    rows.config = toy.replace(rows.config, resized_share=1.0)
-    seen = set()
-    for _ in range(20):
-        batch = rows.batch()
-        for i, j in zip(*np.nonzero(batch.is_middle), strict=True):
-            truth = batch.truth[i, j, : batch.length[i, j]]
-            seen |= set(truth[np.isin(truth, [EXPAND, DELETE])].tolist())
-            if np.isin(truth, [EXPAND, DELETE]).any():
-                assert END_OF_MIDDLE not in truth
-    assert seen == {EXPAND, DELETE}
+def test_a_loader_process_that_ends_is_reported(toy, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("dg_lsp.training.rows.POLL_SECONDS", 0.1)
+    with closing(BatchLoader(tmp_path, toy.config.rows, 1, 1)) as loader, pytest.raises(RuntimeError, match="code 1"):
+        next(iter(loader))

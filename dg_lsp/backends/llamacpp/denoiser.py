@@ -7,14 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from dg_lsp.backends.checks import (
-    check_prompt_length,
-    check_slot,
-    check_temperature,
-    checked_canvases,
-    checked_extension,
-    checked_ids,
-)
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.kv_cache import NOTHING, KvCache
 from dg_lsp.backends.llamacpp.library import gpus
@@ -24,7 +16,17 @@ from dg_lsp.backends.llamacpp.reduce import Reducer, take
 from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint, Prediction
+from dg_lsp.diffusion.denoiser import (
+    DeviceMemory,
+    Footprint,
+    Prediction,
+    check_prompt_length,
+    check_slot,
+    check_temperature,
+    checked_canvases,
+    checked_extension,
+    checked_ids,
+)
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import RuntimeSettings
 

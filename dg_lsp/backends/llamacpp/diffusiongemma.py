@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.checks import check_temperature
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, choose_feedback
 from dg_lsp.backends.llamacpp.model import LlamaModel
@@ -15,7 +14,7 @@ from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, Sel
 from dg_lsp.backends.llamacpp.threads import physical_cores
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Floats, Prediction, check_temperature
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.gguf import read_header
 from dg_lsp.settings import RuntimeSettings

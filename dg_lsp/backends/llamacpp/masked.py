@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dg_lsp.backends.checks import check_slot, checked_canvases
 from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.kv_cache import NOTHING
@@ -12,7 +11,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.diffusion.denoiser import Prediction, check_slot, checked_canvases
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import RuntimeSettings
 

@@ -5,12 +5,12 @@ import tiny_masked
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
 from dg_lsp.canvas.fim import takes_extra
-from dg_lsp.canvas.spec import FimOrder, FimTokens, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import FillSettings, RuntimeSettings
@@ -48,13 +48,13 @@ def test_special_tokens_are_found(engine):
 
 
 @pytest.mark.parametrize("text", ["a = |\nb = 2\n", "|", "def f():\n    |\n"])
-@pytest.mark.parametrize("plan", [None, DecoderName.CAUSAL, DecoderName.LOOKUP])
-def test_fill_is_decoded_token_by_token(engine, text, plan):
-    result = fill(engine, text, plan=plan)
-    assert result.plan in ((plan,) if plan else (DecoderName.CAUSAL, DecoderName.LOOKUP))
+@pytest.mark.parametrize("decoder", [None, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
+def test_fill_is_decoded_token_by_token(engine, text, decoder):
+    result = fill(engine, text, decoder=decoder)
+    assert result.decoder in ((decoder,) if decoder else (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP))
     assert result.canvas_length == 0
     assert 1 <= result.steps <= 25
-    again = fill(engine, text, plan=plan)
+    again = fill(engine, text, decoder=decoder)
     assert again.prompt_tokens - again.cached_tokens == 1
 
 
@@ -67,7 +67,7 @@ def test_snippets_come_first_and_stay_in_the_cache(engine):
         assert typed.prompt_tokens - typed.cached_tokens <= 8
 
 
-@pytest.mark.parametrize("plan", [plan for plan in DecoderName if plan.needs_canvas])
-def test_decoder_with_a_canvas_is_refused(engine, plan):
+@pytest.mark.parametrize("decoder", [each for each in DecoderName if each.needs_canvas])
+def test_decoder_with_a_canvas_is_refused(engine, decoder):
     with pytest.raises(RequestError, match="has no canvas"):
-        fill(engine, "a = |", plan=plan)
+        fill(engine, "a = |", decoder=decoder)

@@ -1,0 +1,283 @@
+"""Test cases from the validation packages; losses and decoder statistics of a GGUF file.
+
+Test cases are written in the format of HumanEval-Infilling. Two sets share no line: `report` for published results,
+`tune` for thresholds and decoder statistics.
+"""
+
+import ast
+import gzip
+import io
+import itertools
+import json
+import random
+import tokenize
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.bench.sites import Site
+from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.errors import InputFileError
+from dg_lsp.metrics.attempt import has_same_first_line
+from dg_lsp.models.metadata import describe
+from dg_lsp.settings import FillSettings, RuntimeSettings
+from dg_lsp.training.corpus import CorpusFile
+from dg_lsp.training.documents import WORD_START
+from dg_lsp.training.export import read_model
+from dg_lsp.training.objective import Objective, validate, validation_batches
+from dg_lsp.training.train import TrainConfig
+
+
+class CaseKind(StrEnum):
+    """The part of a file that is the reference of a test case."""
+
+    LINE_END = "line-end"
+    """From the start of a word to the end of the line."""
+    WHOLE_LINE = "whole-line"
+    """A line after its indentation."""
+    BLOCK = "block"
+    """Whole statements after the first one's indentation, up to a dedent or a blank line."""
+
+
+CASE_SETS = ("report", "tune")
+NUM_CASES: Mapping[CaseKind, int] = {CaseKind.LINE_END: 500, CaseKind.WHOLE_LINE: 300, CaseKind.BLOCK: 200}
+MAX_TOKENS: Mapping[CaseKind, int] = {CaseKind.LINE_END: 30, CaseKind.WHOLE_LINE: 30, CaseKind.BLOCK: 64}
+MIN_CHARS, MAX_CHARS = 8, 80  # of a line without its indentation
+MIN_REST = 4  # characters of the rest of a line
+MIN_BLOCK, MAX_BLOCK = 2, 8  # lines
+FIRST_LINE = 3  # the first lines of a file cannot be predicted
+
+STATISTICS_KEYS = {
+    "canvas": (DecoderName.DIFFUSION, 1),
+    "race": (DecoderName.DIFFUSION, 2),
+    "causal": (DecoderName.AUTOREGRESSIVE, 1),
+    "draft-verify": (DecoderName.SPECULATIVE, 1),
+    "lookup": (DecoderName.PROMPT_LOOKUP, 1),
+}
+"""Decoders and numbers of candidates by their names in the `dg.plan.*` keys of GGUF files, which keep these names."""
+MIN_HITS = 0.001
+"""Share of right first lines of a decoder that was never right; the decoder selection divides by it."""
+
+Encode = Callable[[str], Sized]
+
+
+class CodeLines:
+    """The lines of a Python file, and which of them hold only code.
+
+    Raises:
+        SyntaxError, tokenize.TokenError: the file does not parse.
+    """
+
+    def __init__(self, file: CorpusFile) -> None:
+        self.file = file
+        self.lines = file.text.split("\n")
+        self.starts = [0]
+        for line in self.lines:
+            self.starts.append(self.starts[-1] + len(line) + 1)
+        tree = ast.parse(file.text)
+        self.ends: dict[int, int] = {}  # last line of the longest statement that starts in a line
+        for node in ast.walk(tree):
+            if isinstance(node, ast.stmt):
+                last = (node.end_lineno or node.lineno) - 1
+                self.ends[node.lineno - 1] = max(last, self.ends.get(node.lineno - 1, 0))
+        self.prose = set(_prose(file.text, tree))
+
+    def is_code(self, line: int) -> bool:
+        """Whether a line holds code, and no comment, docstring or part of a string of several lines."""
+        return line not in self.prose and bool(self.lines[line].strip())
+
+    def indent(self, line: int) -> int:
+        """Width of a line's indentation."""
+        return len(self.lines[line]) - len(self.lines[line].lstrip())
+
+    def block_end(self, first: int) -> int | None:
+        """The last line of the block of whole statements that starts at `first`, or None."""
+        before = self.lines[first - 1].rstrip()
+        if before and not before.endswith(":"):
+            return None
+        after = first
+        while after < len(self.lines) and self.lines[after].strip() and self.indent(after) >= self.indent(first):
+            after += 1
+        line = first
+        while line < after:
+            line = self.ends.get(line, len(self.lines)) + 1
+        is_whole = line == after and all(map(self.is_code, range(first, after)))
+        return after - 1 if is_whole and MIN_BLOCK <= after - first <= MAX_BLOCK else None
+
+    def draw_case(self, kind: CaseKind, first: int, rng: random.Random) -> tuple[Site, range] | None:
+        """A test case whose reference starts in line `first`, and the reference's lines; None if there is none."""
+        last, cut, body = first, 0, self.lines[first].strip()
+        if kind is CaseKind.BLOCK:
+            last = self.block_end(first) or 0
+        elif not (self.is_code(first) and MIN_CHARS <= len(body) <= MAX_CHARS):
+            return None
+        elif kind is CaseKind.LINE_END:
+            cuts = [match.start() for match in WORD_START.finditer(body) if 0 < match.start() <= len(body) - MIN_REST]
+            cuts = [cut for cut in cuts if any(map(str.isalnum, body[cut:]))]
+            cut = rng.choice(cuts) if cuts else 0
+        if not last or (kind is CaseKind.LINE_END and not cut):
+            return None
+        column = self.indent(first) + cut
+        start, end, text = self.starts[first] + column, self.starts[last + 1] - 1, self.file.text
+        path = f"{self.file.package}/{self.file.path}"
+        name = f"{kind}/{path}:{first + 1}:{column}"
+        return Site(name, kind, text[:start], text[end:], text[start:end], path=path), range(first, last + 1)
+
+
+def _prose(text: str, tree: ast.Module) -> Iterator[int]:
+    """Lines with a comment, a docstring or a part of a string of several lines."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0] - 1
+    for node in ast.walk(tree):
+        is_alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        if isinstance(node, ast.expr | ast.Expr) and (is_alone or is_text):
+            last = node.end_lineno or node.lineno
+            if is_alone or last > node.lineno:
+                yield from range(node.lineno - 1, last)
+
+
+def draw_cases(
+    files: Iterable[CorpusFile],
+    encode: Encode,
+    case_set: str = "report",
+    num_cases: Mapping[CaseKind, int] = NUM_CASES,
+    seed: int = 1,
+) -> list[Site]:
+    """The test cases of one set, always the same ones. `tune` is drawn after `report`, from the lines that are left.
+
+    Raises:
+        InputFileError: the files do not hold that many test cases.
+    """
+    rng = random.Random(seed)
+    codes = [code for file in files if (code := _parse(file))]
+    positions = [(i, line) for i, code in enumerate(codes) for line in range(FIRST_LINE, len(code.lines) - 1)]
+    rng.shuffle(positions)
+    used: set[tuple[int, int]] = set()
+    found: list[Site] = []
+    for _ in range(CASE_SETS.index(case_set) + 1):
+        found = []
+        for kind in reversed(CaseKind):  # blocks are the rarest
+            drawn = _draw_kind(kind, codes, positions, used, encode, rng)
+            found += itertools.islice(drawn, num_cases[kind])
+            if missing := num_cases[kind] - sum(case.kind == kind for case in found):
+                raise InputFileError(f"the files have {missing} test cases too few of kind {kind}")
+    return found
+
+
+def _parse(file: CorpusFile) -> CodeLines | None:
+    try:
+        return CodeLines(file)
+    except (SyntaxError, tokenize.TokenError):  # of a later Python
+        return None
+
+
+def _draw_kind(
+    kind: CaseKind,
+    codes: list[CodeLines],
+    positions: list[tuple[int, int]],
+    used: set[tuple[int, int]],
+    encode: Encode,
+    rng: random.Random,
+) -> Iterator[Site]:
+    for i, line in positions:
+        if not (drawn := codes[i].draw_case(kind, line, rng)):
+            continue
+        case, lines = drawn
+        covered = {(i, n) for n in lines}
+        if used.isdisjoint(covered) and len(encode(case.want)) <= MAX_TOKENS[kind]:
+            used |= covered
+            yield case
+
+
+def write_cases(path: Path, cases: Iterable[Site]) -> None:
+    """One JSON object a line, gzip, without tests. The same cases give the same bytes."""
+    rows = (
+        {
+            "task_id": case.id,
+            "prompt": case.prefix,
+            "suffix": case.suffix,
+            "canonical_solution": case.want,
+            "test": "",
+            "entry_point": "",
+            "kind": case.kind,
+            "path": case.path,
+        }
+        for case in cases
+    )
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0))
+
+
+class CountingDenoiser:
+    """Counts the forward passes of a denoiser by their kind."""
+
+    def __init__(self, inner: Denoiser) -> None:
+        self.inner = inner
+        self.passes: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def predict(self, *arguments: Any, **options: Any) -> list[Prediction]:
+        """See `Denoiser.predict`."""
+        self.passes["canvas"] += 1
+        return self.inner.predict(*arguments, **options)
+
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """See `Denoiser.extend`. Several ids are a guess that is verified."""
+        self.passes["verify" if len(ids) > 1 else "single"] += 1
+        return self.inner.extend(slot, ids)
+
+
+def validation_losses(path: Path, root: Path, config: TrainConfig, num_batches: int) -> dict[str, float]:
+    """Losses of a GGUF file on the validation split, see `objective.validate`."""
+    network, _ = read_model(path, config.network)
+    batches = validation_batches(root, config.rows, torch.device("cpu"), num_batches)
+    return validate(Objective(network, config.objective, compiled=False), batches)
+
+
+def open_denoiser(path: Path, num_threads: int) -> tuple[Denoiser, Tokenizer]:
+    """Load a GGUF file for the CPU."""
+    runtime = RuntimeSettings(threads=num_threads, gpu_layers=0)
+    model = LlamaModel.load(path, runtime)
+    denoiser = LlamaDenoiser(model, describe(model.metadata, model.vocab_size, path.stem), runtime)
+    return denoiser, denoiser.tokenizer
+
+
+def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable[Site]) -> dict[str, str]:
+    """Complete every test case with every decoder, as the product does without a deadline.
+
+    Returns the table of the decoder selection, as a GGUF file carries it under `dg.plan.*`: `line-end.causal` -> mean
+    numbers of single, verify and canvas passes, and the share of right first lines.
+    """
+    counting = CountingDenoiser(denoiser)
+    engine = Engine(cast(Denoiser, counting), tokenizer, FillSettings(early_stop_ms=0))
+    rows: dict[str, list[list[float]]] = {}
+    for case in cases:
+        if case.kind not in set(CaseKind):
+            continue
+        for name, (decoder, num_candidates) in STATISTICS_KEYS.items():
+            counting.passes.clear()
+            max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
+            request = FillRequest(case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder)
+            result = engine.fill(request, deadline=float("inf"))
+            passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]
+            rows.setdefault(f"{case.kind}.{name}", []).append([*passes, has_same_first_line(result.text, case.want)])
+    means = {name: np.mean(np.array(group, float), axis=0).tolist() for name, group in rows.items()}
+    return {
+        name: f"{single:.2f},{verify:.2f},{canvas:.2f},{max(hits, MIN_HITS):.3f}"
+        for name, (single, verify, canvas, hits) in means.items()
+    }

@@ -1,0 +1,92 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import dg_lsp.training.__main__ as command_line
+from dg_lsp.bench.sites import Site
+from dg_lsp.training import train
+from dg_lsp.training.corpus import write_texts
+from dg_lsp.training.evaluate import write_cases
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_missing_dependencies_are_reported_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "REQUIRED", ("torch_that_is_not_there", "tokenizers"))
+    assert command_line.main() == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("training needs torch_that_is_not_there: pip install 'dg-lsp[training]'")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--help"], 0, ["data", "benchmarks", "pack", "unpack", "test-cases", "train", "export", "eval"]),
+        (["eval", "--gguf", "none.gguf", "--root", "."], 2, ["no such file: none.gguf\n"]),
+    ],
+)
+def test_help_lists_the_commands_and_an_error_is_one_line(arguments, code, text, tmp_path):
+    command = [sys.executable, "-m", "dg_lsp.training", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == code
+    assert all(part in (done.stderr if code else done.stdout) for part in text)
+    assert done.stderr.count("\n") == (code != 0)
+
+
+def invoke(*arguments):
+    done = CliRunner().invoke(command_line.app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.fixture
+def toy_config(toy, monkeypatch):
+    """The toy configuration under the name `mini`, without compilation."""
+    monkeypatch.setitem(train.CONFIGS, "mini", replace(toy.config, name="mini"))
+    monkeypatch.setattr(train, "NUM_VALIDATION", 1)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda _self, **_options: None)
+    monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
+
+
+def test_a_toy_model_is_trained_in_two_parts_exported_and_evaluated(toy_config, work_folder):
+    options = ["--config", "mini", "--root", work_folder]
+    for more in ([], ["--resume"]):
+        invoke("train", *options, "--part", "0.02", "--threads", "1", *more)
+    invoke("export", *options, "--shards")
+    model = work_folder / "runs" / "mini-q8_0.gguf"
+    assert model.stat().st_size > 10_000
+    model.unlink()  # the shards are joined
+    cases, statistics = work_folder / "cases.jsonl.gz", work_folder / "statistics.json"
+    write_cases(cases, [Site("a", "line-end", "total = count\nvalue = ", "\n", "total")])
+    output = invoke("eval", *options, "--cases", cases, "--batches", "1", "--statistics", statistics)
+    assert "losses in nats" in output
+    table = json.loads(statistics.read_text())
+    assert all(name in output for name in table)
+    invoke("export", *options, "--statistics", statistics, "--out", work_folder / "b.gguf", "--start", model)
+    assert (work_folder / "b.gguf").stat().st_size > model.stat().st_size
+
+
+def test_several_processes_train_one_network(toy, work_folder, monkeypatch):
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    run = train.TrainingRun(work_folder, toy.config, "cpu", minutes=0.05, threads=1)
+    train.run_in_processes(run, 2)
+    saved = train.load_checkpoint(work_folder / "runs" / "tiny.pt")
+    assert len(saved["streams"]) == 2
+    assert saved["progress"]["tokens"] == saved["progress"]["step"] * 2 * 256
+
+
+def test_test_cases_are_written_from_the_validation_split(work_folder, sample_files):
+    write_texts(work_folder / "val.jsonl.xz", sample_files)
+    out = work_folder / "cases.jsonl.gz"
+    assert "1000 test cases" in invoke("test-cases", "--root", work_folder, "--out", out)

@@ -1,0 +1,131 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dg_lsp.training import train
+from dg_lsp.training.documents import build_store, write_store
+from dg_lsp.training.export import ExportMetadata, write_model
+from dg_lsp.training.network import DiffusionNetwork
+from dg_lsp.training.train import (
+    OptimizerConfig,
+    ProcessGroup,
+    StepReport,
+    Trainer,
+    build_optimizers,
+    learning_rate,
+)
+
+
+@pytest.fixture
+def make_trainer(toy, work_folder, monkeypatch):
+    monkeypatch.setattr(train, "REPORT_STEPS", 1)
+    monkeypatch.setattr(train, "NUM_VALIDATION", 2)
+    return lambda **changes: Trainer(work_folder, replace(toy.config, **changes), compiled=False)
+
+
+def muon_step(weight, gradient, momentum, *, rate, decay):
+    """One step of Muon in plain matrix products; returns the new weight and momentum. As dg-mini was trained."""
+    momentum = 0.95 * momentum + 0.05 * gradient
+    x = (0.05 * gradient + 0.95 * momentum).bfloat16()
+    if is_tall := x.shape[0] > x.shape[1]:
+        x = x.T
+    x = x / x.norm()
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    update = (x.T if is_tall else x).float()
+    return weight * (1 - rate * decay) - rate * 0.2 * math.sqrt(max(weight.shape)) * update, momentum
+
+
+def test_the_optimizer_of_the_matrices_takes_the_steps_that_dg_mini_was_trained_with(toy):
+    torch.manual_seed(0)
+    network, config = DiffusionNetwork(toy.config.network), OptimizerConfig(learning_rate=0.02)
+    muon, adamw = build_optimizers(network, config)
+    matrices = muon.param_groups[0]["params"]
+    assert {tuple(m.shape) for m in matrices} == {(32, 32), (16, 32), (64, 32), (32, 64)}  # square, wide, tall
+    assert network.embedding.weight in set(adamw.param_groups[0]["params"])
+    expected = [(m.detach().clone(), torch.zeros_like(m)) for m in matrices]
+    for _ in range(3):
+        for i, matrix in enumerate(matrices):
+            matrix.grad = torch.randn_like(matrix)
+            step = {"rate": config.learning_rate, "decay": config.weight_decay}
+            expected[i] = muon_step(expected[i][0], matrix.grad, expected[i][1], **step)
+        muon.step()
+    for matrix, (weight, _) in zip(matrices, expected, strict=True):
+        torch.testing.assert_close(matrix.detach(), weight, rtol=0, atol=2e-3)  # bfloat16 inside
+
+
+def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
+    config = OptimizerConfig(learning_rate=2.0, warmup_steps=10, decay_from=0.6)
+    rates = [
+        learning_rate(config, *at) for at in [(0, 0.0), (500, 0.3), (500, 0.6), (500, 0.8), (500, 1.0), (500, 1.1)]
+    ]
+    assert rates == pytest.approx([0.2, 2.0, 2.0, 1.0, 0.0, 0.0])
+
+
+def test_a_resumed_run_equals_one_without_a_break(make_trainer):
+    whole, first, second = make_trainer(), make_trainer(), make_trainer()
+    whole.run(lambda _: None, max_steps=7)
+    first.run(lambda _: None, max_steps=3)
+    second.resume()
+    progress = second.run(lambda _: None, max_steps=4)
+    assert (progress.step, progress.tokens) == (whole.progress.step, whole.progress.tokens) == (7, 7 * 2 * 256)
+    for name in ("network", "average"):
+        for a, b in zip(getattr(whole, name).parameters(), getattr(second, name).parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_training_lowers_the_losses_and_reports_them(make_trainer, toy, work_folder):
+    text = "\n".join("\n".join(toy.texts).split("\n")[:200]) + "\n"
+    (work_folder / "train").unlink()
+    write_store(work_folder / "train", build_store([text], toy.tokenizer))
+    shown, trainer = [], make_trainer()
+    trainer.run(shown.append, max_steps=30)
+    reports = [item for item in shown if isinstance(item, StepReport)]
+    assert [report.step for report in reports] == list(range(1, 31))
+    assert sum(r.next_token for r in reports[-5:]) < 0.8 * sum(r.next_token for r in reports[:5])
+    assert "step 30" in str(reports[-1])
+    validation = shown[-1]
+    assert {"next_token_middle", "masked_middle", "fill", "masked_middle_full", "average"} <= set(validation)
+    json.dumps(validation)
+    assert trainer.path.exists()
+    assert not list(trainer.path.parent.glob("*.partial"))
+
+
+def test_steps_without_canvases_are_spread_evenly_over_the_first_part(make_trainer):
+    trainer, kinds = make_trainer(causal_share=0.5, causal_until=0.6), []
+    for step in range(8):
+        trainer.progress.step = step
+        kinds.append(trainer.is_causal(0.1))
+    assert kinds == [False, True] * 4
+    assert not trainer.is_causal(0.6)
+    assert not make_trainer(causal_share=0.0).is_causal(0.3)
+
+
+def test_training_starts_from_the_weights_of_a_gguf_file(make_trainer, toy, tmp_path):
+    network = DiffusionNetwork(toy.config.network)
+    write_model(tmp_path / "a.gguf", network, toy.tokenizer, ExportMetadata("tiny", (8, 16), 128, 4321), "F32")
+    trainer = make_trainer()
+    trainer.start_from(tmp_path / "a.gguf")
+    assert trainer.progress.tokens == 4321
+    for ours, theirs in zip(trainer.average.parameters(), network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def weight_with_gradient(*gradient):
+    weight = torch.nn.Parameter(torch.zeros(len(gradient)))
+    weight.grad = torch.tensor(gradient)
+    return weight
+
+
+def test_processes_average_their_gradients_in_place(monkeypatch):
+    monkeypatch.setattr(train.dist, "all_reduce", lambda flat: flat.add_(torch.tensor([3.0, 0.0, 5.0])))
+    a, b = weight_with_gradient(1.0, 2.0), weight_with_gradient(-1.0)
+    gradient = a.grad
+    ProcessGroup(1, 2).average_gradients([a, b])
+    assert a.grad is gradient
+    assert a.grad.tolist() == [2.0, 1.0]
+    assert b.grad.tolist() == [2.0]
