@@ -34,7 +34,7 @@ _FIRST_BYTE, _FIRST_LETTER = 108, 364
 
 
 def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48) -> Path:
-    """Writes `target` and its side file; `max_steps` is how often a canvas is denoised.
+    """Writes `target` and its side file; `max_steps` is the limit of denoising steps.
 
     Raises:
         InputFileError: there is not enough space.

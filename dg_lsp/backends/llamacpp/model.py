@@ -127,7 +127,7 @@ class LlamaModel:
         with aliased_copy(header, alias) if header and alias else contextlib.nullcontext(path) as source:
             handle = _load(native, source, gpu_layers=gpu_layers, is_read=is_read)
         if not handle:
-            raise load_error(path, native.log.problems)
+            raise load_error(path, native.problems)
         try:
             return cls(handle, path, weights, header, gpu_layers=gpu_layers, mapped=not (is_read or alias))
         except ModelUnsupportedError:
@@ -182,7 +182,7 @@ def _load(native: Library, path: Path, *, gpu_layers: int, is_read: bool) -> Any
     if is_read:
         params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
     params.use_extra_bufts = not native.has_amx
-    native.log.clear()
+    native.problems.clear()
     return native.api.llama_model_load_from_file(str(path).encode(), params)
 
 

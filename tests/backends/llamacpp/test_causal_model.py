@@ -67,7 +67,7 @@ def test_snippets_come_first_and_stay_in_the_cache(engine):
         assert typed.prompt_tokens - typed.cached_tokens <= 8
 
 
-@pytest.mark.parametrize("decoder", [decoder for decoder in DecoderName if decoder.needs_canvas])
+@pytest.mark.parametrize("decoder", [each for each in DecoderName if each.needs_canvas])
 def test_decoder_with_a_canvas_is_refused(engine, decoder):
     with pytest.raises(RequestError, match="has no canvas"):
         fill(engine, "a = |", decoder=decoder)
