@@ -56,14 +56,15 @@ class Repetition:
 
         Applies to the first line of a fill only: otherwise a copy would reinforce itself line by line.
         """
-        if any(self._ends_line(int(token)) for token in fill_ids):
+        if any(map(self._ends_line, fill_ids.tolist())):
             return None
         last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
         text = self._text
         if len(last) < MIN_MATCH or len(text) <= MIN_MATCH:
             return None
         a, b, c = last[-3:]
-        ends = np.flatnonzero((text[2:-1] == c) & (text[1:-2] == b) & (text[:-3] == a)) + MIN_MATCH
+        ends = np.flatnonzero(text[2:-1] == c) + MIN_MATCH
+        ends = ends[(text[ends - 2] == b) & (text[ends - 3] == a)]
         size = MIN_MATCH
         while size < len(last):
             longer = ends[ends > size]
