@@ -17,7 +17,7 @@ from attrs import field, validators
 
 from dg_lsp.errors import SettingsError
 
-CACHES = ("auto", "recomputed", "once", "cached")
+PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
 WHEN = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "bfloat16", "float8")
 PROMPT_FORMATS = ("", "fim", "infill", "prefix", "instruct")
@@ -39,8 +39,8 @@ class RuntimeSettings:
     """Tokens of the KV cache, shared by all slots and made at once; 0 begins small and grows with the prompts."""
     num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
     """Prompts (documents) kept in the KV cache at a time."""
-    cache: str = field(default="auto", validator=validators.in_(CACHES))
-    """A prompt trained to see the canvas is `recomputed` each step (`auto`), `once` a fill, or `cached` blind to it."""
+    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS))
+    """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`)."""
     device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|cuda(:\d{1,3})?"))
     """Where a checkpoint directory runs: `cpu`, `cuda` or `cuda:1`; `auto` takes the first GPU there is."""
     dtype: str = field(default="auto", validator=validators.in_(DTYPES))

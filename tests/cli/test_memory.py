@@ -10,5 +10,5 @@ def test_a_context_that_is_too_large(dg_lsp, tmp_path, command):
     outcome = dg_lsp(*command)
     assert outcome.code == 3
     said = next(line for line in f"{outcome.err}\n{outcome.out}".splitlines() if "dg-mini.gguf needs" in line)
-    assert "GB of memory with some to spare (prompts" in said
+    assert "GB of memory including a reserve (prompts" in said
     assert "set context_length" in said
