@@ -50,20 +50,29 @@ class Repetition:
         self._min_match = min_match
         self._text = np.concatenate([after, [_BORDER], before]).astype(np.int32)
         self._tail = before[-MAX_MATCH:]
+        self._found: dict[bytes, RepetitionMatch | None] = {}
+        """By the bytes of the fill: passes of one request search the same fills again and again."""
 
     def following(self, fill_ids: TokenIds) -> RepetitionMatch | None:
         """The token after a partial fill of shape (N,), or None if the buffer has no or several continuations.
 
         Applies to the first line of a fill only: otherwise a copy would reinforce itself line by line.
         """
-        if any(self._ends_line(int(token)) for token in fill_ids):
+        key = fill_ids.tobytes()
+        if key not in self._found:
+            self._found[key] = self._search(fill_ids)
+        return self._found[key]
+
+    def _search(self, fill_ids: TokenIds) -> RepetitionMatch | None:
+        if any(map(self._ends_line, fill_ids.tolist())):
             return None
         last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
         text = self._text
         if len(last) < MIN_MATCH or len(text) <= MIN_MATCH:
             return None
         a, b, c = last[-3:]
-        ends = np.flatnonzero((text[2:-1] == c) & (text[1:-2] == b) & (text[:-3] == a)) + MIN_MATCH
+        ends = np.flatnonzero(text[2:-1] == c) + MIN_MATCH
+        ends = ends[(text[ends - 2] == b) & (text[ends - 3] == a)]
         size = MIN_MATCH
         while size < len(last):
             longer = ends[ends > size]

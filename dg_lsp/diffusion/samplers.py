@@ -19,7 +19,7 @@ from dg_lsp.diffusion.step import Step, Stop
 
 
 class Resizing:
-    """Expansion and deletion of masks in one step of one canvas; does nothing for models without these tokens."""
+    """Expansion and deletion of masks in one step of one canvas, for models with these tokens."""
 
     def __init__(self, step: Step, sampling: MaskSampling, *, can_grow: bool) -> None:
         self._mask_id = sampling.mask_id
@@ -43,8 +43,6 @@ class Resizing:
 
     def resized(self, step: Step, taken: Flags) -> Step:
         """The canvas after the taken tokens are applied: two masks for an expansion, none for a deletion."""
-        if not (len(self._expanding) or len(self._deleting)):
-            return step
         deleted = _with_masks_after(taken & self.deleting(step.canvas_ids), ~step.committed)
         wanted = taken & among(step.canvas_ids, self._expanding)
         expanded = wanted & (np.cumsum(wanted) <= self._room + int(deleted.sum()))
@@ -71,8 +69,10 @@ def _with_masks_after(deleted: Flags, is_open: Flags) -> Flags:
 def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: TokenIds, *, explore: bool) -> Step:
     """The canvas after one forward pass; with `explore`, the forced mask takes a sampled token, not the best one."""
     is_last = step.number + 1 >= sampling.max_denoising_steps
-    resizing = Resizing(step, sampling, can_grow=not is_last)
-    prediction = resizing.possible(prediction)
+    resizing = None
+    if sampling.expand_id is not None or sampling.delete_id is not None:
+        resizing = Resizing(step, sampling, can_grow=not is_last)
+        prediction = resizing.possible(prediction)
     forced = _forced_position(step.committed, prediction, sampling.order)
     draft = np.where(step.committed, step.canvas_ids, prediction.argmax_ids)
     confidence = np.where(step.committed, step.confidence, prediction.confidence)
@@ -83,7 +83,7 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     taken[forced] = not step.committed[forced]
     ends = among(draft, end_ids)
     if sampling.order is UnmaskOrder.LEFTMOST:
-        waiting = ends | resizing.deleting(draft)
+        waiting = ends | resizing.deleting(draft) if resizing else ends
         taken &= ~waiting | _in_order(step.committed | (taken & ~ends))
     committed = step.committed | taken
     after = replace(
@@ -94,7 +94,8 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
         committed=committed,
         confidence=confidence,
     )
-    after = resizing.resized(after, taken)
+    if resizing:
+        after = resizing.resized(after, taken)
     after = _cut_after(after, among(after.canvas_ids, end_ids) & after.committed & ~after.frozen)
     if after.committed.all():
         return replace(after, stop=Stop.FILLED)

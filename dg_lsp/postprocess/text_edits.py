@@ -8,13 +8,15 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, is_word
 
 NUM_LOOPS = 3
 """Number of equal consecutive lines that count as a loop."""
 
-_LOOP = re.compile(r"(.{3,40}?)\1{4}")
+MIN_LOOP, MAX_LOOP = 3, 40
+"""Characters of a piece whose repetitions count as a loop."""
 
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 # replacement characters, and bidirectional controls, which make code look different from what it does
@@ -54,8 +56,15 @@ def cut_loops(text: str) -> str:
 
 def is_repetitive(text: str) -> bool:
     """True if a piece of a line that contains a letter occurs five times in a row."""
-    pieces = (match[1] for line in text.split("\n") for match in _LOOP.finditer(line))
+    lines = (line for line in text.split("\n") if len(line) >= 5 * MIN_LOOP)
+    pieces = (match[1] for line in lines for match in _loop(min(MAX_LOOP, len(line) // 5)).finditer(line))
     return any(any(map(str.isalpha, piece)) for piece in pieces)
+
+
+@lru_cache(None)
+def _loop(longest: int) -> re.Pattern[str]:
+    """Five copies of a piece of at most `longest` characters; the bound saves most of the search in short lines."""
+    return re.compile(rf"(.{{{MIN_LOOP},{longest}}}?)\1{{4}}")
 
 
 def trim_blanks(text: str, *, is_line_end: bool) -> str:

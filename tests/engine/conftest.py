@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from workers import LONG
+from workers import LONG, TIMEOUT, Gate
 
 from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.settings import FillSettings
 
@@ -131,3 +131,18 @@ def scheduler_of():
     yield make
     for scheduler in schedulers:
         scheduler.close()
+
+
+@pytest.fixture
+def busy(scheduler_of):
+    """(scheduler, denoiser, future) of a request that is inside its first step until `denoiser.go_on` is set."""
+
+    def make(fill, request, **script):
+        denoiser = Gate(fill, tokens_per_step=1, **script)
+        scheduler = scheduler_of(denoiser)
+        is_rewrite = isinstance(request, RewriteRequest)
+        future = scheduler.submit_rewrite(request) if is_rewrite else scheduler.submit(request)
+        assert denoiser.is_inside.wait(TIMEOUT)
+        return scheduler, denoiser, future
+
+    return make

@@ -65,12 +65,6 @@ def test_deadline_without_a_settled_token_gives_no_answer():
     assert [one.reason for one in chat(engine, deadline=-math.inf).rejections] == [Reason.UNFINISHED]
 
 
-def test_each_step_shows_the_settled_text():
-    engine, _ = engine_of("abcdefgh", tokens_per_step=4)
-    settled = [engine.framer().frame(progress).settled_text for progress in engine.chat(ASKED, deadline=math.inf)]
-    assert settled == ["abcd", "abcdefgh", "abcdefgh"]
-
-
 def test_model_without_a_template_refuses_chats():
     denoiser = ScriptedDenoiser("x")
     with pytest.raises(ModelUnsupportedError, match="has no chat template"):

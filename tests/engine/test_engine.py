@@ -5,29 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dg_lsp.backends.scripted import ByteTokenizer
-from dg_lsp.canvas.layout import token_ids
 from dg_lsp.engine import stop_criteria
-from dg_lsp.engine.decoders.run import first_line_length
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
-
-
-def test_fill_completes_the_line(engine_of, ask):
-    engine, _ = engine_of("x + y")
-    result = engine.fill(ask("def add(x, y):\n    return |\n"))
-    assert (result.text, result.model) == ("x + y", "scripted")
-    assert result.candidates[0].score == pytest.approx(-0.01, abs=0.01)
-
-
-def test_each_forward_pass_yields_one_frame(engine_of, ask, frames_of):
-    engine, denoiser = engine_of("x + y", tokens_per_step=2)
-    frames, result = frames_of(engine, ask("a = |\n"))
-    assert len(frames) == result.steps == denoiser.num_steps == 3
-    assert [frame.settled_text for frame in frames] == ["x ", "x + ", "x + y"]
-    assert [cell.is_committed for cell in frames[0].cells][:3] == [True, True, False]
-    assert (result.output_tokens, result.tokens_per_forward) == (6, 2.0)
 
 
 def test_max_lines_limits_a_fill_on_a_blank_line(engine_of, ask):
@@ -86,10 +67,11 @@ def test_min_confidence_rejects_unlikely_candidates(engine_of, ask):
     assert [(one.reason, one.text) for one in result.rejections] == [(Reason.LOW_CONFIDENCE, "x + y")]
 
 
-@pytest.mark.parametrize(("text", "length"), [("a\nbc\nd", 2), ("\n a\nb", 4), ("abc", None), ("", None)])
-def test_confidence_covers_the_first_line_with_text(text, length):
-    tokenizer = ByteTokenizer()
-    assert first_line_length(tokenizer.encode(text) if text else token_ids([]), tokenizer) == length
+@pytest.mark.parametrize(("fill", "num_tokens"), [("a\n    bc", 2), ("\n    a\n    b", 7), ("abc", 4)])
+def test_confidence_is_the_probability_of_the_first_line_with_text(engine_of, ask, fill, num_tokens):
+    engine, _ = engine_of(fill)
+    [candidate] = engine.fill(ask("if x:\n    |\n")).candidates
+    assert candidate.confidence == pytest.approx(0.99**num_tokens)
 
 
 def test_deadline_returns_what_is_settled(engine_of, ask, monkeypatch):

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import CancelledError, Future
 
 import pytest
-from workers import LONG, TIMEOUT, Gate, Stepping, ask, wait_until
+from workers import LONG, TIMEOUT, Stepping, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
@@ -27,10 +27,6 @@ def script(prefix, suffix):
     return NEW if prefix.endswith("a = ") and suffix == "\n" else "short"
 
 
-def gate(**more):
-    return Gate(script, tokens_per_step=1, **more)
-
-
 @pytest.fixture
 def ended():
     """The names of futures in the order in which they end."""
@@ -45,11 +41,8 @@ def ended():
 
 
 @pytest.mark.parametrize("num_slots", [1, 4])
-def test_typing_interrupts_a_rewrite_which_continues_afterwards(scheduler_of, ended, num_slots):
-    denoiser = gate(num_slots=num_slots)
-    scheduler = scheduler_of(denoiser)
-    rewritten = scheduler.submit_rewrite(rewrite())
-    assert denoiser.is_inside.wait(TIMEOUT)
+def test_typing_interrupts_a_rewrite_which_continues_afterwards(busy, ended, num_slots):
+    scheduler, denoiser, rewritten = busy(script, rewrite(), num_slots=num_slots)
     typed = scheduler.submit(ask())
     ended(rewritten=rewritten, typed=typed)
     denoiser.go_on.set()
@@ -60,11 +53,8 @@ def test_typing_interrupts_a_rewrite_which_continues_afterwards(scheduler_of, en
     assert denoiser.num_steps == len(NEW) + 1 + len("short") + 1  # no pass is repeated
 
 
-def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(scheduler_of, ended):
-    denoiser = gate()
-    scheduler = scheduler_of(denoiser)
-    scheduler.submit(ask("file:///first.py"))
-    assert denoiser.is_inside.wait(TIMEOUT)
+def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, ended):
+    scheduler, denoiser, _ = busy(script, ask("file:///first.py"))
     ended(
         warm_up=scheduler.submit(ask("file:///0.py", priority=Priority.WARM_UP)),
         rewrite=scheduler.submit_rewrite(rewrite()),
@@ -77,22 +67,16 @@ def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(scheduler
     assert ended.names == ["typed", "typed_later", "invoked", "rewrite", "warm_up"]
 
 
-def test_request_of_the_same_priority_does_not_interrupt(scheduler_of, ended):
-    denoiser = gate()
-    scheduler = scheduler_of(denoiser)
-    first = scheduler.submit(ask("file:///1.py"))
-    assert denoiser.is_inside.wait(TIMEOUT)
+def test_request_of_the_same_priority_does_not_interrupt(busy, ended):
+    scheduler, denoiser, first = busy(script, ask("file:///1.py"))
     ended(second=scheduler.submit(ask("file:///2.py")), first=first)
     denoiser.go_on.set()
     wait_until(lambda: len(ended.names) == 2)
     assert ended.names == ["first", "second"]
 
 
-def test_newer_rewrite_cancels_an_interrupted_one(scheduler_of):
-    denoiser = gate()
-    scheduler = scheduler_of(denoiser)
-    stale = scheduler.submit_rewrite(rewrite())
-    assert denoiser.is_inside.wait(TIMEOUT)
+def test_newer_rewrite_cancels_an_interrupted_one(busy):
+    scheduler, denoiser, stale = busy(script, rewrite())
     typed = scheduler.submit(ask())
     newer = scheduler.submit_rewrite(rewrite())
     with pytest.raises(CancelledError):
@@ -132,18 +116,6 @@ def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs():
     scheduler.close()
 
 
-def test_closing_the_scheduler_cancels_an_interrupted_run(scheduler_of):
-    denoiser = gate()
-    scheduler = scheduler_of(denoiser)
-    rewritten = scheduler.submit_rewrite(rewrite())
-    assert denoiser.is_inside.wait(TIMEOUT)
-    scheduler.submit(ask())
-    rewritten.add_done_callback(lambda _: denoiser.go_on.set())
-    scheduler.close()
-    assert rewritten.cancelled()
-    assert denoiser.is_closed
-
-
 def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
     def steps():
         yield
@@ -156,7 +128,9 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
         queue.add(job)
     assert queue.outranks(early)
     assert not queue.outranks(late)
-    assert [queue.pop() for _ in range(3)] == [late, typed, early]
+    assert queue.clear() == [early, late, typed]
+    queue.add(typed)
+    assert [queue.pop() for _ in range(3)] == [late, typed, early], "the model thread still closes interrupted ones"
     assert not queue
 
 
@@ -170,12 +144,6 @@ def test_idle_model_is_closed_and_opened_again_by_the_next_request(scheduler_of)
     assert scheduler.ready.result().spec.name == "scripted"  # still known
     assert scheduler.submit(ask("file:///b.py")).result(TIMEOUT).text == "x"
     assert len(opened) == num_opened + 1
-
-
-def test_model_stays_open_without_idle_seconds(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser("x"))
-    scheduler.submit(ask()).result(TIMEOUT)
-    assert not scheduler.is_asleep
 
 
 def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):

@@ -29,11 +29,8 @@ def test_caller_does_not_wait_until_the_model_is_open(scheduler_of):
     assert scheduler.ready.result(TIMEOUT).spec.name == "scripted"
 
 
-def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(scheduler_of):
-    denoiser = Gate("abcdefgh", tokens_per_step=1)
-    scheduler = scheduler_of(denoiser)
-    stale = scheduler.submit(ask())
-    assert denoiser.is_inside.wait(TIMEOUT)
+def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(busy):
+    scheduler, denoiser, stale = busy("abcdefgh", ask())
     newer = scheduler.submit(ask())
     with pytest.raises(CancelledError):
         stale.result(TIMEOUT)
@@ -43,30 +40,16 @@ def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(sched
     assert scheduler.model_time.total > scheduler.model_time.stale > 0
 
 
-def test_newer_request_replaces_the_waiting_one(scheduler_of):
-    denoiser = Gate("x")
-    scheduler = scheduler_of(denoiser)
-    scheduler.submit(ask("file:///other.py"))
-    assert denoiser.is_inside.wait(TIMEOUT)
+def test_newer_request_replaces_the_waiting_one(busy):
+    scheduler, denoiser, _ = busy("x", ask("file:///other.py"))
     waiting = [scheduler.submit(ask()) for _ in range(5)]
     assert [future.cancelled() for future in waiting] == [True] * 4 + [False]
     denoiser.go_on.set()
     assert waiting[-1].result(TIMEOUT).text == "x"
 
 
-def test_documents_do_not_cancel_each_other(scheduler_of):
-    denoiser = Gate("x")
-    scheduler = scheduler_of(denoiser)
-    futures = [scheduler.submit(ask(f"file:///{name}.py")) for name in "abc"]
-    denoiser.go_on.set()
-    assert [future.result(TIMEOUT).text for future in futures] == ["x"] * 3
-
-
-def test_cancelling_stops_the_model_within_a_step(scheduler_of):
-    denoiser = Gate("abcdefgh", tokens_per_step=1)
-    scheduler = scheduler_of(denoiser)
-    future = scheduler.submit(ask())
-    assert denoiser.is_inside.wait(TIMEOUT)
+def test_cancelling_stops_the_model_within_a_step(busy):
+    scheduler, denoiser, future = busy("abcdefgh", ask())
     assert future.cancel()
     denoiser.go_on.set()
     assert scheduler.submit(ask("file:///b.py")).result(TIMEOUT).text == "abcdefgh"

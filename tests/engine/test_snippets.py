@@ -55,10 +55,6 @@ def test_typed_character_decodes_no_snippet_again(engine):
         assert result.prompt_tokens - result.cached_tokens <= 16
 
 
-def test_prompt_without_room_for_snippets_leaves_them_out(engine):
-    assert engine.fill(request(extra=Snippets(EXTRA.chunks, share=0.0))).text == "text"
-
-
 def test_rewrite_sees_snippets(engine, seen):
     start = BUFFER.index("return")
     snapshot = Snapshot("file:///pkg/main.py", 0, BUFFER.replace("return ", "return text"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dg_lsp.canvas.layout import Layout, TokenIds
+from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat, Sampling
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -73,21 +73,13 @@ class DecodeRun:
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
-        length = first_line_length(draft.ids, self._model.tokenizer)
-        probabilities = draft.confidence[: length or len(draft.confidence)]
-        return float(np.prod(np.clip(probabilities, 1e-9, 1.0), dtype=np.float64))
-
-
-def first_line_length(ids: TokenIds, tokenizer: Tokenizer) -> int | None:
-    """Tokens up to the line end after the first text, that one included; None without such a line end."""
-    has_text = False
-    for number in range(len(ids)):
-        piece = tokenizer.decode(ids[number : number + 1])
-        body, end, _ = piece.partition(b"\n") if has_text else piece.lstrip().partition(b"\n")
-        has_text = has_text or bool(body.strip())
-        if has_text and end:
-            return number + 1
-    return None
+        text, length = b"", len(draft.confidence)
+        for number in range(len(draft.ids)):
+            text += self._model.tokenizer.decode(draft.ids[number : number + 1])
+            if b"\n" in text.lstrip():
+                length = number + 1
+                break
+        return float(np.prod(np.clip(draft.confidence[:length], 1e-9, 1.0), dtype=np.float64))
 
 
 def new_decoder(name: DecoderName, task: DecodeTask, sampling: Sampling | None) -> Decoder:

@@ -70,12 +70,6 @@ def test_long_answer_continues_in_canvases_after_the_head(answering, ask, frames
     assert prompts == [prompts[0], prompts[0] + 64, prompts[0] + 128]
 
 
-def test_several_canvases_begin_with_the_same_head(answering, ask):
-    engine, denoiser = answering(f"{HEAD}return x\n```")
-    assert engine.fill(ask(BUFFER, num_candidates=2)).text == "return x"
-    assert {len(canvases) for canvases in denoiser.passes} == {2}
-
-
 def test_autoregressive_has_the_head_in_its_prompt(answering, ask):
     engine, denoiser = answering(f"{HEAD}return x\n```")
     prompt_tokens = engine.fill(ask(BUFFER, decoder=DecoderName.DIFFUSION)).prompt_tokens
