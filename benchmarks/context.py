@@ -24,7 +24,7 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.server.workspace_index import Workspace, imports_of
+from dg_lsp.server.workspace_index import WorkspaceIndex, imports_of
 from dg_lsp.settings import Settings
 
 NUM_OPEN = 6
@@ -36,14 +36,14 @@ Collect = Callable[[Site], tuple[Snippet, ...]]
 
 
 class Disk:
-    """Files that never change; see `symbols.workspace.Files`."""
+    """Files that never change; see `dg_lsp.server.workspace_index.FileReader`."""
 
     def stamp(self, path: Path) -> object | None:
-        """See `Files`."""
+        """See `FileReader`."""
         return 1 if path.is_file() else None
 
     def text(self, path: Path) -> str | None:
-        """See `Files`."""
+        """See `FileReader`."""
         return path.read_text(encoding="utf-8")
 
 
@@ -53,7 +53,7 @@ class Sources:
     def __init__(self, root: Path, files: dict[str, str]) -> None:
         self._root, self._files = root, files
         packages = sorted({path.split("/")[0] for path in files})
-        self._workspace = Workspace([root, *(root / package for package in packages)], Disk())
+        self._workspace = WorkspaceIndex([root, *(root / package for package in packages)], Disk())
 
     def none(self, _site: Site) -> tuple[Snippet, ...]:
         """Nothing."""

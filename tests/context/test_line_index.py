@@ -1,4 +1,4 @@
-"""The line index against a reference that walks the text character by character."""
+"""The line index against a reference that reads the text character by character."""
 
 import sys
 
