@@ -77,7 +77,10 @@ def test_random_edits_are_applied(client, seed):
             start, end = sorted(_outside_crlf(text, rng.randint(0, len(text))) for _ in range(2))
             new = "".join(rng.choices(pieces, k=rng.randint(0, 3)))
             changes.append(
-                {"range": {"start": position_of(client, text, start), "end": place(client, text, end)}, "text": new}
+                {
+                    "range": {"start": position_of(client, text, start), "end": position_of(client, text, end)},
+                    "text": new,
+                }
             )
             text = text[:start] + new + text[end:]
         client.change(version, *changes)
@@ -133,7 +136,7 @@ def test_a_document_can_be_closed_and_opened_again(client):
 def test_the_popups_selected_item_is_part_of_the_completion(client):
     """`é = pri`, the popup has `print` selected: the completion continues it, and replaces the same range."""
     client.open("é = pri\n")
-    start, end = position_of(client, "é = ", 4), place(client, "é = pri", 7)
+    start, end = position_of(client, "é = ", 4), position_of(client, "é = pri", 7)
     selected = {"range": {"start": start, "end": end}, "text": "print"}
     [item] = client.items(client.complete(end["line"], end["character"], selected=selected))
     assert item["insertText"].startswith("print{")
