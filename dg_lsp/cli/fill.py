@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,8 +42,7 @@ def fill(
     threads: Threads = None,
 ) -> int:
     """Complete code at one position of a file. Without --write the file is not changed."""
-    from dg_lsp.cli import loading
-    from dg_lsp.cli.loading import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides, timed_engine
     from dg_lsp.cli.source import Location, SourceFile
     from dg_lsp.engine.request import FillRequest
 
@@ -66,15 +64,10 @@ def fill(
         plan=plan,
     )
 
-    start = time.perf_counter()
-    engine = loading.open_engine(settings)
-    load_ms = 1e3 * (time.perf_counter() - start)
-    try:
-        # without --deadline there is no limit: no user is typing
-        until = math.inf if deadline is None else None
+    # without --deadline there is no limit: no user is typing
+    until = math.inf if deadline is None else None
+    with timed_engine(settings) as (engine, load_ms):
         result = _show(engine, request, until, visual=visual, as_json=as_json)
-    finally:
-        engine.close()
     if write and result.candidates:
         source.insert(offset, result.text)
     _report(result, load_ms, location.path if write and result.candidates else None, as_json=as_json)

@@ -1,6 +1,8 @@
 """Loads models and opens engines. The runtime is loaded with the first model, not with this module."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +124,17 @@ def open_engine(settings: Settings) -> Engine:
         return RemoteEngine(open_remote(settings.remote), settings.fill)
     denoiser = open_denoiser(load_model(settings), settings)
     return Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))
+
+
+@contextmanager
+def timed_engine(settings: Settings) -> Iterator[tuple[Engine, float]]:
+    """An engine and the milliseconds that loading took; closes the engine at the end."""
+    start = time.perf_counter()
+    engine = open_engine(settings)
+    try:
+        yield engine, 1e3 * (time.perf_counter() - start)
+    finally:
+        engine.close()
 
 
 def overrides(

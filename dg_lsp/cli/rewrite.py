@@ -3,7 +3,6 @@
 import difflib
 import json
 import math
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,8 +39,7 @@ def rewrite(
     threads: Threads = None,
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
-    from dg_lsp.cli import loading
-    from dg_lsp.cli.loading import configure, overrides
+    from dg_lsp.cli.loading import configure, overrides, timed_engine
     from dg_lsp.cli.source import Lines, SourceFile
     from dg_lsp.engine.engine import drain
     from dg_lsp.engine.request import RewriteRequest
@@ -55,13 +53,8 @@ def rewrite(
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
 
-    start_time = time.perf_counter()
-    engine = loading.open_engine(settings)
-    load_ms = 1e3 * (time.perf_counter() - start_time)
-    try:
+    with timed_engine(settings) as (engine, load_ms):
         result = drain(engine.rewrite(request))
-    finally:
-        engine.close()
     if write and not result.rejection:
         source.replace(result.start, result.end, result.text)
     _report(result, source, span, load_ms, instruction=instruction, as_json=as_json)

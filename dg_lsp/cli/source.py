@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.line_index import LineIndex
 from dg_lsp.errors import InputFileError, PositionError, UsageError
 
 
@@ -67,9 +68,6 @@ def _sync_directory(directory: Path) -> None:
 
 
 _BOM = b"\xef\xbb\xbf"
-_LINE_END = re.compile(r"\r\n|\n|\r")
-"""Line ends of LSP; form feeds and U+2028 are none."""
-
 _PYTHON_SCRIPT = re.compile(r"#![^\r\n]*\bpython")
 _LANGUAGES = {".py": "python", ".pyi": "python", ".pyw": "python"}
 
@@ -123,12 +121,10 @@ class SourceFile:
         Raises:
             PositionError: there is no such line or column.
         """
-        starts = [0, *(match.end() for match in _LINE_END.finditer(self.text))]
-        if not 1 <= line <= len(starts):
-            raise PositionError(f"{self.path} has {_count(len(starts), 'line')}: there is no line {line}")
-        start = starts[line - 1]
-        end_match = _LINE_END.search(self.text, start)
-        end = end_match.start() if end_match else len(self.text)
+        lines = LineIndex.of(self.text)
+        if not 1 <= line <= lines.num_lines:
+            raise PositionError(f"{self.path} has {_count(lines.num_lines, 'line')}: there is no line {line}")
+        start, end = lines.span(line - 1)
         if column is None:
             return end
         if not 1 <= column <= end - start + 1:

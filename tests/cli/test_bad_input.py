@@ -101,19 +101,6 @@ def test_a_truncated_model_is_exit_code_3(dg_lsp, folder):
         assert "half.gguf" in error_line(dg_lsp("fill", "good.py:1", "--model", "half.gguf"), 3)
 
 
-def test_a_model_of_an_unknown_architecture_is_exit_code_3(dg_lsp, folder):
-    import gguf
-    import numpy
-
-    writer = gguf.GGUFWriter("alien.gguf", "alien")
-    writer.add_tensor("token_embd.weight", numpy.zeros((4, 32), numpy.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    assert "architecture" in error_line(dg_lsp("fill", "good.py:1", "--model", "alien.gguf"), 3)
-
-
 def test_a_stock_gguf_without_a_description_is_exit_code_3(dg_lsp, folder):
     """The bundled file with one `dg.*` key spelled otherwise: same architecture, same tensors."""
     data = BUNDLED[0].path.read_bytes()

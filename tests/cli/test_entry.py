@@ -100,16 +100,6 @@ def test_the_same_seed_gives_the_same_completion(tmp_path):
     assert first["steps"] == second["steps"]
 
 
-def test_write_changes_only_the_position(tmp_path):
-    before = (ROOT / "samples/windows.py").read_bytes()
-    path = tmp_path / "windows.py"
-    path.write_bytes(before)
-    process = dg_lsp("fill", f"{path}:7:9", "--json", "--write")
-    fill = json.loads(process.stdout)["text"].encode()
-    head = b"".join(before.splitlines(keepends=True)[:6]) + b" " * 8
-    assert path.read_bytes() == head + fill + before.removeprefix(head)
-
-
 def test_visual_frames_are_printed_in_any_encoding():
     process = dg_lsp("fill", "samples/greetings.py:8", "--visual", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
     assert process.returncode in (0, 1), process.stderr
@@ -209,12 +199,6 @@ def _answer(stream, number):
         message = json.loads(stream.read(length))
         if message.get("id") == number and "method" not in message:
             return message
-
-
-def test_a_missing_file_is_reported_in_one_line():
-    process = dg_lsp("fill", "samples/gone.py:1")
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr == "dg-lsp: no such file: samples/gone.py\n"
 
 
 def test_a_broken_model_is_reported_in_one_line(tmp_path):

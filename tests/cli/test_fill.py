@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -112,14 +111,6 @@ def test_visual_with_json_prints_the_steps_on_standard_error(dg_lsp, script, hol
     assert "   1  self····" in outcome.err
 
 
-def test_write_inserts_the_completion_into_the_file(dg_lsp, script, hole):
-    script.fill = "self.x"
-    outcome = dg_lsp("fill", f"{hole}:4:16", "--write")
-    assert outcome.code == 0
-    assert hole.read_text() == HOLE.replace("return ", "return self.x")
-    assert f"wrote {hole}" in outcome.out
-
-
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("indent", ["    ", "\t"])
@@ -223,13 +214,6 @@ def test_a_file_that_changes_during_the_run_is_not_written(dg_lsp, script, hole)
     assert "changed while" in outcome.err
     assert outcome.out == "" or "wrote" not in outcome.out
     assert hole.read_text() == "another program\n"
-
-
-def test_an_empty_file_can_be_completed(dg_lsp, script, tmp_path):
-    script.fill = "import os\n"
-    (tmp_path / "new.py").write_bytes(b"")
-    assert dg_lsp("fill", "new.py:1", "--write").code == 0
-    assert Path("new.py").read_bytes().startswith(b"import os")
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(dg_lsp, script, tmp_path):

@@ -1,6 +1,5 @@
 import io
 import re
-from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -78,19 +77,6 @@ def test_a_coloured_row_fits_into_the_width(width):
     assert coloured_row(wide, width).cell_len <= width
 
 
-def test_in_a_pipe_every_step_is_one_plain_line_and_the_code_follows():
-    result, out = watched("return x", terminal=False, width=20)
-    assert result.text == "return x"
-    assert "\x1b" not in out
-    rows = [line for line in out.splitlines() if "│" not in line]
-    assert len(rows) == result.steps
-    assert [int(row[:4]) for row in rows] == list(range(1, result.steps + 1))
-    canvases = [row[6:] for row in rows]
-    for earlier, later in pairwise(canvases):
-        assert all(a in ("·", b) for a, b in zip(earlier, later, strict=False))
-    assert "> 2 │     return x" in out
-
-
 def test_on_a_terminal_the_code_is_shown_above_the_rows():
     result, out = watched("return x", terminal=True)
     last = out.rpartition("\x1b[?25h")[2]  # after the live part
@@ -121,16 +107,3 @@ def test_the_text_of_earlier_canvases_is_kept():
     last = live[live.rindex("def f(x)") :]
     assert "return 'a long text'\n" in last
     assert "return 'another long text'\n" in last
-
-
-def test_an_empty_completion_is_shown_as_the_code_alone():
-    result, out = watched("", terminal=False)
-    assert not result.candidates
-    assert "> 2 │     \n" in out
-    assert "^" not in out
-
-
-def test_drain_gives_every_frame_and_the_result():
-    frames = []
-    result = drain(frames_of("return x"), frames.append)
-    assert len(frames) == result.steps

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.server.configuration import parse_options, workspace_settings
-from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
+from dg_lsp.settings import FillSettings, Settings
 
 BASE = Settings(model="other", fill=FillSettings(max_tokens=8))
 
@@ -13,14 +13,6 @@ BASE = Settings(model="other", fill=FillSettings(max_tokens=8))
 @pytest.mark.parametrize("options", [None, {}, {"fill": {}}])
 def test_empty_options_change_nothing(options):
     assert parse_options(options, BASE) == (BASE, ())
-
-
-def test_options_replace_settings():
-    settings, errors = parse_options({"fill": {"deadline_ms": 50}, "runtime": {"threads": 3}}, BASE)
-    assert errors == ()
-    assert settings == Settings(
-        "other", fill=FillSettings(deadline_ms=50.0, max_tokens=8), runtime=RuntimeSettings(threads=3)
-    )
 
 
 @pytest.mark.parametrize(
@@ -44,12 +36,6 @@ def test_an_invalid_option_is_reported_and_not_used(options, named):
     assert settings == BASE
     assert named in error
     assert "\n" not in error
-
-
-def test_an_invalid_option_does_not_affect_the_others():
-    settings, errors = parse_options({"fill": {"order": "random", "max_tokens": 4}, "x": 1, "model": "m"}, BASE)
-    assert (settings.fill.max_tokens, settings.fill.order, settings.model) == (4, "", "m")
-    assert len(errors) == 2
 
 
 @pytest.mark.parametrize(

@@ -62,20 +62,6 @@ def session(tmp_path):
     return Session(tmp_path)
 
 
-def test_a_single_file_has_no_snippets(session):
-    session.open("main.py", "total = 1\n")
-    assert session.snippets("main.py") is NO_SNIPPETS
-
-
-def test_imported_definitions_are_shown(session):
-    session.write("pkg/tools.py", "def clean(text: str) -> str:\n    return text\n")
-    session.open("pkg/main.py", "from .tools import clean\n\nclean(")
-    [chunk] = session.snippets("pkg/main.py").chunks
-    assert (chunk.source, chunk.text) == (SnippetSource.IMPORTS, "def clean(text: str) -> str: ...")
-    assert chunk.path.endswith("pkg/tools.py")
-    assert str(session.root) not in chunk.path
-
-
 def test_definitions_of_an_open_file_come_from_its_buffer(session):
     session.write("pkg/tools.py", "def clean(): pass\n")
     session.open("pkg/main.py", "from .tools import clean\n")

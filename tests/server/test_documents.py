@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from dg_lsp.context.document import Encoding, LineIndex
+from dg_lsp.context.line_index import Encoding, LineIndex
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.documents import Change, DocumentStore, inline_item, lsp_range, minimal_changes
 
@@ -47,75 +47,12 @@ def params_at(line, character, selected=None):
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "new", "expected"),
-    [
-        pytest.param("", (0, 0, 0, 0), "x", "x", id="empty document"),
-        pytest.param("abc", (0, 3, 0, 3), "d", "abcd", id="at a file's end without newline"),
-        pytest.param("a\nb\n", (2, 0, 2, 0), "c", "a\nb\nc", id="after the last newline"),
-        pytest.param("a\nb\n", (5, 5, 9, 9), "c", "a\nb\nc", id="beyond the end"),
-        pytest.param("abcd", (0, 3, 0, 1), "-", "a-d", id="reversed range"),
-        pytest.param("a\r\nb", (0, 1, 1, 0), "", "ab", id="a CRLF removed"),
-        pytest.param("a\r\nb", (0, 2, 0, 2), "x", "ax\r\nb", id="never inside a CRLF"),
-        pytest.param("\f\na\u2028b\nc", (2, 0, 2, 1), "x", "\f\na\u2028b\nx", id="only LSP line ends"),
-        pytest.param("é😋x", (0, 3, 0, 4), "y", "é😋y", id="UTF-16 units"),
-        pytest.param("é😋x", (0, 2, 0, 3), "y", "éyx", id="half of a surrogate pair"),
-        pytest.param("x", (0, 1, 0, 1), "\ud83d", "x\ufffd", id="a lone surrogate is replaced"),
-        pytest.param("gone", None, "all new", "all new", id="the whole text"),
-    ],
-)
-def test_edits_are_applied(text, where, new, expected):
-    store = documents(text)
-    assert edit(store, (where, new), version=9)
-    assert snapshot(store).text == expected
-    assert snapshot(store).version == 9
-
-
-def test_edits_of_one_notification_are_applied_in_order():
-    store = documents("ab")
-    edit(store, ((0, 1, 0, 1), "\n"), ((1, 0, 1, 1), "c"), (None, "x"), ((0, 1, 0, 1), "y"))
-    assert snapshot(store).text == "xy"
-
-
 def test_a_snapshot_does_not_change():
     store = documents("before")
     earlier = snapshot(store)
     edit(store, (None, "after"))
     assert earlier.text == "before"
     assert earlier.version == 1
-
-
-def test_unknown_documents_are_ignored():
-    store = DocumentStore(Encoding.UTF8)
-    assert not edit(store, (None, "x"))
-    assert store.get(URI) is None
-    assert store.completion_position(params_at(0, 0)) is None
-    store.close(URI)
-
-
-def test_a_document_opened_again_has_the_new_text():
-    store = documents("old")
-    store.open(types.TextDocumentItem(URI, "toml", 5, "new"))
-    assert (snapshot(store).text, snapshot(store).language, snapshot(store).version) == ("new", "toml", 5)
-    store.close(URI)
-    assert store.get(URI) is None
-
-
-@pytest.mark.parametrize(("encoding", "character"), [(Encoding.UTF8, 8), (Encoding.UTF16, 5), (Encoding.UTF32, 4)])
-def test_the_cursor_is_converted_from_the_clients_units(encoding, character):
-    position = documents("# é😋x", encoding).completion_position(params_at(0, character))
-    assert position.offset == position.start == position.end == 4
-    assert position.selected == ""
-    assert position.snapshot == documents("# é😋x").get(URI).snapshot()
-
-
-def test_the_popups_item_is_inserted_in_the_snapshot_only():
-    store = documents("x = pri\n")
-    selected = types.SelectedCompletionInfo(range=span(0, 4, 0, 7), text="print")
-    position = store.completion_position(params_at(0, 7, selected))
-    assert position.snapshot.text == "x = print\n"
-    assert (position.offset, position.start, position.end, position.selected) == (9, 4, 7, "print")
-    assert snapshot(store).text == "x = pri\n"
 
 
 def test_after_a_line_that_opens_a_block_the_completion_begins_on_the_next_line():
@@ -138,12 +75,6 @@ def item(text, encoding, line, character, selected=None):
     return inline_item(Candidate("fill", -0.1), position, encoding)
 
 
-@pytest.mark.parametrize(("encoding", "column"), [(Encoding.UTF8, 8), (Encoding.UTF16, 5), (Encoding.UTF32, 4)])
-def test_the_range_of_an_item_is_the_cursor(encoding, column):
-    made = item("\n# é😋", encoding, 1, column)
-    assert made == types.InlineCompletionItem(insert_text="fill", range=span(1, column, 1, column))
-
-
 @pytest.mark.parametrize(
     ("line", "character", "at"),
     [
@@ -155,12 +86,6 @@ def test_the_range_of_an_item_is_the_cursor(encoding, column):
 def test_the_range_of_an_item_is_inside_the_text(line, character, at):
     made = item("ab😋\r\n", Encoding.UTF16, line, character)
     assert made.range == span(*at, *at)
-
-
-def test_an_item_replaces_the_range_of_the_popups_item():
-    selected = types.SelectedCompletionInfo(range=span(0, 2, 0, 5), text="print")
-    made = item("é pri", Encoding.UTF16, 0, 5, selected)
-    assert made == types.InlineCompletionItem(insert_text="printfill", range=span(0, 2, 0, 5))
 
 
 def test_a_range_may_span_lines():
