@@ -1,8 +1,8 @@
-"""What code from elsewhere is worth: the same places filled without any, and with each source of it.
+"""Effect of snippets: the same positions completed without snippets, and with each source of them.
 
     python benchmarks/context.py SITES.jsonl.gz FILES.jsonl.xz [--limit 300] [--share 0.25] [--model dg-mini]
 
-FILES are whole files, `{"package", "path", "text"}` a line, of the packages that the places are from. Prints a Markdown
+FILES has one file a line, `{"package", "path", "text"}`, of the packages that the sites are from. Prints a Markdown
 table.
 """
 
@@ -28,15 +28,15 @@ from dg_lsp.server.workspace_index import WorkspaceIndex, imports_of
 from dg_lsp.settings import Settings
 
 NUM_OPEN = 6
-"""Other files of the package that are taken to be open."""
+"""Number of other files of the package that count as open."""
 NEAR = 1200
-"""Characters before and after a place that say what is like it."""
+"""Characters before and after a position that other code is compared with."""
 
 Collect = Callable[[Site], tuple[Snippet, ...]]
 
 
 class Disk:
-    """Files that never change; see `dg_lsp.server.workspace_index.FileReader`."""
+    """Files on disk that never change; see `dg_lsp.server.workspace_index.FileReader`."""
 
     def stamp(self, path: Path) -> object | None:
         """See `FileReader`."""
@@ -48,7 +48,7 @@ class Disk:
 
 
 class Sources:
-    """Chunks for a place from its package."""
+    """Snippets for a position from its package."""
 
     def __init__(self, root: Path, files: dict[str, str]) -> None:
         self._root, self._files = root, files
@@ -60,19 +60,19 @@ class Sources:
         return ()
 
     def imports(self, site: Site) -> tuple[Snippet, ...]:
-        """Signatures of what the file imports."""
+        """Signatures of imported definitions."""
         found = self._workspace.definitions(self._root / site.path, imports_of(site.prefix), _near(site))
         return tuple(Snippet(SnippetSource.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
 
     def open_files(self, site: Site) -> tuple[Snippet, ...]:
-        """Of some files of the package the parts that are most like the place."""
+        """The most similar parts of some files of the package."""
         words = words_of(_near(site))
         found = [(path, *most_similar(windows_of(self._files[path]), words)) for path in self._open(site)]
         found.sort(key=lambda one: -one[1])
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
 
     def anywhere(self, site: Site) -> tuple[Snippet, ...]:
-        """Of the same files any parts: what similarity is worth."""
+        """Arbitrary parts of the same files, to measure the effect of similarity."""
         chance = random.Random(site.id)
         parts = [(path, chance.choice(windows_of(self._files[path]))) for path in self._open(site)]
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, part in parts)
@@ -96,7 +96,7 @@ def _shown(path: Path, root: Path) -> str:
 
 
 def measure(engine: Engine, sites: list[Site], collect: Collect, share: float) -> tuple[Counter[str], list[bool]]:
-    """Counts over all places, and whether each first line was right."""
+    """Counts over all positions, and whether each first line was right."""
     counts: Counter[str] = Counter()
     rights = []
     for site in sites:
