@@ -16,7 +16,7 @@ import numpy.typing as npt
 from shape import Shape
 
 from dg_lsp import gguf as v
-from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Look, Tensor, TensorType, Value, vector
+from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Tensor, TensorType, Value, vector
 from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, Geometry, vocabulary
 from dg_lsp.models.convert import Parts, SamplerDefaults, describe_diffusion, write_pair
 
@@ -33,8 +33,8 @@ _SPECIALS = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<|tool_respons
 _FIRST_BYTE, _FIRST_LETTER = 108, 364
 
 
-def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48, look: Look = lambda _: None) -> Path:
-    """Writes `target` and its side file; `max_steps` is the limit of denoising steps.
+def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48) -> Path:
+    """Writes `target` and its side file; `max_steps` is how often a canvas is denoised.
 
     Raises:
         InputFileError: there is not enough space.
@@ -51,7 +51,7 @@ def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48, loo
         **_vocabulary(shape, max_steps),
     }
     body = (vector("rope_freqs.weight", geometry.rope_divisors()), *tensors)
-    write_pair(Parts(values, body, tuple(_side(shape))), target, look)
+    write_pair(Parts(values, body, tuple(_side(shape))), target)
     return target
 
 

@@ -1,6 +1,6 @@
-"""transformers' DiffusionGemma as a reference: one teacher-forced step at a time, noise given from outside.
+"""transformers' DiffusionGemma as a reference: teacher-forced steps with given noise.
 
-Sampled tokens are never compared: where the weights are random, a rounding in the seventh digit changes most of them.
+Sampled tokens are not compared: with random weights, a rounding in the seventh digit changes most of them.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ EVERYTHING = {"full_attention": None, "sliding_attention": None}
 
 
 def calm_model(shape):
-    """Random weights whose layers add little, so that a rounding stays one from step to step; logits of many nats.
+    """Random weights whose layers add little, so that rounding does not grow from step to step.
 
-    Of plain random weights a change of 0.1% in what conditions a step changes half of its answers.
+    With plain random weights, a change of 0.1 % in the conditioning of a step changes half of its predictions.
     """
     model = tiny.tiny_model(shape)
     with torch.no_grad():
@@ -29,16 +29,16 @@ def calm_model(shape):
 
 
 @dataclass(frozen=True)
-class Forced:
-    """One step: what went in, and what came out."""
+class ForcedStep:
+    """Input and output of one step."""
 
     canvas: np.ndarray
     temperature: float
     logits: np.ndarray
-    """As the model hands them out, shape (L, V)."""
+    """Shape (L, V)."""
     entropy: np.ndarray
-    said: np.ndarray | None
-    """The tempered logits that it was conditioned on, those of the step before."""
+    conditioning: np.ndarray | None
+    """The tempered logits of the step before."""
 
 
 class Reference:
@@ -56,8 +56,8 @@ class Reference:
         return cache
 
     @torch.no_grad()
-    def logits(self, cache, num_prompt, canvas, said=None, *, per_token=False):
-        """`said` are the last step's logits, tempered. `per_token` windows like llama.cpp: each position its own."""
+    def logits(self, cache, num_prompt, canvas, conditioning=None, *, per_token=False):
+        """`conditioning` are the tempered logits of the last step; `per_token` gives each position its own window."""
         masks = EVERYTHING
         if per_token and num_prompt + len(canvas) > self.window:
             masks = {"full_attention": None, "sliding_attention": self._windows(num_prompt, len(canvas))}
@@ -67,28 +67,28 @@ class Reference:
             past_key_values=cache,
             decoder_position_ids=positions,
             decoder_attention_mask=masks,
-            self_conditioning_logits=None if said is None else torch.from_numpy(said)[None],
+            self_conditioning_logits=None if conditioning is None else torch.from_numpy(conditioning)[None],
         )
         return out.logits[0].float().numpy()
 
     def steps(self, prompt, canvas, temperatures, noise, *, frozen=None, bound=0.1, per_token=False):
-        """Teacher-forced steps. Accepted positions take the argmax, the others the noise, frozen ones stay."""
+        """Accepted positions get the argmax, the others the noise; frozen ones stay."""
         from dg_lsp.diffusion.samplers import accept
 
-        cache, said, done = self.encoded(prompt), None, []
+        cache, conditioning, done = self.encoded(prompt), None, []
         frozen = np.zeros(len(canvas), dtype=np.bool_) if frozen is None else frozen
         for temperature, fresh in zip(temperatures, noise, strict=True):
-            logits = self.logits(cache, len(prompt), canvas, said, per_token=per_token)
+            logits = self.logits(cache, len(prompt), canvas, conditioning, per_token=per_token)
             tempered = (logits / np.float32(temperature)).astype(np.float32)
             entropy = np.where(frozen, 0, entropy_of(tempered))
-            done.append(Forced(canvas, temperature, logits, entropy, said))
-            said = tempered
+            done.append(ForcedStep(canvas, temperature, logits, entropy, conditioning))
+            conditioning = tempered
             free = np.where(accept(entropy.astype(np.float32), bound), logits.argmax(axis=1), fresh)
             canvas = np.where(frozen, canvas, free).astype(np.int32)
         return done
 
     def _windows(self, num_prompt, length):
-        """Added to the attention of sliding layers: shape (1, 1, length, prompt tokens they keep + length)."""
+        """The mask of sliding layers, shape (1, 1, length, kept prompt tokens + length)."""
         kept = min(num_prompt, self.window - 1)
         keys = torch.arange(num_prompt - kept, num_prompt + length)
         queries = torch.arange(num_prompt, num_prompt + length)[:, None]
@@ -102,7 +102,7 @@ def entropy_of(logits):
 
 
 def clear_bounds(entropy, tolerance):
-    """Entropy bounds at which no difference so small can change what is accepted."""
+    """Entropy bounds at which a difference below `tolerance` does not change the accepted positions."""
     ascending = np.sort(entropy).astype(np.float64)
     before = np.cumsum(ascending) - ascending
     for count in range(1, len(entropy)):

@@ -1,7 +1,4 @@
-"""Tiny random masked diffusion models: as GGUF files of llama.cpp's architectures, and what they compute, in numpy.
-
-Float32 throughout, so that both agree to rounding. Random weights answer noise, but the same noise everywhere.
-"""
+"""Tiny random models: GGUF files of llama.cpp's architectures, and the same computation in numpy, both in float32."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +18,7 @@ ROPE_BASE = 10_000.0
 
 @dataclass(frozen=True)
 class Tiny:
-    """One model. Heads are 16 wide."""
+    """The weights of one model."""
 
     architecture: str
     layers: int = 2
@@ -49,7 +46,7 @@ class Tiny:
 
 
 def letters():
-    """GPT-2's printable stand-ins for the 256 bytes."""
+    """GPT-2's printable characters for the 256 bytes."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     extra = iter(range(256, 512))
     return [chr(byte) if byte in plain else chr(next(extra)) for byte in range(256)]
@@ -59,7 +56,7 @@ TOKENS = (*SPECIALS, *letters(), *("".join(pair) for pair in MERGES))
 
 
 def make(architecture, **sizes):
-    """Random weights."""
+    """A model with random weights."""
     tiny = Tiny(architecture, **sizes)
     rng = np.random.default_rng(tiny.seed)
 
@@ -94,9 +91,20 @@ def make(architecture, **sizes):
     return tiny
 
 
-def write(path: Path, tiny: Tiny, *, name="", mask_id=MASK, shift_logits=None):
-    """The GGUF file, with what llama.cpp's own converter says in it."""
-    out = gguf.GGUFWriter(path, tiny.architecture)
+def write(
+    path: Path,
+    tiny: Tiny,
+    *,
+    architecture="",
+    name="",
+    tokens=TOKENS,
+    mask_id=MASK,
+    shift_logits=None,
+    add_start=False,
+    fim_ids=None,
+):
+    """Writes the GGUF file with the metadata of llama.cpp's own converter."""
+    out = gguf.GGUFWriter(path, architecture or tiny.architecture)
     out.add_name(name or f"tiny {tiny.architecture}")
     out.add_context_length(tiny.trained_length)
     out.add_embedding_length(tiny.width)
@@ -116,16 +124,18 @@ def write(path: Path, tiny: Tiny, *, name="", mask_id=MASK, shift_logits=None):
         out.add_causal_attention(False)
     if shift_logits is not None:
         out.add_diffusion_shift_logits(shift_logits)
-    out.add_vocab_size(len(TOKENS))
+    out.add_vocab_size(len(tokens))
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("qwen2")
-    out.add_token_list(TOKENS)
-    kinds = [gguf.TokenType.CONTROL] * len(SPECIALS) + [gguf.TokenType.NORMAL] * (len(TOKENS) - len(SPECIALS))
+    out.add_token_list(tokens)
+    kinds = [gguf.TokenType.CONTROL] * len(SPECIALS) + [gguf.TokenType.NORMAL] * (len(tokens) - len(SPECIALS))
     out.add_token_types(kinds)
     out.add_token_merges([" ".join(pair) for pair in MERGES])
     out.add_bos_token_id(START)
     out.add_eos_token_id(END)
-    out.add_add_bos_token(tiny.architecture == "llada")
+    out.add_add_bos_token(add_start or tiny.architecture == "llada")
+    for key, token in (fim_ids or {}).items():
+        out.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
     if mask_id is not None:
         out.add_mask_token_id(mask_id)
     for key, values in tiny.tensors.items():
@@ -138,7 +148,7 @@ def write(path: Path, tiny: Tiny, *, name="", mask_id=MASK, shift_logits=None):
 
 
 def logits(tiny, ids, num_causal=0):
-    """What the model says at each position, shape (N, V); the first `num_causal` positions see only those before."""
+    """Logits at each position, shape (N, V); the first `num_causal` positions attend only to earlier ones."""
     states = tiny.tensors["token_embd.weight"][np.asarray(ids)]
     seen = np.ones((len(ids), len(ids)), bool)
     seen[:num_causal] = np.tri(len(ids), dtype=bool)[:num_causal]
@@ -154,16 +164,16 @@ def logits(tiny, ids, num_causal=0):
     return _norm(states, tiny.tensors["output_norm.weight"]) @ tiny.tensors["output.weight"].T
 
 
-def said(tiny, before, canvas, num_causal=0):
-    """Logits of what stands at each position of a canvas after a prompt; shape (L, V)."""
+def canvas_logits(tiny, before, canvas, num_causal=0):
+    """Logits that predict each position of a canvas after a prompt; shape (L, V)."""
     rows = np.arange(len(before), len(before) + len(canvas)) - tiny.is_shifted
     return logits(tiny, [*before, *canvas], num_causal)[np.maximum(rows, 0)]
 
 
 def check(prediction, tiny, prompt, canvas, banned_ids, atol, num_causal=0):
-    """A prediction is what numpy computes of the same weights; tokens that are no masks predict themselves."""
+    """Compares a prediction with numpy's; tokens other than masks predict themselves."""
     is_open = np.asarray(canvas) == MASK
-    expected = said(tiny, prompt, canvas, num_causal)
+    expected = canvas_logits(tiny, prompt, canvas, num_causal)
     expected[:, list(banned_ids)] = -np.inf
     held = np.flatnonzero(~is_open)
     expected[held] = -np.inf
@@ -196,7 +206,7 @@ def _attention(tiny, weights, states, seen):
 
 
 def _rotated(tiny, vectors):
-    """LLaDA rotates neighbours, as LLaMA's files do; the others the two halves of a head."""
+    """LLaDA rotates neighbours, like LLaMA's files; the others rotate the two halves of a head."""
     half = tiny.head_width // 2
     angles = np.arange(len(vectors))[:, None] * ROPE_BASE ** (-np.arange(half) / half)
     cosine, sine = (made[:, None].astype(np.float32) for made in (np.cos(angles), np.sin(angles)))

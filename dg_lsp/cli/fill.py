@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.cli.options import Format, GpuLayers, Json, Model, Plan, Remote, Threads
+from dg_lsp.cli.options import Decoder, Format, GpuLayers, Json, Model, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -30,7 +30,7 @@ def fill(
         float | None,
         typer.Option(min=1, metavar="MS", help="Return the stable part after this time; loading does not count."),
     ] = None,
-    plan: Plan = None,
+    decoder: Decoder = None,
     prompt_format: Format = None,
     seed: Annotated[
         int, typer.Option(min=0, metavar="N", help="Random seed; the same seed gives the same completion.")
@@ -61,7 +61,7 @@ def fill(
         suffix_lines=suffix_lines,
         deadline_ms=deadline,
         seed=seed,
-        plan=plan,
+        decoder=decoder,
     )
 
     # without --deadline there is no limit: no user is typing

@@ -20,7 +20,7 @@ from dg_lsp.system import system_free
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
-    from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
+    from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 
@@ -89,7 +89,7 @@ def load_model(settings: Settings) -> LoadedModel:
     return LoadedModel(path, weights, spec)
 
 
-def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | TransformersDenoiser":
+def open_denoiser(model: LoadedModel, settings: Settings) -> "ContextDenoiser | TransformersDenoiser":
     """Opens the model's denoiser; closes the weights on failure.
 
     Raises:

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.engine.request import DecoderName
+from dg_lsp.canvas.spec import DecoderName, PromptFormat
 
 Model = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", help="Name of a model, auto, or path of a GGUF file.")
@@ -20,7 +19,7 @@ Threads = Annotated[
 Remote = Annotated[
     str | None, typer.Option("--remote", metavar="URL", help="URL of a server to use instead of a local model.")
 ]
-Plan = Annotated[DecoderName | None, typer.Option("--plan", help="How a fill is decoded, instead of what is set.")]
+Decoder = Annotated[DecoderName | None, typer.Option("--decoder", help="Decoder, instead of the one in the settings.")]
 Format = Annotated[
     PromptFormat | None,
     typer.Option("--prompt-format", help="Prompt format, instead of the model's default."),

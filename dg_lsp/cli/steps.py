@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser, LlamaDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
-from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.bench.recompute import Comparison, compare_recomputed
@@ -33,11 +32,11 @@ from dg_lsp.bench.tables import (
     step_table,
 )
 from dg_lsp.bench.twin import write_twin
-from dg_lsp.canvas.spec import Checkpoint, ModelSpec
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec
 from dg_lsp.cli.loading import load_model, open_denoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import Settings
 
@@ -124,8 +123,8 @@ def measure(settings: Settings, rounds: int) -> StepReport:
     return StepReport(spec.name, denoiser.threads, times, batches, shares, overhead, comparisons)
 
 
-def _shares(engine: Engine, denoiser: "OpenedDenoiser | TransformersDenoiser") -> Shares:
-    if not isinstance(denoiser, OpenedDenoiser):  # one call to the device does everything
+def _shares(engine: Engine, denoiser: "ContextDenoiser | TransformersDenoiser") -> Shares:
+    if not isinstance(denoiser, ContextDenoiser):  # one call to the device does everything
         return measure_shares(engine, denoiser, list(_requests()), decode=((denoiser.stepper, "run"),), reduction=())
     context, reducer = denoiser._context, denoiser._reducer  # noqa: SLF001  (looked at, not used)
     has_memory = isinstance(denoiser, SelfConditionedDenoiser)
@@ -135,7 +134,7 @@ def _shares(engine: Engine, denoiser: "OpenedDenoiser | TransformersDenoiser") -
         list(_requests()),
         decode=((context, "decode"), (context, "logits")),
         reduction=((reducer, "reduce"),),
-        self_conditioning=((denoiser, "_rows"), (denoiser, "_remembered")) if has_memory else (),
+        self_conditioning=((denoiser, "_input_rows"), (denoiser, "_recorded")) if has_memory else (),
     )
 
 
@@ -147,7 +146,7 @@ def _requests() -> Iterator[FillRequest]:
         offset = text.index(word, start) + len(word)
         end = text.index("\n", offset)
         snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[end:])
-        yield FillRequest(snapshot, offset, deadline_ms=60_000, plan=DecoderName.CANVAS)
+        yield FillRequest(snapshot, offset, deadline_ms=60_000, decoder=DecoderName.DIFFUSION)
 
 
 def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, rounds: int) -> tuple[Comparison, ...]:
@@ -156,7 +155,7 @@ def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, roun
         for architecture in ("qwen2", "dream"):
             write_twin(Path(folder, architecture), sizes, architecture, spec.vocab_size)
         cached = LlamaDenoiser(LlamaModel.load(Path(folder, "qwen2"), settings.runtime), spec, settings.runtime)
-        runtime = attrs.evolve(settings.runtime, threads=cached.threads, cache="recomputed")
+        runtime = attrs.evolve(settings.runtime, threads=cached.threads, prompt_attention="exact")
         recomputing = ExactDenoiser(LlamaModel.load(Path(folder, "dream"), runtime), spec, runtime)
         try:
             return compare_recomputed(cached, recomputing, COMPARED_PROMPT, COMPARED_CANVASES, rounds=rounds)

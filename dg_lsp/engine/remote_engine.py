@@ -14,20 +14,19 @@ import numpy as np
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.spec import ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END, TextStyle
 from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.diffusion.step import Step
-from dg_lsp.engine.chat import ChatRequest
-from dg_lsp.engine.decoders.base import Framer, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Framer, Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, as_comment, whole_lines, without_blanks
-from dg_lsp.engine.stop_criteria import Draft, Limits, limits_of, meets_stop_criteria
+from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
@@ -94,7 +93,7 @@ class RemoteEngine(Engine):
         """
         watch = Stopwatch()
         with watch.stage("prompt"):
-            limits = limits_of(request, self._settings, self._spec, DecoderName.CAUSAL, deadline)
+            limits = limits_of(request, self._settings, self._spec, DecoderName.AUTOREGRESSIVE, deadline)
             max_chars = int(request.extra.share * self._spec.max_prompt_tokens * CHARS_PER_TOKEN)
             prompt = replace(self._prompt(request), extra=within(request.extra, max_chars))
             query = RemoteQuery(
@@ -105,7 +104,7 @@ class RemoteEngine(Engine):
                 request.seed,
                 session=request.snapshot.uri,
             )
-        answer = yield from watch.passing_on(self._stream(query, limits))
+        answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             verdicts = [self._judge_text(text, answer, request, limits) for text in answer.texts or ("",)]
             candidates, rejections = rank(verdicts)
@@ -135,7 +134,7 @@ class RemoteEngine(Engine):
             RemoteTask.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, messages, request.name
         )
         limits = Limits(0, request.max_tokens, None, deadline=deadline)
-        answer = yield from watch.passing_on(self._stream(query, limits))
+        answer = yield from watch.relay(self._stream(query, limits))
         if text := answer.texts[0] if answer.texts else "":
             return self._result(answer, (Candidate(text, 0.0),), (), watch)
         return self._result(answer, (), (Rejection(Reason.UNFINISHED),), watch)
@@ -157,7 +156,7 @@ class RemoteEngine(Engine):
             query = self._rewrite_query(request, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]
             limits = Limits(0, query.max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=end)
-        answer = yield from watch.passing_on(self._stream(query, limits))
+        answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             verdict = self._judge_rewrite(answer, request, limits)
         is_shown = isinstance(verdict, Candidate)
@@ -196,7 +195,7 @@ class RemoteEngine(Engine):
                     and all(meets_stop_criteria(t, limits) for t in answer.texts)
                 ):
                     break
-                yield StreamProgress(0, number, _NO_STEP, Draft.empty(), answer.texts[0] if answer.texts else "")
+                yield StreamProgress(0, number, _NO_STEP, EMPTY, answer.texts[0] if answer.texts else "")
         finally:
             answers.close()
         return answer
@@ -226,6 +225,7 @@ class RemoteEngine(Engine):
             text.encode("utf-8", "surrogatepass"),
             snapshot=request.snapshot,
             offset=request.offset,
+            cursor=request.cursor,
             max_lines=limits.max_lines,
             score=0.0,
             check_syntax=self._settings.check_syntax,
@@ -279,7 +279,7 @@ class RemoteEngine(Engine):
             rejections=rejections,
             canvas_length=answer.canvas_length,
             steps=answer.steps,
-            tokens_per_forward=answer.output_tokens / answer.steps if answer.steps else 0.0,
+            output_tokens=answer.output_tokens,
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=min(answer.cached_tokens, answer.prompt_tokens),
             timings=watch.timings(),

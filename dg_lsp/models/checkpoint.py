@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dg_lsp import gguf as v
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
-from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, reading
+from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
@@ -47,7 +47,7 @@ class SavedTensor:
         They are read, not mapped: memory stays small, and a disk that fails is an error, not the process's end.
         """
         letter = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind])
-        with reading(self.path), self.path.open("rb") as file:
+        with map_file_errors(self.path), self.path.open("rb") as file:
             file.seek(self.start)
             for start in range(0, self.size, length):
                 yield np.fromfile(file, letter, min(length, self.size - start))

@@ -24,7 +24,7 @@ from dg_lsp.gguf import (
     F16,
     F32,
     GGUFHeader,
-    Look,
+    ProgressCallback,
     StoredTensor,
     Tensor,
     TensorType,
@@ -522,7 +522,9 @@ def check_target(target: Path, needed: int) -> None:
         )
 
 
-def write_pair(parts: Parts, target: Path, look: Look = lambda _: None, press: Quantize | None = None) -> None:
+def write_pair(
+    parts: Parts, target: Path, look: ProgressCallback = lambda _: None, press: Quantize | None = None
+) -> None:
     """Writes both files under temporary names and renames them; an interruption leaves nothing behind.
 
     With `press` the main file is made by it from what is written first.

@@ -16,6 +16,7 @@ from dg_lsp.canvas.repetition import MIN_MATCH
 from dg_lsp.canvas.spec import (
     CAUSAL_BLOCK,
     Checkpoint,
+    DecoderName,
     ExpectedPasses,
     FimTokens,
     MaskSampling,
@@ -34,7 +35,17 @@ from dg_lsp.models.presets import Family, for_architecture
 VERSION = 1
 """The description format that this release reads."""
 
-PLAN_PREFIX = "dg.plan."
+EXPECTATION_PREFIX = "dg.plan."
+_DECODERS = {
+    "canvas": (DecoderName.DIFFUSION, 1),
+    "race": (DecoderName.DIFFUSION, 2),
+    "causal": (DecoderName.AUTOREGRESSIVE, 1),
+    "draft-verify": (DecoderName.SPECULATIVE, 1),
+    "lookup": (DecoderName.PROMPT_LOOKUP, 1),
+    "diffusion-2": (DecoderName.DIFFUSION, 2),
+    **{name.value: (name, 1) for name in DecoderName if name is not DecoderName.AUTO},
+}
+"""Decoder and number of canvases by their names in a file; files of version 0.1 use the first five."""
 
 _SHOWN_LENGTH = 200
 """Longer values (chat templates, merges) say nothing at a glance."""
@@ -146,7 +157,7 @@ class Keys:
             raise self.odd(key, expected)
         return lengths
 
-    def echo_match(self) -> int:
+    def repetition_match(self) -> int:
         """`dg.echo_match`; 0 where it is missing."""
         if "dg.echo_match" not in self.metadata:
             return 0
@@ -156,19 +167,20 @@ class Keys:
         return value
 
     def expectations(self) -> tuple[ExpectedPasses, ...]:
-        """Every `dg.plan.KIND.PLAN`: passes of one token, over a guess, over a canvas, and the share of hits."""
-        keys = sorted(key for key in self.metadata if key.startswith(PLAN_PREFIX))
-        return tuple(self._expectation(key) for key in keys)
+        """Every `dg.plan.KIND.DECODER`: passes of one token, over a draft, over canvases, and the share of hits."""
+        keys = sorted(key for key in self.metadata if key.startswith(EXPECTATION_PREFIX))
+        return tuple(self._expectation(key) for key in keys if key.rpartition(".")[2] in _DECODERS)
 
     def _expectation(self, key: str) -> ExpectedPasses:
-        kind, _, plan = key.removeprefix(PLAN_PREFIX).partition(".")
+        kind, _, name = key.removeprefix(EXPECTATION_PREFIX).partition(".")
         try:
             singles, checks, canvases, hits = map(float, self.text(key).split(","))
         except ValueError:
             hits = math.nan
-        if not (kind and plan and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
+        if not (kind and name and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
             raise self.odd(key, "three mean numbers of passes and a share of hits above 0, separated by commas")
-        return ExpectedPasses(kind, plan, singles, checks, canvases, hits)
+        decoder, num_canvases = _DECODERS[name]
+        return ExpectedPasses(kind, decoder, singles, checks, canvases, hits, num_canvases)
 
 
 def shown_metadata(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -387,7 +399,7 @@ def describe(
         canvas_lengths=keys.canvas_lengths("dg.canvas_lengths"),
         max_prompt_tokens=keys.count("dg.max_prompt_tokens"),
         has_causal_head=metadata.get("dg.causal") == "true",
-        echo_match=keys.echo_match(),
+        repetition_match=keys.repetition_match(),
         expectations=keys.expectations(),
         metadata=shown_metadata(metadata),
     )

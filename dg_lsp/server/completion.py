@@ -2,7 +2,6 @@
 
 from lsprotocol import types
 
-from dg_lsp.context.document import Cursor
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.copilot import ACCEPTED
@@ -23,15 +22,13 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
     position = ls.documents.completion_position(params)
     if position is None:
         ls.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
+    if position is None or ls.is_excluded(position.snapshot):
         return types.InlineCompletionList(items=[])
     is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
-    is_inside_word = Cursor.at(position.snapshot.text, position.offset).is_deep_inside_word
-    if ls.is_excluded(position.snapshot) or (is_inside_word and not is_invoked):
+    request = _request(ls, position, is_invoked=is_invoked)
+    if request.cursor.is_deep_inside_word and not is_invoked:
         return types.InlineCompletionList(items=[])
-    candidates = await ls.fill(_request(ls, position, is_invoked=is_invoked))
-    min_confidence = 0.0 if is_invoked else ls.settings.fill.min_confidence
-    shown = [one for one in candidates if one.confidence >= min_confidence]
-    return types.InlineCompletionList([_item(ls, one, position) for one in shown])
+    return types.InlineCompletionList([_item(ls, one, position) for one in await ls.fill(request)])
 
 
 def _request(ls: Server, position: CompletionPosition, *, is_invoked: bool) -> FillRequest:
@@ -39,6 +36,7 @@ def _request(ls: Server, position: CompletionPosition, *, is_invoked: bool) -> F
         position.snapshot,
         position.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
+        min_confidence=0.0 if is_invoked else ls.settings.fill.min_confidence,
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         extra=ls.snippets(position.snapshot, position.offset),
     )

@@ -26,9 +26,8 @@ from dg_lsp.engine.audit import Auditor
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.request_queue import Spent
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.engine.scheduler import ModelTime, Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, DgLspError, RemoteError
 from dg_lsp.postprocess.validate import Candidate, Reason
 from dg_lsp.server.context_provider import ContextProvider
@@ -319,12 +318,12 @@ class Server(LanguageServer):
 
     def stats(self) -> dict[str, float]:
         """Counts of the session, and seconds of model time."""
-        spent = self._scheduler.spent if self._scheduler is not None else Spent()
+        time_spent = self._scheduler.model_time if self._scheduler is not None else ModelTime()
         return {
             **self._counts(),
-            "modelSeconds": spent.all,
-            "staleSeconds": spent.stale,
-            "guessingSeconds": spent.guessing,
+            "modelSeconds": time_spent.total,
+            "staleSeconds": time_spent.stale,
+            "guessingSeconds": time_spent.speculative,
         }
 
     def close(self) -> None:

@@ -1,68 +1,61 @@
-"""What `Denoiser` promises, over every backend."""
+"""The contract of `Denoiser`, for every denoiser without self-conditioning."""
 
 import numpy as np
 import pytest
 from margins import check_close
 
 from dg_lsp.backends import scripted
+from dg_lsp.backends.llamacpp.reduce import take
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.backends.transformers import open_checkpoint
-from dg_lsp.errors import RequestError
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.settings import RuntimeSettings
 
 MASK = 0
+ATOL = 1e-2
+"""Keys and values are half-precision numbers."""
+BEFORE, AFTER = "class A:\n    def method(self, other):\n        ", "return 1\n"
+CAUSAL = ["scripted-mask", "scripted-uniform", "llamacpp-mask", "llamacpp-uniform"]
+"""Denoisers with a causal prompt in a cache, and a causal head."""
+BIDIRECTIONAL = ["exact", "per_request", "causal"]
+only_causal = pytest.mark.parametrize("denoiser", CAUSAL, indirect=True)
 
 
-@pytest.fixture(
-    params=["scripted-mask", "scripted-uniform", "llamacpp-mask", "llamacpp-uniform", "transformers-uniform"]
-)
-def denoiser(request, open_denoiser):
-    backend, noise = request.param.split("-")
+@pytest.fixture(params=[*CAUSAL, *BIDIRECTIONAL, "transformers"])
+def denoiser(request, open_denoiser, open_masked, masked_model, opened):
+    backend, _, noise = request.param.partition("-")
     if backend == "transformers":
-        made = open_checkpoint(*read_folder(request.getfixturevalue("tiny_checkpoint")), RuntimeSettings(threads=1))
-        yield made
-        made.close()
-    elif backend == "scripted":
-        made = ScriptedDenoiser("return 1\n", spec=scripted.MASK_SPEC if noise == "mask" else scripted.UNIFORM_SPEC)
-        yield made
-        made.close()
-    else:
-        yield open_denoiser(open_denoiser.mask if noise == "mask" else open_denoiser.uniform)
+        folder = request.getfixturevalue("tiny_checkpoint")
+        return opened(open_checkpoint(*read_folder(folder), RuntimeSettings(threads=1, gpu_layers=0)))
+    if backend == "scripted":
+        spec = scripted.MASK_SPEC if noise == "mask" else scripted.UNIFORM_SPEC
+        return opened(ScriptedDenoiser(AFTER, spec=spec))
+    if backend == "llamacpp":
+        return open_denoiser(open_denoiser.mask if noise == "mask" else open_denoiser.uniform)
+    return open_masked(masked_model("dream")[1], backend)
 
 
-def rng():
-    return np.random.default_rng(7)
-
-
-def prompt(denoiser, text="def f(self):\n    "):
+def encoded(denoiser, text=BEFORE):
     return denoiser.tokenizer.encode(text)
 
 
-def canvas(length, **held):
+def masks(length, **held):
     ids = np.full(length, MASK, dtype=np.int32)
     for position, token in held.items():
         ids[int(position[1:])] = token
     return ids
 
 
-def same(left, right):
-    """The same computation twice."""
-    assert np.array_equal(left.argmax_ids, right.argmax_ids)
-    assert np.array_equal(left.sampled_ids, right.sampled_ids)
-    check_close(left, right, 1e-6)
+def predict(denoiser, *canvases, slot=0, temperature=0.0, seed=7):
+    return denoiser.predict(slot, list(canvases), temperature, np.random.default_rng(seed))
 
 
-def first_step(denoiser, canvases, temperature=0.0, seed=7):
-    """Predictions that no earlier step of the same canvases conditions."""
-    denoiser.prefill(0, prompt(denoiser))
-    return denoiser.predict(0, canvases, temperature, np.random.default_rng(seed))
-
-
-def test_a_prediction_has_one_value_for_each_position(denoiser):
-    denoiser.prefill(0, prompt(denoiser))
+def test_prediction_has_one_value_for_each_position(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
     for length in (1, 8, 13, 32):
-        (prediction,) = denoiser.predict(0, [canvas(length)], 0.0, rng())
+        (prediction,) = predict(denoiser, masks(length))
         for ids in (prediction.argmax_ids, prediction.sampled_ids):
             assert ids.shape == (length,) and ids.dtype == np.int32
             assert ((ids >= 0) & (ids < denoiser.spec.vocab_size)).all()
@@ -74,148 +67,204 @@ def test_a_prediction_has_one_value_for_each_position(denoiser):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 3.0])
 def test_banned_ids_are_never_predicted(denoiser, temperature):
-    denoiser.prefill(0, prompt(denoiser))
-    for _ in range(5):
-        (prediction,) = denoiser.predict(0, [canvas(32)], temperature, rng())
+    denoiser.prefill(0, encoded(denoiser))
+    for seed in range(5):
+        (prediction,) = predict(denoiser, masks(32), temperature=temperature, seed=seed)
         assert not np.isin(prediction.argmax_ids, denoiser.spec.banned_ids).any()
         assert not np.isin(prediction.sampled_ids, denoiser.spec.banned_ids).any()
+        assert temperature or np.array_equal(prediction.argmax_ids, prediction.sampled_ids)
 
 
-def test_the_sample_is_the_argmax_at_temperature_0(denoiser):
-    denoiser.prefill(0, prompt(denoiser))
-    (prediction,) = denoiser.predict(0, [canvas(16)], 0.0, rng())
-    assert np.array_equal(prediction.argmax_ids, prediction.sampled_ids)
-
-
-def test_samples_differ_at_a_high_temperature_and_follow_the_seed(denoiser):
-    first, again, other = (first_step(denoiser, [canvas(32)], 2.0, seed)[0] for seed in (1, 1, 2))
-    check_close(first, again, 1e-3)
+@pytest.mark.parametrize("denoiser", [*CAUSAL, *BIDIRECTIONAL], indirect=True)  # without self-conditioning
+def test_samples_follow_the_seed(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    predict(denoiser, masks(32))  # the first step after a prefill may compute the prompt
+    first, again, other = (predict(denoiser, masks(32), temperature=2.0, seed=seed)[0] for seed in (1, 1, 2))
+    assert np.array_equal(first.sampled_ids, again.sampled_ids)
     assert not np.array_equal(first.sampled_ids, other.sampled_ids)
 
 
-@pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask"], indirect=True)
-def test_a_held_token_predicts_itself_under_mask_noise(denoiser):
-    denoiser.prefill(0, prompt(denoiser))
-    (prediction,) = denoiser.predict(0, [canvas(8, p0=20, p5=21)], 1.0, rng())
-    for position, token in ((0, 20), (5, 21)):
-        assert prediction.argmax_ids[position] == prediction.sampled_ids[position] == token
-        assert prediction.confidence[position] == 1
-        assert prediction.entropy[position] == 0
-    full = np.arange(20, 28, dtype=np.int32)
-    (prediction,) = denoiser.predict(0, [full], 1.0, rng())
-    assert np.array_equal(prediction.argmax_ids, full)
-    assert prediction.entropy.max() == 0
+@pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask", *BIDIRECTIONAL], indirect=True)
+def test_token_of_a_masked_canvas_predicts_itself(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    canvas, full = masks(8, p0=20, p5=21), np.arange(20, 28, dtype=np.int32)
+    part, whole = predict(denoiser, canvas, full, temperature=1.0)
+    for prediction, positions in ((part, [0, 5]), (whole, range(8))):
+        held = (canvas if prediction is part else full)[positions]
+        assert np.array_equal(prediction.argmax_ids[positions], held)
+        assert np.array_equal(prediction.sampled_ids[positions], held)
+        assert (prediction.confidence[positions] == 1).all()
+        assert (prediction.entropy[positions] == 0).all()
 
 
-def test_prefill_decodes_only_what_is_new(denoiser):
-    ids = prompt(denoiser, "class A:\n    def method(self, other):\n        return ")
-    assert denoiser.prefill(0, ids) == len(ids)
-    assert denoiser.prefill(0, ids) == 0
-    longer = np.concatenate([ids, prompt(denoiser, "x")])
-    assert denoiser.prefill(0, longer) == 1
-    assert denoiser.prefill(0, ids[:5]) == 0
-    changed = ids.copy()
-    changed[3] = 30 if ids[3] != 30 else 31
-    assert denoiser.prefill(0, changed) == len(ids) - 3
-
-
-def test_reusing_a_prefix_changes_nothing(denoiser):
-    ids = prompt(denoiser, "class A:\n    def method(self, other):\n        return ")
-    denoiser.prefill(1, ids)
-    (fresh,) = denoiser.predict(1, [canvas(16)], 0.7, rng())
-    denoiser.prefill(0, prompt(denoiser, "class A:\n    def met = 1"))
-    denoiser.predict(0, [canvas(8)], 0.0, rng())
-    assert denoiser.prefill(0, ids) < len(ids)
-    (reused,) = denoiser.predict(0, [canvas(16)], 0.7, rng())
-    check_close(fresh, reused, 1e-3)
-
-
-def test_predicting_leaves_the_cache_as_it_was(denoiser):
-    (first,) = first_step(denoiser, [canvas(16)], 0.5)
-    denoiser.predict(0, [canvas(8), canvas(32), canvas(3)], 0.5, rng())
-    assert denoiser.prefill(0, prompt(denoiser)) == 0
-    check_close(first, first_step(denoiser, [canvas(16)], 0.5)[0], 1e-3)
-
-
-def test_canvases_of_one_step_do_not_see_each_other(denoiser):
-    canvases = [canvas(16), canvas(7, p2=40), canvas(32, p0=50, p31=60), canvas(1)]
-    for alone, batched in zip(canvases, first_step(denoiser, canvases), strict=True):
-        check_close(first_step(denoiser, [alone])[0], batched, 1e-3)
+def test_canvases_of_one_step_do_not_attend_to_each_other(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    canvases = [masks(16), masks(7, p2=40), masks(32, p0=50, p31=60), masks(1)]
+    for alone, batched in zip(canvases, predict(denoiser, *canvases), strict=True):
+        check_close(predict(denoiser, alone)[0], batched, ATOL)
 
 
 def test_slots_are_independent(denoiser):
     texts = ["import os\n", "x = [", "def f(self):\n    "]
     alone = []
     for slot, text in enumerate(texts):
-        denoiser.prefill(slot, prompt(denoiser, text))
-        alone.append(denoiser.predict(slot, [canvas(8)], 0.0, rng())[0])
+        denoiser.prefill(slot, encoded(denoiser, text))
+        alone.append(predict(denoiser, masks(8), slot=slot)[0])
     for slot in (1, 0, 2):
-        assert denoiser.prefill(slot, prompt(denoiser, texts[slot])) == 0
-        check_close(alone[slot], denoiser.predict(slot, [canvas(8)], 0.0, rng())[0], 1e-3)
+        check_close(alone[slot], predict(denoiser, masks(8), slot=slot)[0], ATOL)
 
 
-def test_an_empty_prompt_is_a_prompt(denoiser):
-    assert denoiser.prefill(0, prompt(denoiser)) > 0
-    assert denoiser.prefill(0, prompt(denoiser, "")) == 0
-    (prediction,) = denoiser.predict(0, [canvas(8)], 0.0, rng())
-    assert len(prediction.argmax_ids) == 8
+def test_step_leaves_the_prompt_as_it_was(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    (first,) = predict(denoiser, masks(16))
+    predict(denoiser, masks(8), masks(32), masks(3))
+    check_close(first, predict(denoiser, masks(16))[0], ATOL)
 
 
-BAD_PROMPTS = {
-    "an id of -1": [5, -1],
-    "an id beyond the vocabulary": [5, 10**6],
-    "an id beyond 32 bits": [5, 2**40],
-    "a table": [[5, 6], [7, 8]],
-    "numbers with a point": [1.5, 2.5],
+@only_causal
+def test_prefill_decodes_only_new_tokens(denoiser):
+    ids = encoded(denoiser)
+    assert denoiser.prefill(0, ids) == len(ids)
+    predict(denoiser, masks(8), masks(3))
+    assert denoiser.prefill(0, ids) == 0
+    assert denoiser.prefill(0, np.concatenate([ids, encoded(denoiser, "x")])) == 1
+    assert denoiser.prefill(0, ids[:5]) == 0
+    changed = ids.copy()
+    changed[3] = 30 if ids[3] != 30 else 31
+    assert denoiser.prefill(0, changed) == len(ids) - 3
+
+
+def test_reused_prefix_predicts_the_same(denoiser):
+    denoiser.prefill(1, encoded(denoiser))
+    (fresh,) = predict(denoiser, masks(16), slot=1)
+    denoiser.prefill(0, encoded(denoiser, BEFORE[:12] + "x = 1"))
+    predict(denoiser, masks(8))
+    denoiser.prefill(0, encoded(denoiser))
+    check_close(fresh, predict(denoiser, masks(16))[0], ATOL)
+
+
+def test_prompt_may_be_empty(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    assert denoiser.prefill(0, encoded(denoiser, "")) == 0
+    assert len(predict(denoiser, masks(8))[0].argmax_ids) == 8
+
+
+BAD_IDS = {
+    "negative id": [5, -1],
+    "id beyond the vocabulary": [5, 10**6],
+    "id beyond 32 bits": [5, 2**40],
+    "table": [[5, 6], [7, 8]],
+    "no integers": [1.5, 2.5],
     "too long": [5] * 100_000,
 }
 
 
-@pytest.mark.parametrize("ids", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
-def test_a_bad_prompt_is_refused_and_the_slot_keeps_its_own(denoiser, ids):
-    good = prompt(denoiser)
-    denoiser.prefill(0, good)
+@pytest.mark.parametrize("ids", BAD_IDS.values(), ids=BAD_IDS)
+def test_bad_prompt_is_refused_and_the_slot_keeps_its_own(denoiser, ids):
+    denoiser.prefill(0, encoded(denoiser))
+    (before,) = predict(denoiser, masks(8))
     with pytest.raises(RequestError):
         denoiser.prefill(0, np.array(ids))
-    assert denoiser.prefill(0, good) == 0
+    check_close(before, predict(denoiser, masks(8))[0], ATOL)
 
 
 BAD_STEPS = {
     "no canvas": [],
-    "an empty canvas": [[]],
+    "empty canvas": [[]],
     "one of two is empty": [[0, 0], []],
-    "an id of -1": [[0, -1]],
-    "an id beyond the vocabulary": [[0, 10**6]],
-    "a canvas longer than a step takes": [[0] * 5000],
-    "canvases longer than a step takes": [[0] * 4000, [0] * 4000],
+    "negative id": [[0, -1]],
+    "id beyond the vocabulary": [[0, 10**6]],
+    "canvas is too long": [[0] * 5000],
+    "canvases are too long": [[0] * 4000, [0] * 4000],
     "too many canvases": [[0]] * 100,
-    "a table": [[[0, 0], [0, 0]]],
-    "words": [["a", "b"]],
+    "table": [[[0, 0], [0, 0]]],
+    "no integers": [["a", "b"]],
 }
 
 
 @pytest.mark.parametrize("canvases", BAD_STEPS.values(), ids=BAD_STEPS)
 def test_bad_canvases_are_refused(denoiser, canvases):
-    (before,) = first_step(denoiser, [canvas(8)])
+    denoiser.prefill(0, encoded(denoiser))
+    (before,) = predict(denoiser, masks(8))
     with pytest.raises(RequestError):
-        denoiser.predict(0, [np.array(ids) for ids in canvases], 0.0, rng())
-    check_close(before, first_step(denoiser, [canvas(8)])[0], 1e-3)
+        predict(denoiser, *map(np.array, canvases))
+    check_close(before, predict(denoiser, masks(8))[0], ATOL)
 
 
 @pytest.mark.parametrize("slot", [-1, 4, 10**9])
-def test_a_slot_that_does_not_exist_is_refused(denoiser, slot):
+def test_slot_that_does_not_exist_is_refused(denoiser, slot):
     with pytest.raises(RequestError):
-        denoiser.prefill(slot, prompt(denoiser))
+        denoiser.prefill(slot, encoded(denoiser))
     with pytest.raises(RequestError):
-        denoiser.predict(slot, [canvas(8)], 0.0, rng())
+        predict(denoiser, masks(8), slot=slot)
 
 
 @pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf")])
-def test_a_bad_temperature_is_refused(denoiser, temperature):
+def test_bad_temperature_is_refused(denoiser, temperature):
     with pytest.raises(RequestError):
-        denoiser.predict(0, [canvas(8)], temperature, rng())
+        predict(denoiser, masks(8), temperature=temperature)
 
 
-def test_closing_twice_is_harmless(denoiser):
+def test_close_is_idempotent(denoiser):
     denoiser.close()
     denoiser.close()
+
+
+@pytest.mark.parametrize("denoiser", BIDIRECTIONAL, indirect=True)
+def test_bidirectional_prompt_cannot_be_extended(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    with pytest.raises(BackendError, match="no causal head"):
+        denoiser.extend(0, encoded(denoiser, AFTER))
+
+
+@only_causal
+def test_extension_predicts_what_follows_each_token(denoiser):
+    after = encoded(denoiser, AFTER)
+    for slot in (0, 1):
+        denoiser.prefill(slot, encoded(denoiser))
+    prediction = denoiser.extend(0, after)
+    assert prediction.argmax_ids.shape == prediction.confidence.shape == prediction.entropy.shape == after.shape
+    assert np.array_equal(prediction.argmax_ids, prediction.sampled_ids)
+    assert not np.isin(prediction.argmax_ids, denoiser.spec.banned_ids).any()
+    for number in range(len(after)):
+        one = slice(number, number + 1)
+        check_close(denoiser.extend(1, after[one]), take(prediction, one), ATOL)
+
+
+@only_causal
+def test_extension_leaves_the_slot_as_a_prefill_would(denoiser):
+    whole = encoded(denoiser, BEFORE + AFTER)
+    denoiser.prefill(1, whole)
+    denoiser.prefill(0, whole[:-4])
+    denoiser.extend(0, whole[-4:-2])
+    predict(denoiser, masks(8))
+    denoiser.extend(0, whole[-2:])
+    check_close(predict(denoiser, masks(8))[0], predict(denoiser, masks(8), slot=1)[0], ATOL)
+    assert denoiser.prefill(0, whole) == 0
+    assert denoiser.prefill(0, whole[:-3]) == 0
+    assert denoiser.prefill(1, whole) == 0
+
+
+@only_causal
+def test_empty_slot_can_be_extended(denoiser):
+    ids = encoded(denoiser)
+    assert len(denoiser.extend(3, ids).argmax_ids) == len(ids)
+    assert denoiser.prefill(3, ids) == 0
+
+
+@only_causal
+@pytest.mark.parametrize("ids", [[], *BAD_IDS.values()], ids=["none", *BAD_IDS])
+def test_bad_extension_is_refused_and_the_slot_keeps_its_own(denoiser, ids):
+    denoiser.prefill(0, encoded(denoiser))
+    with pytest.raises(RequestError):
+        denoiser.extend(0, np.array(ids))
+    assert denoiser.prefill(0, encoded(denoiser)) == 0
+
+
+@only_causal
+def test_extension_of_a_full_or_unknown_slot_is_refused(denoiser):
+    with pytest.raises(RequestError):
+        denoiser.extend(4, encoded(denoiser))
+    with pytest.raises(RequestError):
+        for _ in range(100):
+            denoiser.extend(0, token_ids([20] * 200))

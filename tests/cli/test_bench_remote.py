@@ -139,8 +139,8 @@ def test_a_server_competes_with_the_model_here(dg_lsp, data, served):
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
-        pytest.param(("infill", "problems.jsonl", "--plan", "canvas"), "--plan is the server's own", id="infill"),
-        pytest.param(("replay", "problems.jsonl", "--plan", "canvas"), "--plan is the server's own", id="replay"),
+        pytest.param(("infill", "problems.jsonl", "--decoder", "diffusion"), "--decoder is the server", id="infill"),
+        pytest.param(("replay", "problems.jsonl", "--decoder", "diffusion"), "--decoder is the server", id="replay"),
     ],
 )
 def test_nobody_tells_a_server_how_to_decode(dg_lsp, data, knowing, command, complaint):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import attrs
 import numpy as np
 import pytest
 import tiny_masked
@@ -54,24 +55,26 @@ def request(before=BEFORE, after=AFTER, **options):
 
 
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
-@pytest.mark.parametrize("cache", ["auto", "once", "cached"])
-def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, cache):
+@pytest.mark.parametrize("attention", ["auto", "per_request", "causal"])
+def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, attention):
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
     (tmp_path / "dg-lsp.toml").write_text(
-        f"[runtime]\ncache = '{cache}'\nthreads = 1\ngpu_layers = 0\n[fill]\ncheck_syntax = false\n"
+        f"[runtime]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[fill]\ncheck_syntax = false\n"
         "max_tokens = 8\nconfidence_threshold = 0.2\n"
     )
     path = written(architecture)
     outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json")
-    if (cache == "cached" and architecture not in CACHED) or (cache == "once" and architecture == "llada-moe"):
+    if (attention == "causal" and architecture not in CACHED) or (
+        attention == "per_request" and architecture == "llada-moe"
+    ):
         assert outcome.code == 3
         assert outcome.err.count("\n") == 1
-        assert "set runtime.cache to " in outcome.err
+        assert "set runtime.prompt_attention to " in outcome.err
         return
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == architecture
-    assert answer["plan"] == "canvas"
+    assert answer["decoder"] == "infill"
     assert answer["canvas_length"] in (16, 32, 64, 128)
     assert answer["prompt_tokens"] > 0
     assert answer["steps"] > 1
@@ -82,7 +85,7 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, cache):
 @pytest.mark.parametrize("architecture", CACHED)
 def test_typing_decodes_again_what_nothing_is_kept_of_and_no_more(engine_of, written, architecture):
     path = written(architecture)
-    cached, exact = engine_of(path, RuntimeSettings(threads=1, gpu_layers=0, cache="cached")), engine_of(path)
+    cached, exact = engine_of(path, attrs.evolve(RUNTIME, prompt_attention="causal")), engine_of(path)
     for engine, most in ((cached, 16), (exact, 10_000)):
         first, second = engine.fill(request()), engine.fill(request(BEFORE + "r"))
         assert first.cached_tokens <= 1, "the prompt's last token is in no cache"
@@ -90,7 +93,7 @@ def test_typing_decodes_again_what_nothing_is_kept_of_and_no_more(engine_of, wri
         assert (second.cached_tokens > 0) == (engine is cached)
 
 
-@pytest.mark.parametrize("prompt_format", [PromptFormat.PREFIX, PromptFormat.PINNED])
+@pytest.mark.parametrize("prompt_format", [PromptFormat.PREFIX, PromptFormat.INFILL])
 def test_other_formats_than_the_models_own_can_be_asked_for(engine_of, written, prompt_format):
     engine = engine_of(written("llada"), prompt_format=prompt_format.value)
     result = engine.fill(request())
@@ -126,10 +129,10 @@ def dreamon(monkeypatch, tmp_path):
     return tiny_masked.write(tmp_path / "DreamOn-tiny.gguf", tiny, name="DreamOn v0 7B")
 
 
-@pytest.mark.parametrize("cache", ["auto", "once", "cached"])
-def test_dreamons_canvas_grows_and_shrinks(engine_of, dreamon, monkeypatch, cache):
+@pytest.mark.parametrize("attention", ["auto", "per_request", "causal"])
+def test_dreamons_canvas_grows_and_shrinks(engine_of, dreamon, monkeypatch, attention):
     engine = engine_of(
-        dreamon, RuntimeSettings(threads=1, gpu_layers=0, cache=cache), max_tokens=64, confidence_threshold=0.0
+        dreamon, attrs.evolve(RUNTIME, prompt_attention=attention), max_tokens=64, confidence_threshold=0.0
     )
     sampling = engine.spec.sampling
     assert (sampling.expand_id, sampling.delete_id) == (tiny_masked.EXPAND, tiny_masked.DELETE)

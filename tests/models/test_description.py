@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dg_lsp.canvas.spec import ExpectedPasses, FimTokens, MaskSampling, PromptFormat, UnmaskOrder
+from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, FimTokens, MaskSampling, PromptFormat, UnmaskOrder
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.models.metadata import describe
 
@@ -73,18 +73,24 @@ def test_the_causal_head_is_there_only_if_the_file_says_so():
 
 
 def test_a_model_says_whether_the_buffer_is_heard():
-    assert spec_with({}).echo_match == 0
-    assert spec_with({"dg.echo_match": "3"}).echo_match == 3
-    assert spec_with({"dg.echo_match": "0"}).echo_match == 0
+    assert spec_with({}).repetition_match == 0
+    assert spec_with({"dg.echo_match": "3"}).repetition_match == 3
+    assert spec_with({"dg.echo_match": "0"}).repetition_match == 0
     with pytest.raises(ModelUnsupportedError, match=r"dg\.echo_match"):
         spec_with({"dg.echo_match": "2"})
 
 
-def test_what_plans_take_is_read_from_the_file():
-    spec = spec_with({"dg.plan.line-end.causal": "7.5,0,0,0.3", "dg.plan.block.draft-verify": "0,4,4.5,0.25"})
+def test_expected_passes_are_read_under_old_and_new_decoder_names():
+    rows = {
+        "block.draft-verify": "0,4,4.5,0.25",
+        "line-end.autoregressive": "7.5,0,0,0.3",
+        "line-end.race": "0,0,9,1",
+    }
+    spec = spec_with({f"dg.plan.{name}": row for name, row in rows.items()} | {"dg.plan.block.of-a-later-version": "?"})
     assert spec.expectations == (
-        ExpectedPasses("block", "draft-verify", 0.0, 4.0, 4.5, 0.25),
-        ExpectedPasses("line-end", "causal", 7.5, 0.0, 0.0, 0.3),
+        ExpectedPasses("block", DecoderName.SPECULATIVE, 0.0, 4.0, 4.5, 0.25),
+        ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 7.5, 0.0, 0.0, 0.3),
+        ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 9.0, 1.0, num_canvases=2),
     )
 
 

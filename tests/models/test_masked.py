@@ -33,7 +33,7 @@ def test_each_family_is_asked_its_own_way(architecture, name, mask_id, is_shifte
     assert spec.is_shifted is is_shifted
     assert spec.is_bidirectional
     assert not spec.has_causal_head
-    assert spec.prompt_format is PromptFormat.PINNED
+    assert spec.prompt_format is PromptFormat.INFILL
     assert spec.sampling.order is UnmaskOrder.CONFIDENT
     assert spec.sampling.expand_id is spec.sampling.delete_id is None
 

@@ -1,4 +1,4 @@
-"""llama.cpp in this process, through the stock llama-cpp-python. Nothing native is loaded before it is used."""
+"""llama.cpp in this process, through llama-cpp-python. The native library is loaded on first use."""
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.library import Device, devices

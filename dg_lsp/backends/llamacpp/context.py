@@ -1,9 +1,10 @@
-"""One llama.cpp context: decode, read logits, copy and crop sequences. Knows nothing of slots or canvases.
+"""One llama.cpp context: decodes batches, reads logits, copies and crops sequences.
 
-It begins small. Weights stay where they are when it grows, and so does what its sequences hold.
+It starts small and grows; the sequences keep their content then. It has no notion of slots and canvases.
 """
 
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,22 +15,25 @@ from dg_lsp.backends.llamacpp.errors import context_error, decode_error
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
+    PROMPTS,
     ContextBudget,
-    MemoryNeed,
-    MemoryNeeds,
+    MemoryEstimate,
     check_fits,
-    context_need,
+    estimate_context,
 )
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
 
+Outputs = Flags | npt.NDArray[np.int8] | int
+"""Which tokens of a batch need logits, shape (N,), or one value for all of them."""
+
 
 class Batch:
-    """Filled with a few slice assignments; writing it token by token through ctypes costs more than a small step.
+    """A native batch over numpy arrays. Writing it token by token through ctypes costs more than a small step.
 
-    Every token belongs to exactly one sequence, so the table of sequence lists is written once.
+    Every token belongs to one sequence, so the table of sequence lists is written once.
     """
 
     def __init__(self, api: Any, capacity: int, embedding_length: int) -> None:
@@ -51,32 +55,24 @@ class Batch:
         self._token_pointer = _pointer(self._tokens, api.llama_token)
         self.native = batch
 
-    def put_tokens(
-        self,
-        ids: TokenIds,
-        positions: TokenIds,
-        sequences: TokenIds | int,
-        outputs: Flags | npt.NDArray[np.int8] | int,
-    ) -> None:
-        """All of shape (N,), N at most `capacity`, or one number for all; `outputs` says whose logits are wanted."""
+    def put_tokens(self, ids: TokenIds, positions: TokenIds, sequences: TokenIds | int, outputs: Outputs) -> None:
+        """Fills the batch with N tokens, at most `capacity`; arrays of shape (N,), or one value for all tokens."""
         count = len(ids)
         self._tokens[:count] = ids
         self.native.token, self.native.embd = self._token_pointer, None
         self._put_places(count, positions, sequences, outputs)
 
-    def put_rows(self, rows: Floats, positions: TokenIds, sequences: TokenIds) -> None:
-        """`rows` has shape (N, embedding length); logits are wanted of all of them."""
+    def put_rows(self, rows: Floats, positions: TokenIds, sequences: TokenIds | int) -> None:
+        """Fills the batch with N embeddings, shape (N, embedding length), all of which need logits."""
         if self._rows is None:
             self._rows = np.zeros((self.capacity, self._embedding_length), dtype=np.float32)
         count = len(rows)
-        # Copied into memory that lives as long as the batch: a temporary's address would dangle.
+        # copied into memory that lives as long as the batch: the address of a temporary would dangle
         self._rows[:count] = rows
         self.native.token, self.native.embd = None, _pointer(self._rows, ctypes.c_float)
         self._put_places(count, positions, sequences, 1)
 
-    def _put_places(
-        self, count: int, positions: TokenIds, sequences: TokenIds | int, outputs: Flags | npt.NDArray[np.int8] | int
-    ) -> None:
+    def _put_places(self, count: int, positions: TokenIds, sequences: TokenIds | int, outputs: Outputs) -> None:
         self._positions[:count] = positions
         self._sequences[:count] = sequences
         self._outputs[:count] = outputs
@@ -88,21 +84,21 @@ def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
 
 
 NO_CELLS = 1
-"""`llama_decode`'s status when the KV cache has no room; nothing was changed then."""
+"""`llama_decode`'s status when the KV cache is full; the cache is unchanged."""
 
 
 class LlamaContext:
     """Owns a native context and its batch. One thread only.
 
-    Callers check sizes before they call: a batch larger than the context was made for aborts the process.
+    Callers check sizes first: a batch that is larger than the context allows aborts the process.
     """
 
     def __init__(self, model: LlamaModel, budget: ContextBudget, *, flash_attention: bool) -> None:
-        """With the cells that the budget begins with.
+        """Starts with the budget's `first_length`.
 
         Raises:
-            ModelMemoryError: there is no memory for it.
-            ModelUnsupportedError: the model cannot do this.
+            ModelMemoryError: there is not enough memory.
+            ModelUnsupportedError: llama.cpp cannot run the model this way.
         """
         self._native = library()
         self._api = self._native.api
@@ -116,7 +112,6 @@ class LlamaContext:
         self.num_cells = 0
         self.batch: Any = None
         self._check_room(budget.first_length, ADVICE)
-        self._borrowed = model.borrow()
         try:
             self._open(budget.first_length)
         except ModelError:
@@ -124,65 +119,76 @@ class LlamaContext:
             raise
 
     def _open(self, num_cells: int) -> None:
-        api, budget = self._api, self._budget
+        api, budget, model = self._api, self._budget, self._model
         params = api.llama_context_default_params()
         params.n_ctx = num_cells
         params.n_batch = params.n_ubatch = min(budget.batch_tokens, num_cells)
         params.n_seq_max = budget.num_sequences
-        # The graph is reserved for so many rows of logits; by default for a whole batch of them.
+        # memory is reserved for this many rows of logits; the default is a whole batch
         outputs = max(min(budget.canvas_tokens, num_cells), budget.num_sequences)
         params.n_outputs_max = params.n_outputs_max_per_seq = outputs
         params.n_threads = params.n_threads_batch = self._threads
         params.kv_unified = True
-        params.swa_full = True  # a cropped prefix must still be there
+        params.swa_full = True  # keeps what is needed after a crop
         params.no_perf = True
         params.attention_type = api.LLAMA_ATTENTION_TYPE_CAUSAL
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_AUTO if self._flash else api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self._native.log.forget_trouble()
-        self._handle = api.llama_init_from_model(self._borrowed, params) or None
+        self._native.log.clear()
+        self._handle = api.llama_init_from_model(model.native, params) or None
         if not self._handle:
-            raise context_error(self._native.log.trouble)
+            raise context_error(self._native.log.problems)
         self._memory = api.llama_get_memory(self._handle)
         self._is_causal = True
         self._logits: Floats = np.empty((0, 0), dtype=np.float32)
         self._logits_address = 0
-        model = self._model
         if bool(self._memory) != model.has_cache or api.llama_pooling_type(self._handle) != api.LLAMA_POOLING_TYPE_NONE:
             raise ModelUnsupportedError(
-                f"{model.path} keeps no prompt in memory or only makes embeddings; use a causal language model"
+                f"{model.path} has no KV cache or only computes embeddings; use a causal language model"
             )
         self.num_cells = int(api.llama_n_ctx(self._handle))
         capacity = int(api.llama_n_ubatch(self._handle))
         if self.batch is None or self.batch.capacity != capacity:
             self.batch = Batch(api, capacity, model.embedding_length)
 
-    def grow(self, num_cells: int, sequences: Sequence[int] = ()) -> None:
-        """Has so many cells from now on; what these sequences hold stays, all others are empty.
+    def grow(self, num_missing: int, sequences: Sequence[int] = ()) -> None:
+        """Adds at least this many cells if the budget allows. The given sequences keep their content, others are lost.
 
         Raises:
-            ModelMemoryError: there is no memory for it, and nothing has changed.
-            BackendError: what the sequences held is lost: all of them are empty.
+            ModelMemoryError: there is not enough memory; nothing has changed.
+            BackendError: the content of all sequences is lost.
         """
+        refusal: ModelMemoryError | None = None
+        for num_cells in self._budget.larger_sizes(self.num_cells, num_missing):
+            try:
+                self._resize(num_cells, sequences)
+            except ModelMemoryError as error:
+                refusal = error
+            else:
+                return
+        if refusal is not None:
+            raise refusal
+
+    def _resize(self, num_cells: int, sequences: Sequence[int]) -> None:
         self._check_open()
         sizes = {sequence: int(self._api.llama_state_seq_get_size(self._handle, sequence)) for sequence in sequences}
-        self._check_room(num_cells, "shorten the prompt or free memory", kept=sum(sizes.values()))
+        self._check_room(num_cells, "shorten the prompt or free memory", copied=sum(sizes.values()))
         states = {sequence: self._state(sequence, size) for sequence, size in sizes.items()}
         before = self.num_cells
-        # Given back first: both together may be more than there is.
+        # freed first: there may not be enough memory for both
         self._free()
         try:
             self._open(num_cells)
         except ModelMemoryError:
-            self._open_again(before)
+            self._reopen(before)
             self._restore(states)
             raise
         self._restore(states)
 
-    def _open_again(self, num_cells: int) -> None:
+    def _reopen(self, num_cells: int) -> None:
         try:
             self._open(num_cells)
         except ModelMemoryError as error:
-            raise BackendError("llama.cpp: the KV cache's memory is gone; free some and ask again") from error
+            raise BackendError("llama.cpp: no memory for the KV cache any more; free some memory and retry") from error
 
     def _state(self, sequence: int, size: int) -> Any:
         state = ctypes.create_string_buffer(size)
@@ -196,12 +202,12 @@ class LlamaContext:
                 self._api.llama_memory_clear(self._memory, False)
                 raise BackendError("llama.cpp: the KV cache cannot be copied; set context_length")
 
-    def _check_room(self, num_cells: int, advice: str, *, kept: int = 0) -> None:
-        """Of an open context only what is more is asked for, and room for a copy of `kept` bytes."""
+    def _check_room(self, num_cells: int, advice: str, *, copied: int = 0) -> None:
+        """Checks the memory for a context, less that of the open one, and for a copy of `copied` bytes."""
         model = self._model
 
-        def need(cells: int) -> MemoryNeeds:
-            return context_need(
+        def estimate(cells: int) -> MemoryEstimate:
+            return estimate_context(
                 model.sizes,
                 self._budget,
                 cells,
@@ -210,18 +216,20 @@ class LlamaContext:
                 has_cache=model.has_cache,
             )
 
-        needs = need(num_cells) - need(self.num_cells) if self._handle else need(num_cells)
+        needed = estimate(num_cells) + MemoryEstimate(host=Counter({PROMPTS: copied}))
+        if self._handle:
+            needed -= estimate(self.num_cells)
         what = f"a context of {num_cells} tokens for {model.path.name}"
-        check_fits(what, needs + MemoryNeeds(host=MemoryNeed(cache=kept)), advice, mapped=model.mapped_bytes)
+        check_fits(what, needed, advice, mapped=model.mapped_bytes)
 
     def decode(self, *, causal: bool) -> int:
-        """Runs the batch; 0, or `NO_CELLS`.
+        """Runs the batch; returns 0 or `NO_CELLS`.
 
         Raises:
-            BackendError: the runtime failed. What the batch's sequences hold is unknown then.
+            BackendError: llama.cpp failed. The content of the batch's sequences is undefined.
         """
         self._check_open()
-        # Logs a line for each call, through Python.
+        # each call logs a line through Python
         if causal != self._is_causal:
             self._api.llama_set_causal_attn(self._handle, causal)
             self._is_causal = causal
@@ -231,9 +239,9 @@ class LlamaContext:
         return status
 
     def logits(self, num_rows: int) -> Floats:
-        """Shape (num_rows, V): llama.cpp's own memory, to be used up before the next decode; may be written to."""
+        """Shape (num_rows, V): llama.cpp's own memory, valid until the next decode; may be overwritten."""
         address = ctypes.addressof(self._api.llama_get_logits(self._handle).contents)
-        # Making an array of foreign memory costs as much as reducing a row; the memory rarely moves.
+        # an array over foreign memory costs as much as the reduction of a row; the memory rarely moves
         if address != self._logits_address or num_rows > len(self._logits):
             size = num_rows * self._vocab_size
             memory = (ctypes.c_float * size).from_address(address)
@@ -242,18 +250,18 @@ class LlamaContext:
         return self._logits[:num_rows]
 
     def crop(self, sequence: int, length: int) -> None:
-        """The sequence keeps its first `length` positions."""
+        """Keeps the first `length` positions of a sequence."""
         self._check_open()
         if not self._api.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise BackendError("llama.cpp: the KV cache cannot be cropped; use another model")
 
     def share(self, source: int, target: int) -> None:
-        """The target sequence, empty until now, holds the source's cells too."""
+        """Makes an empty sequence share the cells of another one."""
         self._check_open()
         self._api.llama_memory_seq_cp(self._memory, source, target, 0, -1)
 
     def set_threads(self, threads: int) -> None:
-        """CPU threads of the following decodes."""
+        """Sets the CPU threads of the following decodes."""
         self._check_open()
         self._threads = threads
         self._api.llama_set_n_threads(self._handle, threads, threads)
@@ -261,20 +269,13 @@ class LlamaContext:
     def _check_open(self) -> None:
         if self._is_closed:
             raise BackendError("the model is closed; open it again")
-        if self._handle is None:  # it could not grow, and not be what it was either
-            self._open_again(self.num_cells)
-
-    @property
-    def native(self) -> Any:
-        """For samplers that run on the device."""
-        return self._handle
+        if self._handle is None:  # a resize failed, and so did the return to the old size
+            self._reopen(self.num_cells)
 
     def close(self) -> None:
-        """Frees the context. Harmless when repeated."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._free()
-            self._model.give_back()
+        """Frees the context. Idempotent."""
+        self._is_closed = True
+        self._free()
 
     def _free(self) -> None:
         if self._handle is not None:
@@ -284,22 +285,3 @@ class LlamaContext:
 
 def _bytes(state: Any) -> Any:
     return ctypes.cast(state, ctypes.POINTER(ctypes.c_uint8))
-
-
-def grow(context: LlamaContext, budget: ContextBudget, num_missing: int, sequences: Sequence[int] = ()) -> None:
-    """So many more cells at least; none where the budget allows no more. What these sequences hold stays.
-
-    Raises:
-        ModelMemoryError: there is no memory for them; nothing has changed.
-        BackendError: what the sequences held is lost.
-    """
-    refusal: ModelMemoryError | None = None
-    for num_cells in budget.larger(context.num_cells, num_missing):
-        try:
-            context.grow(num_cells, sequences)
-        except ModelMemoryError as error:
-            refusal = error
-        else:
-            return
-    if refusal is not None:
-        raise refusal

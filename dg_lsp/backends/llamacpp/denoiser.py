@@ -1,26 +1,23 @@
-"""The denoiser on llama.cpp: a causally encoded prompt in the KV cache, canvases decoded bidirectionally after it."""
+"""Denoisers over a llama.cpp context: what all of them share, and the one with a causal prompt in the KV cache."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import repeat
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from dg_lsp.backends.llamacpp.candidates import Candidates
-from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext, grow
-from dg_lsp.backends.llamacpp.errors import decode_error
-from dg_lsp.backends.llamacpp.kv_cache import PromptCache
+from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.kv_cache import NOTHING, KvCache
 from dg_lsp.backends.llamacpp.library import gpus
-from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget
+from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
-from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
+from dg_lsp.backends.llamacpp.reduce import Reducer, take
 from dg_lsp.backends.llamacpp.threads import threads_for
-from dg_lsp.canvas.layout import Flags, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
-    Floats,
     Footprint,
     Prediction,
     check_prompt_length,
@@ -30,159 +27,123 @@ from dg_lsp.diffusion.denoiser import (
     checked_extension,
     checked_ids,
 )
-from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
+from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import RuntimeSettings
 
-
-def footprint_of(model: LlamaModel, num_cells: int, limit: int, num_used: int) -> Footprint:
-    """Cells by now, at most and in use."""
-    used = gpus() if model.on_gpu else ()
-    return Footprint(
-        weights_bytes=model.weights.gpu + model.weights.host,
-        cache_bytes=num_cells * model.kv_bytes_per_token if model.has_cache else 0,
-        cache_cells=num_cells,
-        cache_limit=limit,
-        cache_used=num_used,
-        devices=tuple(DeviceMemory(device.name, device.memory_free, device.memory_total) for device in used),
-    )
+OpenCanvas = tuple[TokenIds, Flags]
+"""A canvas, and the positions that the model has to predict; shape (L,) each."""
 
 
-def open_positions(canvas: TokenIds, spec: ModelSpec) -> Flags:
-    """Which positions need the model: masks, or all of them for uniform noise."""
-    if isinstance(spec.sampling, MaskSampling):
-        return canvas == spec.sampling.mask_id
-    return np.ones(len(canvas), dtype=np.bool_)
+class CanvasQuery:
+    """The tokens of one pass over canvases, and which rows of its logits predict which positions."""
+
+    def __init__(self, canvases: Sequence[OpenCanvas], ahead: TokenIds, *, is_shifted: bool) -> None:
+        """Decodes the tokens `ahead`, shape (A,), again before each canvas."""
+        self._canvases = canvases
+        self.lengths = [len(ahead) + len(ids) for ids, _ in canvases]
+        self._stops = np.cumsum([np.count_nonzero(flags) for _, flags in canvases]).tolist()
+        self._places = None
+        if not len(ahead) and not is_shifted:
+            self.ids = np.concatenate([ids for ids, _ in canvases])
+            self.outputs = np.concatenate([flags for _, flags in canvases])
+            self.num_rows = self._stops[-1]
+            return
+        self.ids = np.concatenate([part for ids, _ in canvases for part in (ahead, ids)])
+        """Shape (N,)."""
+        starts = np.cumsum([0, *self.lengths[:-1]])
+        rows = [
+            # nothing precedes the first token of all: its own logits are used, as by the models' authors
+            start + np.maximum(np.flatnonzero(flags) + len(ahead) - is_shifted, 0)
+            for start, (_, flags) in zip(starts, canvases, strict=True)
+        ]
+        found, self._places = np.unique(np.concatenate(rows), return_inverse=True)
+        self.outputs = np.zeros(len(self.ids), dtype=np.bool_)
+        """Shape (N,): the tokens whose logits are needed."""
+        self.outputs[found] = True
+        self.num_rows = len(found)
+
+    def predictions(self, reduced: Prediction) -> list[Prediction]:
+        """One for each canvas, from the reduced logits of `outputs`."""
+        if self._places is not None:
+            reduced = take(reduced, self._places)
+        rows = (slice(start, stop) for start, stop in zip([0, *self._stops], self._stops, strict=False))
+        return [_merged(ids, flags, reduced, part) for (ids, flags), part in zip(self._canvases, rows, strict=True)]
 
 
-def settled(canvas: TokenIds) -> Prediction:
-    """Every position predicts the token it holds."""
-    return Prediction(
-        canvas.copy(), canvas.copy(), np.ones(len(canvas), dtype=np.float32), np.zeros(len(canvas), dtype=np.float32)
-    )
-
-
-def merged(canvas: TokenIds, flags: Flags, reduced: Reduced, rows: slice) -> Prediction:
-    """What the canvas holds, and at its open positions what the model says."""
-    said = whole(reduced, rows)
+def _merged(canvas: TokenIds, flags: Flags, reduced: Prediction, rows: slice) -> Prediction:
+    """The canvas's own tokens, and the model's at the open positions."""
+    found = take(reduced, rows)
     if rows.stop - rows.start == len(canvas):
-        return said
-    prediction = settled(canvas)
-    prediction.argmax_ids[flags] = said.argmax_ids
-    prediction.sampled_ids[flags] = said.sampled_ids
-    prediction.confidence[flags] = said.confidence
-    prediction.entropy[flags] = said.entropy
-    if said.unexpanded_ids is None or said.unexpanded_confidence is None:
+        return found
+    prediction = _settled(canvas)
+    prediction.argmax_ids[flags] = found.argmax_ids
+    prediction.sampled_ids[flags] = found.sampled_ids
+    prediction.confidence[flags] = found.confidence
+    prediction.entropy[flags] = found.entropy
+    if found.unexpanded_ids is None or found.unexpanded_confidence is None:
         return prediction
     ids, confidence = canvas.copy(), np.ones(len(canvas), dtype=np.float32)
-    ids[flags], confidence[flags] = said.unexpanded_ids, said.unexpanded_confidence
+    ids[flags], confidence[flags] = found.unexpanded_ids, found.unexpanded_confidence
     return replace(prediction, unexpanded_ids=ids, unexpanded_confidence=confidence)
 
 
-def whole(reduced: Reduced, rows: slice) -> Prediction:
-    """A canvas of which every position was asked for."""
-    said = reduced.take(rows)
-    return Prediction(
-        said.argmax_ids,
-        said.sampled_ids,
-        said.confidence,
-        said.entropy,
-        said.unexpanded_ids,
-        said.unexpanded_confidence,
-    )
+def _settled(canvas: TokenIds) -> Prediction:
+    """Every position predicts its own token."""
+    ones, zeros = np.ones(len(canvas), dtype=np.float32), np.zeros(len(canvas), dtype=np.float32)
+    return Prediction(canvas.copy(), canvas.copy(), ones, zeros)
 
 
 _FLASH_FROM = 64
-"""llama.cpp's flash attention on a CPU gains only from so many queries on; shorter canvases lose 15 to 35 %."""
-
-_PREFILL_TOKENS = 128
-"""Prompt tokens decoded at a time on a CPU: in one go all would look at the cells of the last, 256 more or less."""
+"""Canvas length from which llama.cpp's flash attention gains on a CPU; shorter canvases lose 15 to 35 %."""
 
 
-class LlamaDenoiser:
-    """See `Denoiser`. One thread only, the one that loaded the model. Takes the model over and closes it too.
+class ContextDenoiser(ABC):
+    """The common part of all denoisers over a llama.cpp context.
 
-    What would make ggml abort the process (a canvas over the physical batch, an id outside the vocabulary, a position
-    beyond the context) is refused before the call.
+    Only for the thread that loaded the model; owns and closes it. Refuses what would make ggml abort the process: a
+    canvas beyond the physical batch, an id outside the vocabulary, a position beyond the context.
     """
 
-    def __init__(
-        self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings, *, device_candidates: bool = False
-    ) -> None:
+    _is_cached: ClassVar[bool] = True
+    """Whether the prompt stays in the KV cache; otherwise every step computes it."""
+
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
         """Makes the context and measures the threads.
 
-        `device_candidates` reduces logits on the device (see `Candidates`: rarely worth it).
-
         Raises:
-            ModelUnsupportedError: spec and model do not belong together, or the model cannot do this.
-            ModelMemoryError: the KV cache does not fit.
+            ModelUnsupportedError: spec and model do not fit, or llama.cpp cannot run the model this way.
+            ModelMemoryError: there is not enough memory.
         """
-        check_compatible(spec, model)
+        check_compatible(spec, model, needs_cache=self._is_cached)
         self.spec = spec
         self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer
         self._model = model
-        self._budget = context_budget(
-            spec,
-            settings,
-            vocab_size=model.vocab_size,
-            trained_length=model.trained_context_length,
-            kv_bytes_per_token=model.kv_bytes_per_token,
-        )
-        flash = model.on_gpu or min(spec.canvas_lengths, default=1) >= _FLASH_FROM
+        self._budget = (context_budget if self._is_cached else exact_budget)(spec, settings, model.sizes)
+        flash = model.on_gpu or (self._is_cached and min(spec.canvas_lengths, default=1) >= _FLASH_FROM)
         self._context = LlamaContext(model, self._budget, flash_attention=flash)
-        capacity = self._context.batch.capacity
-        self._prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
-        self._cache = PromptCache(settings.num_slots, self._context.num_cells)
         self._reducer = Reducer.of(spec)
-        self._greedy = np.random.default_rng(0)  # asked for nothing at temperature 0
-        self.thread_choice = threads_for(settings.threads, self._measured, on_gpu=model.on_gpu)
-        self._context.set_threads(self.thread_choice.threads)
-        self._candidates = Candidates(self._context, self._budget, spec, wanted=device_candidates)
-
-    @property
-    def threads(self) -> int:
+        self.threads = threads_for(settings.threads, self._run_step, on_gpu=model.on_gpu)
         """CPU threads of a step."""
-        return self.thread_choice.threads
-
-    @property
-    def context_length(self) -> int:
-        """Tokens of the KV cache by now, shared by all slots."""
-        return self._cache.num_cells
+        self._context.set_threads(self.threads)
 
     @property
     def footprint(self) -> Footprint:
-        """See `Footprint`."""
-        return footprint_of(self._model, self._cache.num_cells, self._budget.context_length, self._cache.num_held)
+        """See `Denoiser.footprint`."""
+        model, num_cells = self._model, self._context.num_cells
+        used = gpus() if model.on_gpu else ()
+        return Footprint(
+            weights_bytes=model.weights.gpu + model.weights.host,
+            cache_bytes=num_cells * model.sizes.kv_bytes_per_token if model.has_cache else 0,
+            cache_cells=num_cells,
+            cache_limit=self._budget.context_length,
+            cache_used=self._num_used(),
+            devices=tuple(DeviceMemory(device.name, device.memory_free, device.memory_total) for device in used),
+        )
 
-    @property
-    def prompt_limit(self) -> int:
-        """Longest prompt in tokens."""
-        return self._budget.prompt_limit
-
+    @abstractmethod
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
-        check_slot(slot, self.num_slots)
-        wanted = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
-        check_prompt_length(len(wanted), self._budget.prompt_limit)
-        held = self._cache.held(slot)
-        kept = common_prefix_length(held, wanted)
-        if kept < len(held):
-            self._context.crop(slot, kept)
-        self._cache.hold(slot, wanted[:kept])
-        if kept == len(wanted):
-            return 0
-        try:
-            self._make_room(slot, len(wanted) - kept)
-            for start in range(kept, len(wanted), self._prefill_tokens):
-                stop = min(start + self._prefill_tokens, len(wanted))
-                positions = np.arange(start, stop, dtype=np.int32)
-                self._context.batch.put_tokens(wanted[start:stop], positions, slot, 0)
-                self._decode(slot, causal=True)
-        except BackendError:
-            self._forget(slot)
-            raise
-        self._cache.hold(slot, wanted)
-        return len(wanted) - kept
 
     def predict(
         self,
@@ -193,167 +154,174 @@ class LlamaDenoiser:
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        del lanes  # nothing is kept of a canvas
+        del lanes  # no state of a canvas is kept
         check_temperature(temperature)
-        checked = checked_canvases(
-            canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._budget.canvas_tokens
-        )
-        self._check_place(slot, [len(canvas) for canvas in checked])
-        open_flags = [open_positions(canvas, self.spec) for canvas in checked]
-        # A canvas without a mask predicts itself, and costs nothing.
-        asked = [number for number, flags in enumerate(open_flags) if flags.any()]
-        if not asked:
-            return [settled(canvas) for canvas in checked]
-        ids = np.concatenate([checked[number] for number in asked])
-        outputs = np.concatenate([open_flags[number] for number in asked])
-        lengths = [len(checked[number]) for number in asked]
-
-        def put(positions: TokenIds, sequences: TokenIds) -> None:
-            self._context.batch.put_tokens(ids, positions, sequences, outputs)
-
-        reduced = self._step(slot, lengths, outputs, put, (temperature, rng))
-        stops = np.cumsum([np.count_nonzero(flags) for flags in open_flags]).tolist()
-        rows = (slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
-        return [merged(*parts) for parts in zip(checked, open_flags, repeat(reduced), rows, strict=False)]
-
-    def predict_rows(
-        self, slot: int, canvases: Sequence[Floats], temperature: float, rng: np.random.Generator
-    ) -> list[Prediction]:
-        """`predict` from embeddings of shape (L, embedding length): what self-conditioning feeds. Every position
-        is predicted.
-
-        Raises:
-            RequestError: as `predict`, or rows of another width or not finite, or a model that cannot be fed them.
-        """
-        check_temperature(temperature)
-        if not self._model.has_plain_positions:
-            raise RequestError("this model takes no embeddings as input")
-        rows = [np.asarray(canvas, dtype=np.float32) for canvas in canvases]
-        for array in rows:
-            if array.ndim != 2 or array.shape[1] != self._model.embedding_length or not np.isfinite(array).all():
-                raise RequestError(f"embeddings need finite rows of {self._model.embedding_length} numbers")
-        checked_canvases(
-            [np.zeros(len(array), dtype=np.int32) for array in rows],
-            self.spec.vocab_size,
-            max_canvases=MAX_CANVASES,
-            max_canvas_tokens=self._budget.canvas_tokens,
-        )
-        lengths = [len(array) for array in rows]
-        self._check_place(slot, lengths)
-        content = np.concatenate(rows)
-
-        def put(positions: TokenIds, sequences: TokenIds) -> None:
-            self._context.batch.put_rows(content, positions, sequences)
-
-        reduced = self._step(slot, lengths, np.ones(len(content), dtype=np.bool_), put, (temperature, rng))
-        stops = np.cumsum(lengths).tolist()
-        return [whole(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops, strict=True)]
+        checked = self._checked_canvases(slot, canvases)
+        flags = [self._open_positions(canvas) for canvas in checked]
+        counts = [np.count_nonzero(each) for each in flags]
+        opened = [(canvas, each) for canvas, each, count in zip(checked, flags, counts, strict=True) if count]
+        found = iter(self._predict_open(slot, opened, temperature, rng) if opened else ())
+        return [next(found) if count else _settled(canvas) for canvas, count in zip(checked, counts, strict=True)]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`."""
-        check_slot(slot, self.num_slots)
-        new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
-        count = len(new)
-        self._check_place(slot, [count])
-        held = self._cache.held(slot)
-        try:
-            self._make_room(slot, count)
-            positions = np.arange(len(held), len(held) + count, dtype=np.int32)
-            self._context.batch.put_tokens(new, positions, slot, 1)
-            self._decode(slot, causal=True)
-            reduced = self._reduced(np.arange(count), 0.0, self._greedy)
-        except BackendError:
-            self._forget(slot)
-            raise
-        self._cache.hold(slot, token_ids(np.concatenate([held, new])))
-        return whole(reduced, slice(0, count))
+        """See `Denoiser.extend`; not possible with a bidirectional prompt.
+
+        Raises:
+            BackendError: always.
+        """
+        del slot, ids
+        raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     def close(self) -> None:
-        """Frees context and model. Harmless when repeated."""
-        self._candidates.close()
+        """Frees context and model. Idempotent."""
         self._context.close()
         self._model.close()
 
-    def _check_place(self, slot: int, lengths: Sequence[int]) -> None:
+    @abstractmethod
+    def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
+        """Refuses canvases that do not fit."""
+
+    @abstractmethod
+    def _predict_open(
+        self, slot: int, canvases: Sequence[OpenCanvas], temperature: float, rng: np.random.Generator
+    ) -> list[Prediction]:
+        """Predicts canvases that have an open position."""
+
+    def _num_used(self) -> int:
+        """Cells in use for prompts."""
+        return 0
+
+    def _open_positions(self, canvas: TokenIds) -> Flags:
+        """Masks, or for uniform noise all positions."""
+        if isinstance(self.spec.sampling, MaskSampling):
+            return canvas == self.spec.sampling.mask_id
+        return np.ones(len(canvas), dtype=np.bool_)
+
+    def _checked_prompt(self, slot: int, prompt_ids: TokenIds) -> TokenIds:
         check_slot(slot, self.num_slots)
-        held = len(self._cache.held(slot))
+        wanted = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
+        check_prompt_length(len(wanted), self._budget.prompt_limit)
+        return wanted
+
+    def _reduced(self, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
+        """The last batch's logits."""
+        return self._reducer.reduce(self._context.logits(num_rows), temperature, rng)
+
+    def _run_step(self, threads: int) -> None:
+        """A short step for the measurement of threads."""
+        positions = np.arange(min(16, self._budget.canvas_tokens), dtype=np.int32)
+        self._context.set_threads(threads)
+        self._context.batch.put_tokens(np.zeros_like(positions), positions, 0, 1)
+        self._context.decode(causal=False)
+        if self._model.has_cache:
+            self._context.crop(0, 0)
+
+
+_PREFILL_TOKENS = 128
+"""Prompt tokens of a batch on a CPU. In a larger batch, every token would attend to the cells of the last one."""
+
+
+class LlamaDenoiser(ContextDenoiser):
+    """See `Denoiser`. The prompt is causal and stays in the KV cache; canvases follow it bidirectionally."""
+
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+        super().__init__(model, spec, settings)
+        capacity = self._context.batch.capacity
+        self._cache = KvCache(
+            self._context, prefill_tokens=capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
+        )
+        self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
+
+    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+        """See `Denoiser.prefill`."""
+        return self._cache.prefill(slot, self._checked_prompt(slot, prompt_ids))
+
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """See `Denoiser.extend`."""
+        if self.spec.is_bidirectional:
+            return super().extend(slot, ids)
+        check_slot(slot, self.num_slots)
+        new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
+        count = len(new)
+        self._check_room(slot, [count])
+        old = self._cache.ids(slot)
+        try:
+            self._cache.make_room(slot, count)
+            positions = np.arange(len(old), len(old) + count, dtype=np.int32)
+            self._context.batch.put_tokens(new, positions, slot, 1)
+            self._cache.decode(slot, causal=True)
+            reduced = self._reduced(count, 0.0, self._greedy)
+        except BackendError:
+            self._cache.clear(slot)
+            raise
+        self._cache.set_ids(slot, token_ids(np.concatenate([old, new])))
+        return reduced
+
+    def _num_used(self) -> int:
+        return self._cache.num_used
+
+    def _ahead(self, slot: int) -> TokenIds:
+        """The end of the prompt that is not in the cache; every step decodes it before each canvas."""
+        del slot
+        return NOTHING
+
+    def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
+        num_ahead = len(self._ahead(slot))
+        checked = checked_canvases(
+            canvases,
+            self.spec.vocab_size,
+            max_canvases=MAX_CANVASES,
+            max_canvas_tokens=self._budget.canvas_tokens - num_ahead * MAX_CANVASES,
+        )
+        self._check_room(slot, [num_ahead + len(canvas) for canvas in checked])
+        return checked
+
+    def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
+        check_slot(slot, self.num_slots)
+        num_prompt = len(self._cache.ids(slot))
         limit, limit_of_all = self._budget.slot_limit, self._budget.context_length
-        if held + max(lengths) > limit or held + sum(lengths) > limit_of_all:
+        if num_prompt + max(lengths) > limit or num_prompt + sum(lengths) > limit_of_all:
             raise RequestError(
-                f"a prompt of {held} tokens and canvases of {sum(lengths)} do not fit: a slot takes {limit}, "
-                f"all of them {limit_of_all}; raise context_length"
+                f"a prompt of {num_prompt} tokens and canvases of {sum(lengths)} do not fit: a slot takes {limit}, "
+                f"all slots together {limit_of_all}; raise context_length"
             )
+
+    def _predict_open(
+        self, slot: int, canvases: Sequence[OpenCanvas], temperature: float, rng: np.random.Generator
+    ) -> list[Prediction]:
+        query = CanvasQuery(canvases, self._ahead(slot), is_shifted=self.spec.is_shifted)
+
+        def put(positions: TokenIds, sequences: TokenIds) -> None:
+            self._context.batch.put_tokens(query.ids, positions, sequences, query.outputs)
+
+        return query.predictions(self._step(slot, query.lengths, query.num_rows, put, temperature, rng))
 
     def _step(
         self,
         slot: int,
         lengths: Sequence[int],
-        outputs: Flags,
+        num_rows: int,
         put: Callable[[TokenIds, TokenIds], None],
-        sampling: tuple[float, np.random.Generator],
-    ) -> Reduced:
-        """One non-causal decode of all canvases, each in a sequence of its own that shares the prompt's cells.
+        temperature: float,
+        rng: np.random.Generator,
+    ) -> Prediction:
+        """One non-causal decode of canvases, each in a sequence of its own that shares the cells of the prompt.
 
-        `put(positions, sequences)` fills the batch; `outputs` says which of its tokens are reduced.
+        `put(positions, sequences)` fills the batch, which has `num_rows` rows of logits.
         """
-        self._make_room(slot, len(outputs))
-        context, prompt_length = self._context, len(self._cache.held(slot))
+        self._cache.make_room(slot, sum(lengths))
+        context, prompt = self._context, self._cache.ids(slot)
         branches = range(self.num_slots, self.num_slots + len(lengths) - 1)
         offsets = np.concatenate([np.arange(size, dtype=np.int32) for size in lengths])
         sequences = np.repeat(np.array([slot, *branches], dtype=np.int32), lengths)
-        put(offsets + np.int32(prompt_length), sequences)
+        put(offsets + np.int32(len(prompt)), sequences)
         try:
             for branch in branches:
                 context.share(slot, branch)
-            self._decode(slot, causal=False)
-            return self._reduced(np.flatnonzero(outputs), *sampling)
+            self._cache.decode(slot, causal=False)
+            return self._reduced(num_rows, temperature, rng)
         finally:
             for branch in branches:
                 context.crop(branch, 0)
-            context.crop(slot, prompt_length)
-            self._cache.touch(slot)
-
-    def _reduced(self, where: npt.NDArray[np.intp], temperature: float, rng: np.random.Generator) -> Reduced:
-        """The last batch's outputs; `where`, shape (N,), are their places in it."""
-        if self._candidates.is_used:
-            return self._candidates.reduce(where, temperature, rng)
-        return self._reducer.reduce(self._context.logits(len(where)), temperature, rng)
-
-    def _decode(self, slot: int, *, causal: bool) -> None:
-        """Runs the batch; when the cache turns out to be full, all other slots are given up for it."""
-        if self._context.decode(causal=causal) != NO_CELLS:
-            return
-        for other in self._cache.others(slot):
-            self._forget(other)
-        if self._context.decode(causal=causal) == NO_CELLS:
-            raise decode_error(NO_CELLS)
-
-    def _make_room(self, slot: int, num_tokens: int) -> None:
-        """The context grows, and where it cannot, other slots are given up; refuses what is too much without them."""
-        if not (num_missing := self._cache.num_missing(num_tokens)):
-            return
-        self._candidates.close()
-        try:
-            grow(self._context, self._budget, num_missing, self._cache.filled())
-        except ModelMemoryError:
-            if len(self._cache.held(slot)) + num_tokens > self._context.num_cells:
-                raise
-        except BackendError:
-            self._cache.clear()
-            raise
-        finally:
-            self._cache.num_cells = self._context.num_cells
-            self._candidates.attach()
-        for victim in self._cache.victims(slot, num_tokens):
-            self._forget(victim)
-
-    def _forget(self, slot: int) -> None:
-        self._context.crop(slot, 0)
-        self._cache.hold(slot, token_ids([]))
-
-    def _measured(self, threads: int) -> None:
-        positions = np.arange(min(16, self._budget.canvas_tokens), dtype=np.int32)
-        self._context.set_threads(threads)
-        self._context.batch.put_tokens(np.zeros_like(positions), positions, 0, 1)
-        self._context.decode(causal=False)
-        self._context.crop(0, 0)
+            context.crop(slot, len(prompt))
+            self._cache.set_ids(slot, prompt)

@@ -1,16 +1,9 @@
-"""Every way llama.cpp says no, and which of our errors it becomes. The only place that maps foreign failures."""
+"""Maps failures of llama.cpp to dg-lsp's errors. No other module does that."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from dg_lsp.errors import (
-    BackendError,
-    DgLspError,
-    ModelBrokenError,
-    ModelError,
-    ModelMemoryError,
-    ModelUnsupportedError,
-)
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelError, ModelMemoryError, ModelUnsupportedError
 
 DECODE_STATUS: dict[int, str] = {
     1: "the KV cache is full; use fewer slots or raise context_length",
@@ -19,12 +12,12 @@ DECODE_STATUS: dict[int, str] = {
     -2: "there was no memory for the computation; use a smaller model or a smaller context_length",
     -3: "the computation failed; try gpu_layers = 0, and see `dg-lsp doctor`",
 }
-"""`llama_decode`'s return values other than 0."""
+"""Return values of `llama_decode` other than 0."""
 
 LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
-    ("unknown model architecture", ModelUnsupportedError, "has an architecture that this llama.cpp does not know"),
-    ("unknown pre-tokenizer type", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not know"),
-    ("unknown tokenizer", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not know"),
+    ("unknown model architecture", ModelUnsupportedError, "has an architecture that this llama.cpp does not support"),
+    ("unknown pre-tokenizer type", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not support"),
+    ("unknown tokenizer", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not support"),
     ("CLIP cannot be used", ModelUnsupportedError, "is a vision encoder, not a language model"),
     ("only supports up to version", ModelUnsupportedError, "is a GGUF of a newer version"),
     ("GGUFv1 is no longer supported", ModelUnsupportedError, "is a GGUF of a version that is too old"),
@@ -46,9 +39,9 @@ LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
     ("corrupted or incomplete", ModelBrokenError, "is damaged"),
     ("invalid", ModelBrokenError, "is damaged"),
 )
-"""What llama.cpp logs when it cannot load a file; the first text found decides."""
+"""Texts that llama.cpp logs when it cannot load a file. The first text found decides."""
 
-_UNPACKED = "unknown model architecture: 'diffusion-gemma'"
+_NOT_REPACKED = "unknown model architecture: 'diffusion-gemma'"
 _REPACK = "dg-lsp models repack"
 
 _ADVICE: dict[type[ModelError], str] = {
@@ -64,19 +57,19 @@ def library_error(error: Exception) -> BackendError:
 
 
 def load_error(path: Path, log: Iterable[str]) -> ModelError:
-    """`llama_model_load_from_file` returned null after logging these lines."""
+    """`llama_model_load_from_file` returned null after it logged these lines."""
     lines = tuple(log)
-    if any(_UNPACKED in line for line in lines):
+    if any(_NOT_REPACKED in line for line in lines):
         return ModelUnsupportedError(f"{path} is a DiffusionGemma that is not repacked yet; run: {_REPACK} {path}")
-    for text, kind, what in LOAD_FAILURES:
+    for text, kind, problem in LOAD_FAILURES:
         if any(text in line for line in lines):
-            return kind(f"{path} {what}; {_ADVICE[kind]}")
-    said = f": {_one_line(lines[0])}" if lines else ""
-    return ModelBrokenError(f"{path} cannot be loaded{said}; {_ADVICE[ModelBrokenError]}")
+            return kind(f"{path} {problem}; {_ADVICE[kind]}")
+    logged = f": {_one_line(lines[0])}" if lines else ""
+    return ModelBrokenError(f"{path} cannot be loaded{logged}; {_ADVICE[ModelBrokenError]}")
 
 
 def context_error(log: Iterable[str]) -> ModelError:
-    """`llama_init_from_model` returned null after logging these lines."""
+    """`llama_init_from_model` returned null after it logged these lines."""
     lines = tuple(log)
     if not lines or any("alloc" in line or "memory" in line for line in lines):
         return ModelMemoryError("the KV cache does not fit into memory; set context_length or num_slots lower")
@@ -84,14 +77,8 @@ def context_error(log: Iterable[str]) -> ModelError:
 
 
 def decode_error(status: int) -> BackendError:
-    """`llama_decode` returned something other than 0."""
+    """`llama_decode` did not return 0."""
     return BackendError(f"llama.cpp: {DECODE_STATUS.get(status, f'decode returned {status}; see `dg-lsp doctor`')}")
-
-
-def file_error(path: Path, error: OSError) -> DgLspError:
-    """The model file is there but cannot be read."""
-    reason = error.strerror or type(error).__name__
-    return ModelError(f"{path} cannot be read: {reason}; check the file and its permissions")
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The native library: loaded once, changed where a changed one was built, silenced; how its threads should wait."""
+"""Loads llama.cpp's native library once per process, and lists its devices."""
 
 import contextlib
 import ctypes
@@ -6,54 +6,43 @@ import functools
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dg_lsp.backends.llamacpp.errors import library_error
+from dg_lsp.errors import BackendError
 from dg_lsp.runtime import COMMAND, Found, Runtime, find_runtime
 
-MAX_LINES = 50
-_DEBUG, _WARN, _ERROR = 1, 3, 4  # enum ggml_log_level
-_CONTINUED = 5  # belongs to the line before
+MAX_PROBLEMS = 50
+_WARN, _ERROR = 3, 4  # enum ggml_log_level
 
 
 class NativeLog:
-    """Keeps lines for `doctor`, and warnings and errors apart, since a load writes hundreds of lines."""
+    """Keeps llama.cpp's last warnings and errors in memory. Nothing that llama.cpp logs is printed."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=MAX_LINES)
-        self._trouble: deque[str] = deque(maxlen=MAX_LINES)
+        self._problems: deque[str] = deque(maxlen=MAX_PROBLEMS)
 
     def write(self, level: int, text: bytes) -> None:
-        """One call of llama.cpp's log callback; may come from any of its threads."""
-        line = text.decode("utf-8", "replace").rstrip("\n")
-        # Progress dots and empty ends of lines say nothing afterwards; debug lines would push out the rest.
-        if level in (_DEBUG, _CONTINUED) or not line.strip("."):
-            return
-        self._lines.append(line)
+        """Receives one call of llama.cpp's log callback, from any thread."""
         if level in (_WARN, _ERROR):
-            self._trouble.append(line)
+            self._problems.append(text.decode("utf-8", "replace").rstrip("\n"))
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """Oldest first."""
-        return tuple(self._lines)
+    def problems(self) -> tuple[str, ...]:
+        """The oldest first."""
+        return tuple(self._problems)
 
-    @property
-    def trouble(self) -> tuple[str, ...]:
-        """Warnings and errors, oldest first."""
-        return tuple(self._trouble)
-
-    def forget_trouble(self) -> None:
-        """Before a call whose failure is explained by what it logs."""
-        self._trouble.clear()
+    def clear(self) -> None:
+        """Called before a native call whose failure the log explains."""
+        self._problems.clear()
 
 
-# Threads of OpenMP spin at each of a graph's hundreds of barriers unless told to sleep. As soon as anything else wants
-# a core, the spinning one keeps it from the one that is waited for: steps of 5 ms took 15 to 1600 ms with two threads.
-# Sleeping costs up to a half more where all cores are idle, which the measurement of threads takes into account.
+# Threads of OpenMP spin at each of a graph's hundreds of barriers by default. When another program needs a core, a
+# spinning thread takes it from the thread that the barrier waits for: with two threads, steps of 5 ms took 15 to
+# 1600 ms. Sleeping costs up to 50 % on an idle machine; the thread measurement at load includes this cost.
 _WAITING = ("OMP_WAIT_POLICY", "passive")
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _FOLDER_VARIABLE = "LLAMA_CPP_LIB_PATH"
@@ -61,28 +50,28 @@ _FOLDER_VARIABLE = "LLAMA_CPP_LIB_PATH"
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """llama.cpp's C functions and what it logged."""
+    """The loaded llama.cpp."""
 
     api: Any
     """The module `llama_cpp.llama_cpp`: untyped ctypes functions."""
     ggml: Any
-    """ggml's functions of the same library by their names; whoever calls one sets its types first."""
+    """ggml's functions of the same library, by name. Use `declare` before a function is called."""
     runtime: Runtime | None
-    """The changed llama.cpp; None where the one that llama-cpp-python brought is loaded as it is."""
+    """The changed llama.cpp; None if the one of llama-cpp-python is loaded."""
     note: str
-    """Why a changed one is not loaded where a person might expect it."""
+    """Why a changed llama.cpp is not loaded."""
     log: NativeLog
     callback: Any
-    """The C callback; collected together with the library, never before."""
+    """Keeps the C callback alive."""
 
     @property
-    def has_tiles(self) -> bool:
-        """Built for AMX, whose tile set-up GCC optimises away: the first pass over 8-bit weights ends the process."""
+    def has_amx(self) -> bool:
+        """Built for AMX. GCC optimises the tile set-up away: the first pass over 8-bit weights would crash."""
         return b"AMX_INT8 = 1" in self.api.llama_print_system_info()
 
 
-class _Several:
-    """Functions of several libraries, the first that has one."""
+class _LibraryGroup:
+    """Finds a function in the first of several libraries that has it."""
 
     def __init__(self, *libraries: ctypes.CDLL) -> None:
         self._libraries = libraries
@@ -94,8 +83,8 @@ class _Several:
         raise AttributeError(name)
 
 
-def choose_waiting(environment: MutableMapping[str, str]) -> None:
-    """Sets how OpenMP threads wait, unless the user did; OpenMP reads it when it is loaded."""
+def set_wait_policy(environment: MutableMapping[str, str]) -> None:
+    """Makes OpenMP threads sleep while they wait, unless the user chose otherwise. OpenMP reads it when it loads."""
     if not any(name in environment for name in _WAIT_VARIABLES):
         name, value = _WAITING
         environment[name] = value
@@ -106,14 +95,14 @@ def library() -> Library:
     """The library; the first call loads it.
 
     Raises:
-        BackendError: llama-cpp-python is not installed, or its native part cannot be loaded here.
+        BackendError: llama-cpp-python is not installed, or its native part cannot be loaded.
     """
-    choose_waiting(os.environ)
+    set_wait_policy(os.environ)
     found = _loadable(find_runtime())
     try:
-        with _folder(found.runtime):
+        with _library_folder(found.runtime):
             from llama_cpp import llama_cpp as api
-        ggml = _ggml()
+        ggml = declare(_ggml(), _DEVICE_FUNCTIONS)
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise library_error(error) from error
     log = NativeLog()
@@ -128,7 +117,7 @@ def library() -> Library:
 
 
 def _loadable(found: Found) -> Found:
-    """Without the changed runtime where the system's loader refuses it: nothing else may fail because of that."""
+    """Drops a changed runtime that cannot be loaded: the installed library still serves all other models."""
     if found.runtime is None:
         return found
     if "llama_cpp.llama_cpp" in sys.modules:
@@ -141,8 +130,8 @@ def _loadable(found: Found) -> Found:
 
 
 @contextlib.contextmanager
-def _folder(runtime: Runtime | None) -> Iterator[None]:
-    """llama-cpp-python looks for its library there, but no process that is started later does."""
+def _library_folder(runtime: Runtime | None) -> Iterator[None]:
+    """Makes llama-cpp-python load the runtime's library; child processes do not inherit that."""
     if runtime is None:
         yield
         return
@@ -154,13 +143,40 @@ def _folder(runtime: Runtime | None) -> Iterator[None]:
 
 
 def _ggml() -> Any:
-    """Not the ggml that `llama_cpp._ggml` loads: that is another copy, which has none of a changed one's devices."""
+    """ggml of the loaded library. `llama_cpp._ggml` loads another copy, without the devices of a changed runtime."""
     from llama_cpp.llama_cpp import _base_path, _lib
 
     if os.name != "nt":
-        return _lib  # a handle finds the symbols of what its library needs, too
+        return _lib  # the handle also finds the symbols of its dependencies
     folder = Path(_base_path)
-    return _Several(*(ctypes.CDLL(str(folder / f"{name}.dll")) for name in ("ggml-base", "ggml")))
+    return _LibraryGroup(*(ctypes.CDLL(str(folder / f"{name}.dll")) for name in ("ggml-base", "ggml")))
+
+
+Signature = tuple[str, Any, list[Any]]
+"""Name, result type and argument types of a C function."""
+_HANDLE, _SIZE = ctypes.c_void_p, ctypes.c_size_t
+_DEVICE_FUNCTIONS: tuple[Signature, ...] = (
+    ("ggml_backend_dev_count", _SIZE, []),
+    ("ggml_backend_dev_get", _HANDLE, [_SIZE]),
+    ("ggml_backend_dev_description", ctypes.c_char_p, [_HANDLE]),
+    ("ggml_backend_dev_type", ctypes.c_int, [_HANDLE]),
+    ("ggml_backend_dev_memory", None, [_HANDLE, ctypes.POINTER(_SIZE), ctypes.POINTER(_SIZE)]),
+)
+
+
+def declare(ggml: Any, signatures: Iterable[Signature]) -> Any:
+    """Sets the types of functions; returns `ggml`.
+
+    Raises:
+        BackendError: this ggml lacks a function.
+    """
+    for name, result, arguments in signatures:
+        try:
+            function = getattr(ggml, name)
+        except AttributeError as error:
+            raise BackendError(f"this llama.cpp lacks {name}; update llama-cpp-python") from error
+        function.restype, function.argtypes = result, arguments
+    return ggml
 
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator"}  # enum ggml_backend_dev_type
@@ -168,15 +184,15 @@ _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator"}  # enum ggml_backend_
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, for `doctor`."""
+    """A device of llama.cpp."""
 
     name: str
     kind: str
     """`cpu`, `gpu`, `igpu` (shares the machine's memory), `accelerator` (such as BLAS) or `other`."""
     memory_free: int
-    """Bytes; 0 where the driver does not say."""
+    """Bytes; 0 if the driver does not report it."""
     memory_total: int
-    """Bytes; 0 where the driver does not say."""
+    """Bytes; 0 if the driver does not report it."""
 
 
 def devices() -> tuple[Device, ...]:
@@ -186,19 +202,10 @@ def devices() -> tuple[Device, ...]:
         BackendError: llama-cpp-python cannot be loaded.
     """
     ggml = library().ggml
-    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
-    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    for function, result in ((ggml.ggml_backend_dev_description, ctypes.c_char_p), (ggml.ggml_backend_dev_type, int)):
-        function.argtypes = [ctypes.c_void_p]
-        function.restype = ctypes.c_int if result is int else result
-    size_pointer = ctypes.POINTER(ctypes.c_size_t)
-    ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_pointer, size_pointer]
-    ggml.ggml_backend_dev_memory.restype = None
     found = []
     for index in range(ggml.ggml_backend_dev_count()):
         device = ggml.ggml_backend_dev_get(index)
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        free, total = _SIZE(), _SIZE()
         ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
         name = (ggml.ggml_backend_dev_description(device) or b"").decode("utf-8", "replace").strip()
         kind = _KINDS.get(ggml.ggml_backend_dev_type(device), "other")
@@ -207,14 +214,12 @@ def devices() -> tuple[Device, ...]:
 
 
 def gpus() -> tuple[Device, ...]:
-    """Those that llama.cpp puts layers on: all cards, and only without any what shares the machine's memory."""
+    """The devices that llama.cpp puts layers on: all cards, or without cards those that share the machine's memory."""
     found = devices()
     cards = tuple(device for device in found if device.kind == "gpu")
     return cards or tuple(device for device in found if device.kind == "igpu")
 
 
 def has_gpu() -> bool:
-    """Whether layers can be offloaded."""
-    if not library().api.llama_supports_gpu_offload():
-        return False
-    return bool(gpus())
+    """Whether layers can be put on a GPU."""
+    return bool(library().api.llama_supports_gpu_offload() and gpus())

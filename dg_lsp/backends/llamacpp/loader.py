@@ -1,43 +1,41 @@
-"""Which denoiser runs a model: what its spec says it was trained with, and what the settings want of it."""
+"""Chooses the denoiser for a model by its spec and the settings."""
 
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser, LlamaDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
-from dg_lsp.backends.llamacpp.masked import ExactDenoiser, PerRequestDenoiser, ShiftedDenoiser
+from dg_lsp.backends.llamacpp.masked import CausalDenoiser, ExactDenoiser, PerRequestDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.runtime_check import require_runtime
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.settings import RuntimeSettings
 
-OpenedDenoiser = LlamaDenoiser | ExactDenoiser
 
-
-def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> OpenedDenoiser:
-    """Takes the model over, unless it raises.
+def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> ContextDenoiser:
+    """The denoiser takes the model over, unless this raises.
 
     Raises:
-        ModelUnsupportedError: spec and model do not belong together, or a cache is wanted where there can be none.
-        ModelRuntimeError: llama.cpp as installed would compute it wrongly.
-        ModelNotFoundError, ModelBrokenError: the file beside the model's is missing or another one.
-        ModelMemoryError: no memory for it.
+        ModelUnsupportedError: spec and model do not fit, or the model does not support the setting `prompt_attention`.
+        ModelRuntimeError: the installed llama.cpp would compute the model wrongly.
+        ModelNotFoundError, ModelBrokenError: the side file is missing or damaged.
+        ModelMemoryError: there is not enough memory.
     """
     if spec.self_conditioning is not None:
         require_runtime(model.path)
         return SelfConditionedDenoiser(model, spec, settings)
     if not spec.is_bidirectional:
         return LlamaDenoiser(model, spec, settings)
-    if settings.cache not in ("once", "cached"):
+    if settings.prompt_attention not in ("per_request", "causal"):
         return ExactDenoiser(model, spec, settings)
     if not model.has_cache:
         architecture = model.metadata.get("general.architecture", "")
         raise ModelUnsupportedError(
-            f"{spec.name}: llama.cpp knows {architecture} without a KV cache only; set runtime.cache to auto"
+            f"{spec.name}: llama.cpp has no KV cache for {architecture}; set runtime.prompt_attention to auto"
         )
-    if settings.cache == "once":
+    if settings.prompt_attention == "per_request":
         return PerRequestDenoiser(model, spec, settings)
     if not spec.is_shifted:
         raise ModelUnsupportedError(
-            f"{spec.name} never was a causal model, so that a causal prompt means nothing to it; "
-            "set runtime.cache to once or auto"
+            f"{spec.name} was never a causal model, so it cannot read a causal prompt; "
+            "set runtime.prompt_attention to per_request or auto"
         )
-    return ShiftedDenoiser(model, spec, settings)
+    return CausalDenoiser(model, spec, settings)

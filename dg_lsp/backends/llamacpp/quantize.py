@@ -1,38 +1,37 @@
-"""llama.cpp's own quantization of a whole GGUF: which tensors are held how is its choice, not ours."""
+"""Quantizes a GGUF file with llama.cpp, which chooses the number format of each tensor."""
 
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import dg_lsp
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.errors import ModelUnsupportedError, UsageError
-from dg_lsp.gguf import read_header
+from dg_lsp.gguf import ProgressCallback, read_header
 from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
 _BUFFER_BYTES = 1 << 30
-"""Rows that are held at once; llama.cpp itself takes eight times that."""
+"""Buffer for rows; llama.cpp's default is eight times that."""
 _TENSOR = re.compile(r"\[ *\d+/ *\d+\] (\S+)")
 _FAILED = re.compile(r"failed to quantize: (.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """A mix of number formats for a whole file."""
+    """A mix of number formats for a file."""
 
     name: str
     number: int
     """`enum llama_ftype`."""
     bits: float
-    """Of a weight on average, generously: rows that fit no block of the format are held in a larger one."""
+    """Upper estimate of the mean bits of a weight: rows that do not fit the format's blocks get a larger format."""
 
     def size(self, source_bytes: int, source_bits: int) -> int:
-        """Bytes of a file, from those of its source with so many bits a weight."""
+        """Upper estimate of the file's bytes, from the bytes and bits per weight of its source."""
         return int(source_bytes * self.bits / source_bits)
 
 
@@ -60,31 +59,31 @@ FILE_TYPES = {
         FileType("Q2_K", 10, 5),
     )
 }
-"""Those that need no importance matrix, largest first."""
+"""The types that need no importance matrix, the largest first."""
 _SHORT = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
 
 
 def file_type(name: str) -> FileType:
-    """The mix of a name; upper or lower case, `Q4_K` for `Q4_K_M`.
+    """The file type of a name in any case; `Q4_K` means `Q4_K_M`.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     upper = name.upper()
     found = FILE_TYPES.get(_SHORT.get(upper, upper))
     if found is None:
-        raise UsageError(f"no type {name!r} for weights: known are {', '.join(FILE_TYPES)}")
+        raise UsageError(f"no type {name!r} for weights: use one of {', '.join(FILE_TYPES)}")
     return found
 
 
-def quantize(source: Path, target: Path, kind: FileType, look: Callable[[int], object] = lambda _: None) -> None:
-    """Writes a GGUF again, its matrices held as `kind` says; `look` is told bytes of the source that are done with.
+def quantize(source: Path, target: Path, kind: FileType, on_progress: ProgressCallback = lambda _: None) -> None:
+    """Writes a GGUF with matrices of another type; `on_progress` receives the source's bytes that are done.
 
-    It is computed in a process of its own: on Ctrl-C that ends at once, and a library that gives up ends only that.
+    Runs in a child process: Ctrl-C ends it at once, and an abort of llama.cpp ends only the child.
 
     Raises:
         ModelError: the source cannot be read.
-        ModelUnsupportedError: llama.cpp does not quantize it.
+        ModelUnsupportedError: llama.cpp cannot quantize it.
     """
     sizes = {name: tensor.size for name, tensor in read_header(source).tensors.items()}
     environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
@@ -97,33 +96,33 @@ def quantize(source: Path, target: Path, kind: FileType, look: Callable[[int], o
         try:
             for line in process.stdout:
                 text = line.decode("utf-8", "replace").strip()
-                if match := _FAILED.search(text):  # in the middle of a tensor's line
+                if match := _FAILED.search(text):  # within the line of a tensor
                     reason = match[1]
                 elif match := _TENSOR.match(text):
-                    look(sizes.get(match[1], 0))
+                    on_progress(sizes.get(match[1], 0))
         except BaseException:
             process.kill()
             raise
     if process.returncode:
         raise ModelUnsupportedError(
-            f"llama.cpp cannot hold {source.name} as {kind.name}: {reason or 'it gave up':.200}; pass another --type"
+            f"llama.cpp cannot write {source.name} as {kind.name}: {reason or 'it crashed':.200}; pass another --type"
         )
 
 
 def main(source: str, target: str, number: str) -> int:
-    """What the process does: llama.cpp's own quantization, its log on standard output, a line for each tensor."""
+    """Runs in the child process: quantizes, with llama.cpp's log on standard output, one line for each tensor."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    lib = library()
+    api = library().api
 
-    @lib.api.llama_log_callback
+    @api.llama_log_callback
     def write(_level: int, text: bytes, _user_data: object) -> None:
         sys.stdout.buffer.write(text)
         sys.stdout.buffer.flush()
 
-    lib.api.llama_log_set(write, None)
-    params = lib.api.llama_model_quantize_default_params()
+    api.llama_log_set(write, None)
+    params = api.llama_model_quantize_default_params()
     params.ftype, params.max_buf_size = int(number), _BUFFER_BYTES
-    return int(lib.api.llama_model_quantize(os.fsencode(source), os.fsencode(target), params))
+    return int(api.llama_model_quantize(os.fsencode(source), os.fsencode(target), params))
 
 
 if __name__ == "__main__":

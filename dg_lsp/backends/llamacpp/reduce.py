@@ -1,65 +1,38 @@
-"""Logits to what a sampler needs: argmax, draw, confidence, entropy. numpy, float32, in place."""
-
-from dataclasses import dataclass
+"""Reduces logits to predictions: argmax, sample, confidence and entropy. numpy, float32, in place."""
 
 import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import Floats
+from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
 
 _NEVER = np.float32(-1e9)
-"""Below any logit, and still finite when divided by the lowest temperature: 0 * -inf would be no number."""
+"""Lower than any logit, and finite when divided by the lowest temperature: 0 * -inf is not a number."""
 _LOWEST_TEMPERATURE = 1e-6
 _BLOCK = 128
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reduced:
-    """N positions, every array of shape (N,)."""
-
-    argmax_ids: TokenIds
-    sampled_ids: TokenIds
-    confidence: Floats
-    entropy: Floats
-    unexpanded_ids: TokenIds | None = None
-    unexpanded_confidence: Floats | None = None
-    """See `Prediction`."""
-
-    def take(self, rows: npt.NDArray[np.intp] | slice) -> "Reduced":
-        """Only these positions; one that is named twice stands there twice."""
-        ids, confidence = self.unexpanded_ids, self.unexpanded_confidence
-        return Reduced(
-            self.argmax_ids[rows],
-            self.sampled_ids[rows],
-            self.confidence[rows],
-            self.entropy[rows],
-            None if ids is None else ids[rows],
-            None if confidence is None else confidence[rows],
-        )
-
-
 class Reducer:
-    """Holds the memory that a step's probabilities are computed in."""
+    """Owns the memory for a step's probabilities."""
 
     def __init__(self, banned_ids: tuple[int, ...], expand_id: int | None = None) -> None:
-        """With `expand_id`, says also what would be best without that token."""
+        """With `expand_id`, predictions also have the best token other than that one."""
         self._banned = np.array(banned_ids, dtype=np.intp)
         self._expand_id = expand_id
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
     @classmethod
     def of(cls, spec: ModelSpec) -> "Reducer":
-        """As a model's spec wants it."""
+        """The reducer for a model."""
         return cls(spec.banned_ids, spec.sampling.expand_id if isinstance(spec.sampling, MaskSampling) else None)
 
-    def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Reduced:
-        """Reduces logits of shape (N, V), which are overwritten.
+    def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Prediction:
+        """Reduces logits of shape (N, V), which are overwritten, to a prediction of N positions.
 
         Raises:
-            BackendError: the model computed something that is not a number.
+            BackendError: the model computed values that are not numbers.
         """
         if len(self._banned):
             logits[:, self._banned] = _NEVER
@@ -67,7 +40,7 @@ class Reducer:
         best = logits[np.arange(len(logits)), argmax]
         if not np.isfinite(best).all():
             raise BackendError("the model computed no numbers; its file may be damaged, try another one")
-        # Every pass over (N, V) counts here: they are most of what a step costs beside the decode.
+        # each pass over (N, V) counts: they are most of a step's cost besides the decode
         np.subtract(logits, best[:, None], out=logits)
         if temperature not in (0.0, 1.0):
             np.multiply(logits, np.float32(1 / max(temperature, _LOWEST_TEMPERATURE)), out=logits)
@@ -77,7 +50,7 @@ class Reducer:
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
-        return Reduced(
+        return Prediction(
             argmax_ids=ids,
             sampled_ids=ids if temperature == 0 else draw(weights, argmax, rng),
             confidence=np.reciprocal(total),
@@ -87,7 +60,7 @@ class Reducer:
         )
 
     def weights(self, num_rows: int) -> Floats:
-        """Probabilities of what was reduced last, the best token's being 1; shape (num_rows, V), until the next."""
+        """Probabilities of the last reduction relative to the best token; shape (num_rows, V), until the next one."""
         return self._scratch[:num_rows]
 
     def _memory(self, shape: tuple[int, ...]) -> Floats:
@@ -96,8 +69,21 @@ class Reducer:
         return self._scratch[: shape[0]]
 
 
+def take(prediction: Prediction, rows: npt.NDArray[np.intp] | slice) -> Prediction:
+    """The prediction at some positions."""
+    ids, confidence = prediction.unexpanded_ids, prediction.unexpanded_confidence
+    return Prediction(
+        prediction.argmax_ids[rows],
+        prediction.sampled_ids[rows],
+        prediction.confidence[rows],
+        prediction.entropy[rows],
+        None if ids is None else ids[rows],
+        None if confidence is None else confidence[rows],
+    )
+
+
 def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> tuple[TokenIds, Floats]:
-    """The best of the other tokens, and its probability among them; weights of shape (N, V), all else of shape (N,)."""
+    """The best of the other tokens, and its probability among them; shape (N,) each."""
     ids, of_token = best_ids.copy(), weights[:, token].copy()
     rows = np.flatnonzero(ids == token)
     weights[rows, token] = 0.0
@@ -108,10 +94,10 @@ def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> 
 
 
 def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:
-    """One token a row, in proportion to weights of shape (N, V); shape (N,).
+    """Draws one token for each row of weights, shape (N, V), in proportion to them.
 
-    Inverts the cumulative sum, first over blocks of tokens, then inside one: a single random number a row, where
-    adding Gumbel noise would need V of them.
+    Inverts the cumulative sum, first over blocks of tokens, then inside one block. That takes one random number for
+    each row; Gumbel noise would take V.
     """
     num_rows, vocab_size = weights.shape
     starts = np.arange(0, vocab_size, _BLOCK)
@@ -124,7 +110,7 @@ def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator
         inside = weights[row, first : first + _BLOCK].cumsum(dtype=np.float64)
         rest = wanted[row] - (blocks[row, block - 1] if block else 0.0)
         found = int(inside.searchsorted(rest, side="right"))
-        # Rounding can leave the number just beyond the last token; the argmax stays then.
+        # rounding can put the number beyond the last token; then the argmax stays
         if found < len(inside) and weights[row, first + found] > 0:
             drawn[row] = first + found
     return drawn

@@ -15,9 +15,9 @@ _PIECE_BYTES = 256
 
 
 class LlamaTokenizer:
-    """Encodes text as text: no token is added, and a special token's spelling is not that token.
+    """Encodes text without adding tokens; the spelling of a special token in a text is ordinary text.
 
-    Belongs to its model: closed with it. Only for the model's thread.
+    The model owns and closes it. Only for the model's thread.
     """
 
     def __init__(self, vocabulary: Any, vocab_size: int) -> None:
@@ -25,10 +25,10 @@ class LlamaTokenizer:
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
         self._pieces: dict[int, bytes] = {}
-        """Filled as ids are seen: all of a large vocabulary would take a third of a second at load."""
+        """Filled on demand: all tokens of a large vocabulary take a third of a second."""
 
     def encode(self, text: str) -> TokenIds:
-        """Shape (N,). A lone surrogate, which UTF-8 cannot hold, becomes `?`."""
+        """Shape (N,). A lone surrogate, which UTF-8 does not allow, becomes `?`."""
         return self._tokenized(text, with_specials=False)
 
     def special(self, spelling: str) -> int | None:
@@ -38,7 +38,7 @@ class LlamaTokenizer:
 
     def _tokenized(self, text: str, *, with_specials: bool) -> TokenIds:
         self._check_open()
-        # llama.cpp throws through C on bytes that are no UTF-8, which ends the process.
+        # bytes that are not UTF-8 make llama.cpp throw through C, which ends the process
         raw = text.encode("utf-8", "replace")
         capacity = len(raw) + 8
         for _ in range(2):
@@ -54,47 +54,44 @@ class LlamaTokenizer:
         """Special tokens decode to nothing."""
         return b"".join(map(self._piece, checked_ids("decode", ids, self._vocab_size).tolist()))
 
-    def _piece(self, token: int) -> bytes:
-        piece = self._pieces.get(token)
-        if piece is None:
-            piece = self._pieces[token] = self._native_piece(token)
-        return piece
-
     def specials(self) -> SpecialTokens:
-        """What the file says of its special tokens; llama.cpp knows older keys and usual spellings, too."""
+        """Special tokens of the file; llama.cpp also recognises older keys and usual spellings."""
         self._check_open()
         api, vocabulary = self._api, self._vocabulary
         control = tuple(i for i in range(self._vocab_size) if api.llama_vocab_is_control(vocabulary, i))
-        ends = tuple(i for i in control if api.llama_vocab_is_eog(vocabulary, i))
         start = api.llama_vocab_bos(vocabulary) if api.llama_vocab_get_add_bos(vocabulary) else -1
-        prefix, suffix, middle = (
-            int(read(vocabulary))
-            for read in (api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid)
+        prefix, suffix, middle, separator = (
+            int(getattr(api, f"llama_vocab_fim_{name}")(vocabulary)) for name in ("pre", "suf", "mid", "sep")
         )
-        separator = int(api.llama_vocab_fim_sep(vocabulary))
         is_fim = min(prefix, suffix, middle) >= 0 and len({prefix, suffix, middle}) == 3
         return SpecialTokens(
             control_ids=control,
-            end_ids=ends,
+            end_ids=tuple(i for i in control if api.llama_vocab_is_eog(vocabulary, i)),
             start_ids=(start,) if start >= 0 else (),
             fim=FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST) if is_fim else None,
             file_separator_id=separator if separator >= 0 else None,
         )
 
     def close(self) -> None:
-        """The model is about to be freed."""
+        """Called before the model is freed."""
         self._vocabulary = None
 
     def _check_open(self) -> None:
         if self._vocabulary is None:
             raise BackendError("the model is closed; open it again")
 
+    def _piece(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._native_piece(token)
+        return piece
+
     def _native_piece(self, token: int) -> bytes:
         self._check_open()
         text = self._api.llama_vocab_get_text(self._vocabulary, token) or b""
-        # llama.cpp throws through C here too: a damaged vocabulary shows in its spelling.
+        # llama.cpp throws through C here as well if the vocabulary is damaged
         if text.decode("utf-8", "replace").encode() != text:
-            raise BackendError(f"the model's token {token} is spelled in bytes that are no text; its file is damaged")
+            raise BackendError(f"token {token} of the model is not spelled in UTF-8; its file is damaged")
         size = _PIECE_BYTES
         for _ in range(2):
             buffer = ctypes.create_string_buffer(size)

@@ -181,7 +181,7 @@ class TransformersDenoiser:
         """
         check_slot(slot, self.num_slots)
         checked_ids("extension", ids, self.spec.vocab_size)
-        raise BackendError(f"{self.spec.name} cannot decode causally; use the plan canvas or race")
+        raise BackendError(f"{self.spec.name} cannot decode causally; use the decoder diffusion")
 
     def close(self) -> None:
         """Frees the memory of the device. Idempotent."""

@@ -1,0 +1,73 @@
+"""A causal GGUF without metadata of dg-lsp, described by its vocabulary and run by the engine."""
+
+import pytest
+import tiny_masked
+
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
+from dg_lsp.canvas.fim import takes_extra
+from dg_lsp.canvas.spec import DecoderName, FimOrder, FimTokens, PromptFormat
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.decoder_selection import measure_costs
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.errors import RequestError
+from dg_lsp.models.metadata import describe
+from dg_lsp.settings import FillSettings, RuntimeSettings
+
+CPU = RuntimeSettings(threads=1, gpu_layers=0)
+FILES = {
+    "fim": {"fim_ids": {"sep": 0, "pre": 2, "suf": 3, "mid": 4}},
+    "plain": {"tokens": tiny_masked.TOKENS, "add_start": True},
+}
+
+
+@pytest.fixture(params=FILES)
+def engine(request, write_model, opened):
+    model = LlamaModel.load(write_model(**FILES[request.param]), CPU)
+    spec = describe(model.metadata, model.vocab_size, request.param, model.tokenizer.specials())
+    denoiser = LlamaDenoiser(model, spec, CPU)
+    settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
+    return opened(Engine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
+
+
+def fill(engine, text, **options):
+    return engine.fill(FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "")), text.index("|"), **options))
+
+
+def test_special_tokens_are_found(engine):
+    spec = engine.spec
+    is_fim = spec.name == "fim"
+    assert spec.prompt_format is (PromptFormat.FIM if is_fim else PromptFormat.PREFIX)
+    assert spec.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST) if is_fim else None)
+    assert spec.file_separator_id == (0 if is_fim else None)
+    assert takes_extra(spec, "auto") is is_fim
+    assert spec.start_ids == (() if is_fim else (4,))
+    assert 1 in spec.end_ids
+    assert {0, 2, 3} - {*spec.end_ids} <= {*spec.banned_ids}
+
+
+@pytest.mark.parametrize("text", ["a = |\nb = 2\n", "|", "def f():\n    |\n"])
+@pytest.mark.parametrize("decoder", [None, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
+def test_fill_is_decoded_token_by_token(engine, text, decoder):
+    result = fill(engine, text, decoder=decoder)
+    assert result.decoder in ((decoder,) if decoder else (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP))
+    assert result.canvas_length == 0
+    assert 1 <= result.steps <= 25
+    again = fill(engine, text, decoder=decoder)
+    assert again.prompt_tokens - again.cached_tokens == 1
+
+
+def test_snippets_come_first_and_stay_in_the_cache(engine):
+    extra = Snippets((Snippet(SnippetSource.GIVEN, "b.py", "def total(items): ...\n"),))
+    fill(engine, "a = 1\nx = to|", extra=extra)
+    typed, alone = fill(engine, "a = 1\nx = tot|", extra=extra), fill(engine, "a = 1\nx = tot|")
+    assert typed.prompt_tokens > alone.prompt_tokens + 8
+    if engine.spec.fim is not None:  # its suffix comes after the prefix
+        assert typed.prompt_tokens - typed.cached_tokens <= 8
+
+
+@pytest.mark.parametrize("decoder", [decoder for decoder in DecoderName if decoder.needs_canvas])
+def test_decoder_with_a_canvas_is_refused(engine, decoder):
+    with pytest.raises(RequestError, match="has no canvas"):
+        fill(engine, "a = |", decoder=decoder)

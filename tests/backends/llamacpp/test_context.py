@@ -1,0 +1,201 @@
+"""A context that grows computes what one computes that was large from the start, and keeps the slots."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from margins import check_close
+
+from dg_lsp.backends.llamacpp import LlamaModel, context, memory_estimate
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
+from dg_lsp.models.metadata import describe
+from dg_lsp.settings import RuntimeSettings
+
+LARGE = 2048
+KINDS = ("cached", "conditioned", "per_request", "causal", "exact")
+rng = np.random.default_rng(3)
+PROMPTS = [token_ids(rng.integers(110, 250, size)) for size in (300, 200, 310, 120)]
+LONG = token_ids(rng.integers(110, 250, 700))
+ATOL = 1e-2
+"""The place of a prompt in the cache changes the order of sums."""
+
+
+@pytest.fixture(autouse=True)
+def small_first(monkeypatch):
+    monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 64)
+    monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
+
+
+@pytest.fixture
+def open_kind(open_denoiser, open_masked, masked_model, tiny_repacked, opened):
+    def make(kind="cached", **settings):
+        changes = {"max_prompt_tokens": 800, "canvas_lengths": (8, 16, 32)}
+        if kind == "cached":
+            return open_denoiser(replace(open_denoiser.mask, **changes), **settings)
+        if kind != "conditioned":
+            return open_masked(masked_model("dream")[1], kind, spec=changes, **settings)
+        settings = RuntimeSettings(threads=1, gpu_layers=0, **settings)
+        model = LlamaModel.load(tiny_repacked, settings)
+        spec = replace(describe(model.metadata, model.vocab_size, kind), max_prompt_tokens=800)
+        return opened(SelfConditionedDenoiser(model, spec, settings, mass=1.0))
+
+    return make
+
+
+def cells(denoiser):
+    return denoiser.footprint.cache_cells
+
+
+def predict(denoiser, slot, seed):
+    canvases = np.random.default_rng(seed).integers(110, 250, (2, 16))
+    if (mask := getattr(denoiser.spec.sampling, "mask_id", None)) is not None:
+        canvases[:, ::2] = mask
+    return denoiser.predict(slot, list(map(token_ids, canvases)), 0.0, np.random.default_rng(seed))
+
+
+def check_same(left, right):
+    for one, other in zip(left, right, strict=True):
+        check_close(one, other, ATOL)
+
+
+def full(*_arguments, **_options):
+    raise ModelMemoryError("made up")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_grown_context_predicts_what_a_large_one_predicts(open_kind, kind):
+    small, large = open_kind(kind), open_kind(kind, context_length=LARGE)
+    sizes = [cells(small)]
+    assert sizes[0] < cells(large)
+    for slot, prompt in enumerate(PROMPTS):
+        assert small.prefill(slot, prompt) == large.prefill(slot, prompt)
+        check_same(predict(small, slot, slot), predict(large, slot, slot))
+        sizes.append(cells(small))
+    for denoiser in (small, large):
+        denoiser.prefill(1, LONG)
+    check_same(predict(small, 1, 1), predict(large, 1, 1))
+    for slot in (0, 3, 2):
+        assert small.prefill(slot, PROMPTS[slot]) == large.prefill(slot, PROMPTS[slot])
+        check_same(predict(small, slot, slot), predict(large, slot, slot))
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
+
+
+def test_growth_keeps_the_last_prediction_of_a_canvas(open_kind):
+    passes = []
+    for denoiser in (open_kind("conditioned"), open_kind("conditioned", context_length=LARGE)):
+        denoiser.prefill(0, PROMPTS[0])
+        first = predict(denoiser, 0, 0)
+        denoiser.prefill(1, LONG)
+        passes.append((first, predict(denoiser, 0, 0)))
+    for grown, large in zip(*passes, strict=True):
+        check_same(grown, large)
+    assert np.abs(passes[0][0][0].entropy - passes[0][1][0].entropy).max() > 0.01, "the second pass is conditioned"
+
+
+@pytest.mark.parametrize("kind", ["cached", "conditioned"])
+def test_growth_keeps_the_prompts(open_kind, kind):
+    denoiser = open_kind(kind)
+    before = cells(denoiser)
+    for slot, prompt in enumerate(PROMPTS):
+        assert denoiser.prefill(slot, prompt) == len(prompt)
+    assert cells(denoiser) > before
+    assert [denoiser.prefill(slot, prompt) for slot, prompt in enumerate(PROMPTS)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("call", ["predict", "extend"])
+def test_canvas_or_extension_makes_the_context_grow(open_kind, call):
+    small, large = open_kind(), open_kind(context_length=LARGE)
+    before = cells(small)
+    prompt = np.resize(PROMPTS[0], before - 4)
+    results = []
+    for denoiser in (small, large):
+        denoiser.prefill(0, prompt)
+        if call == "extend":
+            results.append([denoiser.extend(0, PROMPTS[1][:8]), denoiser.extend(0, PROMPTS[2][:8])])
+        else:
+            results.append(predict(denoiser, 0, 0))
+    check_same(*results)
+    assert cells(small) > before
+    assert small.prefill(0, prompt) == 0
+
+
+def test_memory_is_not_checked_while_there_is_room(open_kind, monkeypatch):
+    denoiser = open_kind()
+    monkeypatch.setattr(context, "check_fits", lambda *_, **__: pytest.fail("checked the memory"))
+    denoiser.prefill(0, PROMPTS[0])
+    predict(denoiser, 0, 0)
+    denoiser.extend(0, PROMPTS[1][:4])
+
+
+@pytest.mark.parametrize("where", ["estimate", "llama.cpp"])
+def test_without_memory_slots_are_evicted_and_too_long_prompts_are_refused(open_kind, monkeypatch, where):
+    denoiser, large = open_kind(), open_kind(context_length=LARGE)
+    size = cells(denoiser)
+    for slot in (0, 1):
+        denoiser.prefill(slot, PROMPTS[1])
+    before = predict(denoiser, 0, 0)
+    with monkeypatch.context() as patch:
+        if where == "estimate":
+            patch.setattr(context, "check_fits", full)
+        else:
+            api = denoiser._context._api
+            init = api.llama_init_from_model
+            patch.setattr(
+                api, "llama_init_from_model", lambda m, params: init(m, params) if params.n_ctx <= size else None
+            )
+        with pytest.raises(ModelMemoryError):
+            denoiser.prefill(1, LONG)
+        assert cells(denoiser) == size
+        check_same(predict(denoiser, 0, 0), before)
+        assert denoiser.prefill(0, PROMPTS[1]) == 0
+        assert denoiser.prefill(2, PROMPTS[0]) == len(PROMPTS[0])
+        check_same(predict(denoiser, 0, 0), before)
+        assert denoiser.prefill(1, PROMPTS[1]) > 0, "the least recently used slot was evicted"
+    for each in (denoiser, large):
+        each.prefill(1, LONG)
+    check_same(predict(denoiser, 1, 5), predict(large, 1, 5))
+
+
+@pytest.mark.parametrize(
+    ("function", "result", "advice"),
+    [("llama_init_from_model", None, "free some memory"), ("llama_state_seq_set_data", 0, "context_length")],
+    ids=["no memory for any context", "state cannot be restored"],
+)
+def test_cache_that_is_lost_during_growth_starts_empty(open_kind, monkeypatch, function, result, advice):
+    denoiser = open_kind()
+    denoiser.prefill(0, PROMPTS[0])
+    before = predict(denoiser, 0, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(denoiser._context._api, function, lambda *_: result)
+        with pytest.raises(BackendError, match=advice):
+            denoiser.prefill(1, LONG)
+    assert denoiser.prefill(0, PROMPTS[0]) == len(PROMPTS[0])
+    check_same(predict(denoiser, 0, 0), before)
+    assert denoiser.prefill(1, LONG) == len(LONG)
+
+
+def test_without_memory_exact_canvases_are_computed_one_by_one(open_kind, monkeypatch):
+    small, large = open_kind("exact"), open_kind("exact", context_length=LARGE)
+    for denoiser in (small, large):
+        denoiser.prefill(0, PROMPTS[0])
+    monkeypatch.setattr(context, "check_fits", full)
+    check_same(predict(small, 0, 0), predict(large, 0, 0))
+    small.prefill(0, LONG)
+    with pytest.raises(ModelMemoryError):
+        predict(small, 0, 0)
+
+
+def test_context_grows_to_the_limit_of_the_budget(open_kind):
+    denoiser = open_kind(num_slots=1)
+    longest = denoiser._budget.prompt_limit
+    denoiser.prefill(0, np.resize(LONG, longest))
+    assert cells(denoiser) <= denoiser.footprint.cache_limit
+    with pytest.raises(RequestError):
+        denoiser.prefill(0, np.resize(LONG, longest + 1))
+
+
+def test_context_length_of_the_settings_is_allocated_at_once(open_kind):
+    assert cells(open_kind(context_length=1024)) == 1024

@@ -1,0 +1,201 @@
+"""The denoiser with a cached causal prompt: attention, evictions, limits."""
+
+from dataclasses import replace
+
+import gguf
+import numpy as np
+import pytest
+import tiny_masked
+from margins import check_close
+
+from dg_lsp.backends.llamacpp.context import NO_CELLS
+from dg_lsp.canvas.spec import FimTokens, MaskSampling
+from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
+
+PROMPT = np.arange(5, 45, dtype=np.int32)
+LONG = np.random.default_rng(0).integers(5, 260, 1300).astype(np.int32)
+ATOL = 1e-2
+
+
+def masks(length=16):
+    return np.zeros(length, dtype=np.int32)
+
+
+def predict(denoiser, *canvases, slot=0, temperature=0.0):
+    return denoiser.predict(slot, list(canvases), temperature, np.random.default_rng(7))
+
+
+@pytest.fixture
+def denoiser(open_denoiser):
+    return open_denoiser()
+
+
+def test_canvas_is_bidirectional(denoiser):
+    denoiser.prefill(0, PROMPT)
+    changed = masks()
+    changed[-1] = 99
+    assert abs(predict(denoiser, masks())[0].confidence[0] - predict(denoiser, changed)[0].confidence[0]) > 1e-3
+
+
+def test_prompt_is_causal(denoiser):
+    """The cells of a cropped prompt equal those of a shorter one."""
+    denoiser.prefill(0, PROMPT)
+    denoiser.prefill(0, PROMPT[:20])
+    denoiser.prefill(1, PROMPT[:20])
+    check_close(*predict(denoiser, masks()), *predict(denoiser, masks(), slot=1), 1e-3)
+
+
+def test_long_prompt_is_decoded_in_several_batches(open_denoiser):
+    denoiser = open_denoiser(replace(open_denoiser.mask, max_prompt_tokens=1500))
+    assert denoiser.prefill(0, LONG) == 1300
+    assert denoiser.prefill(1, LONG[:700]) == 700
+    assert denoiser.prefill(1, LONG) == 600
+    check_close(*predict(denoiser, masks()), *predict(denoiser, masks(), slot=1), ATOL)
+
+
+def test_full_cache_evicts_the_least_recently_used_slots(open_denoiser):
+    denoiser = open_denoiser(replace(open_denoiser.mask, max_prompt_tokens=250), context_length=512)
+    for slot in (0, 1):
+        denoiser.prefill(slot, LONG[:200])
+    predict(denoiser, masks())
+    assert denoiser.prefill(2, LONG[:200]) == 200
+    assert denoiser.prefill(0, LONG[:200]) == 0
+    assert denoiser.prefill(1, LONG[:200]) == 200
+
+
+def test_canvases_evict_no_more_slots_than_needed(open_denoiser):
+    denoiser = open_denoiser(context_length=256)
+    prompts = [PROMPT[:10], np.resize(PROMPT, 130), PROMPT[:20]]
+    for slot in (1, 2, 0):
+        denoiser.prefill(slot, prompts[slot])
+    assert len(predict(denoiser, *[masks(32)] * 4)) == 4
+    assert [denoiser.prefill(slot, prompts[slot]) for slot in (0, 2, 1)] == [0, 0, 130]
+
+
+def test_cache_that_turns_out_to_be_full_evicts_the_other_slots(denoiser, monkeypatch):
+    denoiser.prefill(0, PROMPT)
+    denoiser.prefill(1, PROMPT)
+    run, answers = denoiser._context.decode, [NO_CELLS]
+    monkeypatch.setattr(denoiser._context, "decode", lambda *, causal: answers.pop() if answers else run(causal=causal))
+    predict(denoiser, masks())
+    assert denoiser.prefill(0, PROMPT) == 0
+    assert denoiser.prefill(1, PROMPT) == len(PROMPT)
+
+
+def test_failed_step_leaves_the_prompt(denoiser, monkeypatch):
+    denoiser.prefill(0, PROMPT)
+    before, run = predict(denoiser, masks()), denoiser._context.decode
+
+    def decode_and_fail(*, causal):
+        run(causal=causal)
+        raise BackendError("made up")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(denoiser._context, "decode", decode_and_fail)
+        with pytest.raises(BackendError):
+            predict(denoiser, masks(), masks())
+    check_close(*before, *predict(denoiser, masks()), 1e-3)
+    assert denoiser.prefill(0, PROMPT) == 0
+
+
+@pytest.mark.parametrize("call", ["prefill", "extend"])
+def test_failed_prefill_or_extension_empties_the_slot(denoiser, monkeypatch, call):
+    def fail(*, causal):
+        raise BackendError("made up")
+
+    denoiser.prefill(0, PROMPT[:10])
+    with monkeypatch.context() as patch:
+        patch.setattr(denoiser._context, "decode", fail)
+        with pytest.raises(BackendError):
+            getattr(denoiser, call)(0, PROMPT)
+    assert denoiser.prefill(0, PROMPT) == len(PROMPT)
+
+
+def test_embeddings_as_input_compute_what_their_tokens_compute(denoiser, tiny_path):
+    context = denoiser._context
+    table = next(t.data for t in gguf.GGUFReader(tiny_path).tensors if t.name == "token_embd.weight")
+    positions, logits = np.arange(len(PROMPT), dtype=np.int32), []
+    for put in (
+        lambda: context.batch.put_tokens(PROMPT, positions, 0, 1),
+        lambda: context.batch.put_rows(table[PROMPT], positions, 0),
+    ):
+        put()
+        assert context.decode(causal=False) == 0
+        logits.append(context.logits(len(PROMPT)).copy())
+        context.crop(0, 0)
+    np.testing.assert_allclose(*logits, atol=1e-3)
+
+
+def test_trained_length_limits_prompt_and_canvas(open_denoiser, write_model):
+    """Learned positions beyond it would be read past the end of their table."""
+    denoiser = open_denoiser(path=write_model(trained_length=64), context_length=4096)
+    denoiser.prefill(0, PROMPT[:32])
+    assert len(predict(denoiser, masks(32))) == 1
+    for refused in (lambda: denoiser.prefill(0, PROMPT[:33]), lambda: predict(denoiser, masks(33))):
+        with pytest.raises(RequestError):
+            refused()
+
+
+def test_canvases_beyond_the_context_are_refused(open_denoiser):
+    denoiser = open_denoiser(context_length=256)
+    denoiser.prefill(0, np.resize(PROMPT, 220))
+    for canvases in ([masks(32)] * 2, [masks(37)]):
+        with pytest.raises(RequestError):
+            predict(denoiser, *canvases)
+    assert len(predict(denoiser, masks(32))) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"vocab_size": 100},
+        {"canvas_lengths": ()},
+        {"banned_ids": (0, 5000)},
+        {"end_ids": (-1,)},
+        {"start_ids": (5000,)},
+        {"fim": FimTokens(2, 5000, 4)},
+        {"sampling": MaskSampling(mask_id=5000)},
+        {"sampling": MaskSampling(mask_id=0, expand_id=5000)},
+        {"sampling": MaskSampling(mask_id=0, delete_id=5000)},
+    ],
+    ids=["vocabulary", "no canvas", "banned", "end", "start", "fim", "mask", "expand", "delete"],
+)
+def test_spec_of_another_model_is_refused(open_denoiser, changes):
+    with pytest.raises(ModelUnsupportedError):
+        open_denoiser(replace(open_denoiser.mask, **changes))
+
+
+def test_architecture_without_a_cache_is_refused(open_denoiser, masked_model):
+    with pytest.raises(ModelUnsupportedError, match=r"set runtime\.prompt_attention to exact"):
+        open_denoiser(path=masked_model("dream")[1])
+
+
+def test_weights_that_are_not_numbers_are_an_error(open_denoiser, tmp_path):
+    tiny = tiny_masked.make("qwen2")
+    tiny.tensors["output_norm.weight"][:] = np.nan
+    denoiser = open_denoiser(path=tiny_masked.write(tmp_path / "nan.gguf", tiny))
+    denoiser.prefill(0, PROMPT)
+    with pytest.raises(BackendError, match="no numbers"):
+        predict(denoiser, masks())
+
+
+def test_threads_are_measured_unless_they_are_set(open_denoiser):
+    assert open_denoiser(threads=0).threads >= 1
+    assert open_denoiser(threads=2).threads == 2
+    assert open_denoiser(threads=100_000).threads < 1000
+
+
+def test_nothing_runs_after_close(denoiser):
+    denoiser.prefill(0, PROMPT)
+    denoiser.close()
+    for call in (
+        lambda: predict(denoiser, masks()),
+        lambda: predict(denoiser, masks(), masks()),
+        lambda: denoiser.tokenizer.encode("x"),
+        lambda: denoiser.tokenizer.decode(PROMPT),
+        lambda: denoiser.prefill(1, PROMPT),
+        lambda: denoiser.prefill(0, PROMPT[:3]),
+        lambda: denoiser.extend(0, PROMPT),
+    ):
+        with pytest.raises(BackendError):
+            call()

@@ -1,0 +1,91 @@
+"""Self-conditioning on a device of ggml: the CPU computes the same graphs as a GPU."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dg_lsp.backends.llamacpp import device_feedback
+from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback, GraphDevice, choose_feedback
+from dg_lsp.backends.llamacpp.reduce import Reducer
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
+from dg_lsp.errors import BackendError
+from dg_lsp.gguf import read_header
+
+CPU = ("cpu",)
+VOCAB, WIDTH = 512, 64
+
+
+@pytest.fixture
+def table(tiny_repacked, opened):
+    return opened(EmbeddingTable(read_header(tiny_repacked), VOCAB, WIDTH, threads=1))
+
+
+@pytest.fixture
+def network(tiny_repacked):
+    side = tiny_repacked.with_name(tiny_repacked.stem + ".selfcond.gguf")
+    return SelfConditioning(read_header(side), WIDTH, 1e-6)
+
+
+@pytest.fixture
+def choose(table, network, opened):
+    return lambda kinds=CPU: opened(choose_feedback(table, network, mass=1.0, kinds=kinds))
+
+
+def reduced(length, scale):
+    """Weights and prediction of random logits."""
+    logits = scale * np.random.default_rng(0).standard_normal((length, VOCAB)).astype(np.float32)
+    reducer = Reducer(())
+    prediction = reducer.reduce(logits, 0.8, np.random.default_rng(0))
+    return reducer.weights(length), prediction
+
+
+@pytest.mark.parametrize("block", [4096, 100])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 10.0])
+def test_device_computes_what_the_host_computes(table, network, choose, monkeypatch, scale, block):
+    monkeypatch.setattr(device_feedback, "_BLOCK_TOKENS", block)
+    device, host = choose(), HostFeedback(table, network, mass=1.0)
+    assert isinstance(device, DeviceFeedback)
+    for length in (8, 3, 8):
+        weights, prediction = reduced(length, scale)
+        embedded = np.random.default_rng(length).standard_normal((length, WIDTH)).astype(np.float32)
+        expected = host.condition(embedded, host.record(weights, prediction))
+        assert np.abs(expected - network.condition(embedded, None)).max() > 0.3
+        found = device.condition(embedded, device.record(weights, prediction))
+        np.testing.assert_allclose(found, expected, atol=1e-2)
+
+
+def test_host_is_used_without_a_device_of_these_kinds(choose):
+    assert isinstance(choose(()), HostFeedback)
+    assert isinstance(choose(("gpu of another planet",)), HostFeedback)
+
+
+def test_host_is_used_if_the_device_is_full_or_lacks_an_operation(choose, monkeypatch):
+    first = GraphDevice.first
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphDevice, "first", lambda kinds: replace(first(kinds), memory_free=1000))
+        assert isinstance(choose(), HostFeedback)
+    with monkeypatch.context() as patch:
+        patch.setattr(device_feedback.functions(), "ggml_backend_dev_supports_op", lambda *_: False)
+        assert isinstance(choose(), HostFeedback)
+
+
+@pytest.mark.parametrize("method", ["sums", "condition"])
+@pytest.mark.parametrize("problem", ["wrong", "failing"])
+def test_host_is_used_if_the_device_disagrees(choose, monkeypatch, method, problem):
+    right = getattr(DeviceFeedback, method)
+
+    def other(self, *rows):
+        if problem == "failing":
+            raise BackendError("no")
+        return right(self, *rows)[:, ::-1]
+
+    monkeypatch.setattr(DeviceFeedback, method, other)
+    assert isinstance(choose(), HostFeedback)
+
+
+def test_failing_device_is_an_error_with_advice(choose, monkeypatch):
+    feedback = choose()
+    monkeypatch.setattr(device_feedback.functions(), "ggml_backend_graph_compute", lambda *_: -1)
+    with pytest.raises(BackendError, match="gpu_layers = 0"):
+        feedback.record(*reduced(8, 1.0))

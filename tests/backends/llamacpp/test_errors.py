@@ -1,0 +1,112 @@
+"""Every failure of llama.cpp has its error."""
+
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.backends.llamacpp import errors
+from dg_lsp.backends.llamacpp.library import MAX_PROBLEMS, NativeLog, set_wait_policy
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, ModelUnsupportedError
+
+PATH = Path("m.gguf")
+
+LOGGED = {
+    "llama_model_load: error loading model: unknown model architecture: 'nonsense'": ModelUnsupportedError,
+    "error loading model vocabulary: unknown pre-tokenizer type: 'mine'": ModelUnsupportedError,
+    "error loading model vocabulary: unknown tokenizer: 'mine'": ModelUnsupportedError,
+    "CLIP cannot be used as main model, use it with --mmproj instead": ModelUnsupportedError,
+    "this GGUF file is version 9 but this software only supports up to version 3": ModelUnsupportedError,
+    "GGUFv1 is no longer supported, please use a more up-to-date version": ModelUnsupportedError,
+    "this GGUF file version 50331648 is extremely large, is there a mismatch between the host and model endianness?": (
+        ModelUnsupportedError
+    ),
+    "llama_model_load: error loading model: unable to allocate CUDA0 buffer": ModelMemoryError,
+    "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 4294967296": ModelMemoryError,
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9 MiB on device 0: cudaMalloc failed: out of memory": (
+        ModelMemoryError
+    ),
+    "gguf_init_from_file_impl: encountered bad_alloc error while reading value for key 'x'": ModelMemoryError,
+    "tensor 'x' data is not within the file bounds, model is corrupted or incomplete": ModelBrokenError,
+    "gguf_init_from_file_impl: failed to read key-value pairs": ModelBrokenError,
+    "string length 99 exceeds remaining file size 3 bytes": ModelBrokenError,
+    "read error: unexpectedly reached end of file": ModelBrokenError,
+    "invalid magic characters: 'PK..', expected 'GGUF'": ModelBrokenError,
+    "error loading model hyperparameters: key not found in model: qwen3.block_count": ModelBrokenError,
+    "missing tensor 'blk.0.attn_q.weight'": ModelBrokenError,
+    "wrong number of tensors; expected 311, got 310": ModelBrokenError,
+    "check_tensor_dims: tensor 'token_embd.weight' has wrong shape; expected 64, 268, got 64, 267": ModelBrokenError,
+    "LoRA is corrupted or incomplete": ModelBrokenError,
+    "tensor 'x' has invalid data": ModelBrokenError,
+}
+"""What llama-cpp-python 0.3.36 logs."""
+
+
+@pytest.mark.parametrize(("line", "kind"), LOGGED.items(), ids=lambda value: str(value)[:40])
+def test_log_of_a_failed_load_is_mapped(line, kind):
+    error = errors.load_error(PATH, ["llama_model_load: noise", line])
+    assert type(error) is kind
+    assert "\n" not in str(error)
+    assert str(PATH) in str(error)
+
+
+def test_every_mapped_text_is_logged_by_llama_cpp():
+    for text, kind, _ in errors.LOAD_FAILURES:
+        matching = [line for line in LOGGED if text in line]
+        assert matching or text == "different endianness", text
+        assert all(issubclass(LOGGED[line], kind) for line in matching)
+
+
+def test_unknown_and_empty_logs_are_mapped():
+    assert type(errors.load_error(PATH, ["something new"])) is ModelBrokenError
+    assert type(errors.load_error(PATH, [])) is ModelBrokenError
+    assert type(errors.context_error([])) is ModelMemoryError
+
+
+@pytest.mark.parametrize("status", [1, 2, -1, -2, -3, 77])
+def test_status_of_decode_is_mapped_with_advice(status):
+    error = errors.decode_error(status)
+    assert type(error) is BackendError
+    assert ";" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("llama_init_from_model: failed to allocate compute pp buffers", ModelMemoryError),
+        ("failed to allocate buffer for kv cache", ModelMemoryError),
+        ("failed to initialize the context: quantized V cache was requested", ModelUnsupportedError),
+    ],
+)
+def test_log_of_a_failed_context_is_mapped(line, kind):
+    assert type(errors.context_error([line])) is kind
+
+
+@pytest.mark.parametrize("error", [ImportError("no module"), OSError("libgomp.so.1: cannot open\nshared object")])
+def test_library_that_cannot_be_loaded_is_mapped(error):
+    mapped = errors.library_error(error)
+    assert type(mapped) is BackendError
+    assert "\n" not in str(mapped)
+    assert "reinstall" in str(mapped)
+
+
+def test_log_keeps_the_last_problems():
+    log = NativeLog()
+    for number in range(200):
+        log.write(3, f"line {number}\n".encode())
+    for level in (1, 2, 5):
+        log.write(level, b"no problem\n")
+    log.write(4, b"bad \xff\n")
+    assert len(log.problems) == MAX_PROBLEMS
+    assert log.problems[-2:] == ("line 199", "bad \ufffd")
+    log.clear()
+    assert log.problems == ()
+
+
+@pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5"}])
+def test_wait_policy_of_the_user_is_kept(own):
+    environment = dict(own)
+    set_wait_policy(environment)
+    assert environment == own
+    environment = {}
+    set_wait_policy(environment)
+    assert environment

@@ -1,0 +1,222 @@
+"""Sizes of contexts, and refusals of what does not fit into memory."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.llamacpp import LlamaModel, library, memory_estimate, model
+from dg_lsp.backends.llamacpp.library import Device
+from dg_lsp.backends.llamacpp.memory_estimate import (
+    PROMPTS,
+    WEIGHTS,
+    ContextBudget,
+    MemoryEstimate,
+    ModelSizes,
+    WeightBytes,
+    check_fits,
+    context_budget,
+    estimate_context,
+    estimate_first_context,
+    estimate_weights,
+    num_gpu_layers,
+    total_file_size,
+)
+from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.errors import ModelMemoryError
+from dg_lsp.gguf import read_header
+from dg_lsp.settings import RuntimeSettings
+
+GB, MIB = 10**9, 1 << 20
+CPU = RuntimeSettings(threads=1, gpu_layers=0)
+SPEC = replace(MASK_SPEC, max_prompt_tokens=512, canvas_lengths=(16, 64))
+SIZES = ModelSizes(
+    layers=4, heads=4, width=256, inner=704, vocab_size=8192, trained_length=2048, kv_bytes_per_token=2048
+)
+BUDGET = ContextBudget(4096, 1024, 1000, 512, 256, 11, 64)
+CARD = Device("RTX 5090", "gpu", 10 * GB, 32 * GB)
+SHARED = Device("Radeon 890M", "igpu", 40 * GB, 64 * GB)
+HOST = Device("Xeon", "cpu", 64 * GB, 64 * GB)
+
+
+def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, **settings):
+    sizes = replace(SIZES, vocab_size=vocab_size, trained_length=trained, kv_bytes_per_token=kv)
+    return context_budget(spec, RuntimeSettings(**settings), sizes)
+
+
+def test_budget_holds_all_slots():
+    made = budget()
+    assert made.slot_limit == 512 + 2 * 64
+    assert made.context_length >= 4 * made.slot_limit + made.canvas_tokens
+    assert made.prompt_limit >= 512
+    assert made.context_length % 256 == 0
+
+
+def test_canvases_of_a_step_always_fit_into_the_physical_batch():
+    for spec in (SPEC, replace(SPEC, canvas_lengths=(1024,)), replace(SPEC, canvas_lengths=(1,))):
+        for length in (0, 1, 300, 100_000):
+            made = budget(spec, context_length=length)
+            assert made.canvas_tokens <= made.batch_tokens <= made.context_length
+            assert made.prompt_limit + made.longest_canvas <= max(made.slot_limit, made.longest_canvas)
+
+
+def test_slot_never_exceeds_the_trained_length():
+    assert budget(trained=300).slot_limit == 300
+    assert budget(trained=300, context_length=10_000).slot_limit == 300
+
+
+def test_automatic_cache_has_a_soft_limit_but_holds_one_prompt():
+    assert 512 + 2 * 64 <= budget(num_slots=16, kv=1 << 20).context_length <= 1024 + 256
+    huge = budget(kv=16 << 20)
+    assert huge.context_length >= huge.slot_limit
+
+
+def test_large_vocabulary_limits_canvas_tokens_to_at_least_one_canvas():
+    assert budget(vocab_size=262_144).canvas_tokens < budget().canvas_tokens * 2
+    assert budget(replace(SPEC, canvas_lengths=(256,)), vocab_size=262_144).canvas_tokens >= 256
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def has(free, *devices):
+        monkeypatch.setattr(memory_estimate, "system_free", lambda: free)
+        monkeypatch.setattr(library, "devices", lambda: (HOST, *devices))
+
+    return has
+
+
+def check(*, gpu=0, host=0, **options):
+    check_fits("it", MemoryEstimate(Counter({WEIGHTS: gpu}), Counter({WEIGHTS: host})), "", **options)
+
+
+@pytest.mark.parametrize("size", [100 * MIB, 20 * GB])
+def test_some_memory_stays_free(machine, size):
+    machine(2 * size)
+    check(host=size)
+    check()
+    machine(size + 16 * MIB)
+    with pytest.raises(ModelMemoryError):
+        check(host=size)
+
+
+def test_refusal_has_the_numbers_and_the_advice(machine):
+    machine(2 * GB)
+    with pytest.raises(ModelMemoryError) as refused:
+        estimate = MemoryEstimate(host=Counter({WEIGHTS: 3 * GB, PROMPTS: 500_000_000}))
+        check_fits("big.gguf", estimate, "use a smaller one")
+    assert str(refused.value) == (
+        "big.gguf needs 3.7 GB of memory including a reserve (weights 3.0 GB, prompts 500 MB), "
+        "this machine has 2.0 GB free: use a smaller one"
+    )
+
+
+def test_gpu_and_host_are_compared_separately(machine):
+    machine(2 * GB, CARD)
+    check(gpu=9 * GB, host=GB)
+    with pytest.raises(ModelMemoryError, match=r"RTX 5090 has 10\.0 GB free"):
+        check(gpu=11 * GB)
+    with pytest.raises(ModelMemoryError, match=r"this machine has 2\.0 GB free"):
+        check(gpu=GB, host=3 * GB)
+    machine(2 * GB, CARD, CARD)
+    check(gpu=18 * GB)
+
+
+def test_gpu_whose_driver_reports_no_memory_is_not_compared(machine):
+    machine(2 * GB, replace(CARD, memory_free=0))
+    check(gpu=99 * GB)
+
+
+def test_gpu_without_memory_of_its_own_uses_the_machines(machine, monkeypatch):
+    machine(8 * GB, SHARED)
+    with pytest.raises(ModelMemoryError, match=r"this machine has 8\.0 GB free"):
+        check(gpu=9 * GB)
+    for devices in ((CARD,), (CARD, SHARED)):  # llama.cpp uses the card alone
+        machine(8 * GB, *devices)
+        check(gpu=9 * GB)
+    monkeypatch.setattr(memory_estimate.sys, "platform", "darwin")
+    with pytest.raises(ModelMemoryError, match="this machine"):
+        check(gpu=9 * GB)
+
+
+def test_mapped_weights_do_not_count_as_free(machine):
+    machine(4 * GB)
+    check(host=GB)
+    with pytest.raises(ModelMemoryError, match=r"has 1\.0 GB free"):
+        check(host=GB, mapped=3 * GB)
+
+
+@pytest.mark.parametrize(
+    ("cells", "flash", "compute", "cache"),
+    # what llama.cpp reports for dg-mini: its compute buffer, and its cache
+    [(1024, False, 13.14, 2), (1024, True, 8.76, 2), (4096, False, 43.43, 8)],
+)
+def test_estimate_is_more_than_llama_cpp_allocates_and_not_twice_that(cells, flash, compute, cache):
+    host = estimate_context(SIZES, BUDGET, cells, gpu_share=0, flash=flash).host
+    logits = 4 * 256 * 8192 / MIB
+    assert host[PROMPTS] == cache * MIB
+    assert compute + logits <= (host.total() - host[PROMPTS]) / MIB < 1.7 * (compute + logits)
+
+
+def test_estimate_of_a_context_follows_its_layers():
+    half = estimate_context(SIZES, BUDGET, 1024, gpu_share=0.5, flash=True)
+    assert half.gpu[PROMPTS] == half.host[PROMPTS] == MIB
+    assert half.gpu.total() > half.host.total() > MIB
+    assert estimate_context(SIZES, BUDGET, 1024, gpu_share=1, flash=True, has_cache=False).gpu[PROMPTS] == 0
+
+
+def test_context_length_of_the_settings_counts_before_the_model_is_loaded():
+    small, large = (estimate_first_context(SIZES, length, gpu_share=0).host[PROMPTS] for length in (0, 1 << 20))
+    assert (small, large) == (2048 * 2048, 2048 << 20)
+
+
+def test_sizes_are_the_same_with_and_without_llama_cpp(tiny_path, tiny_repacked, opened):
+    plain, gemma = (ModelSizes.of_header(read_header(path)) for path in (tiny_path, tiny_repacked))
+    loaded = [opened(LlamaModel.load(path, CPU)) for path in (tiny_path, tiny_repacked)]
+    assert [each.sizes for each in loaded] == [plain, gemma]
+    assert plain.kv_bytes_per_token == 2 * 2 * 64 * 2
+    assert gemma.kv_bytes_per_token < 2 * gemma.layers * 2 * gemma.heads * 64, "sliding layers have smaller heads"
+    assert loaded[0].weights.host == tiny_path.stat().st_size
+
+
+def test_weights_count_where_their_layers_are(tiny_repacked):
+    header = read_header(tiny_repacked)
+    everything = sum(tensor.size for tensor in header.tensors.values())
+    table = header.tensors["token_embd.weight"].size
+    assert WeightBytes.of(header, 0) == WeightBytes(0, everything)
+    assert WeightBytes.of(header, -1) == WeightBytes(everything, table), "the embeddings are the output layer as well"
+    assert WeightBytes.of(header, -1) == WeightBytes.of(header, 99)
+    some = WeightBytes.of(header, 1)
+    assert some.host < everything
+    assert some.gpu >= header.tensors["output_norm.weight"].size + table
+    assert [num_gpu_layers(wanted, 4) for wanted in (-1, 0, 3, 9)] == [5, 0, 3, 5]
+    assert estimate_weights(some) == MemoryEstimate(Counter({WEIGHTS: some.gpu}), Counter({WEIGHTS: some.host}))
+
+
+def test_split_model_counts_all_parts(tmp_path):
+    for number, size in ((1, 100), (2, 50), (3, 7)):
+        (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"x" * size)
+    assert total_file_size(tmp_path / "m-00001-of-00003.gguf") == 157
+
+
+@pytest.mark.parametrize("smallest", [0, 1 << 40], ids=["mapped file", "read file"])
+def test_model_is_refused_before_it_is_loaded(machine, monkeypatch, tiny_path, smallest):
+    machine(20 * MIB)
+    monkeypatch.setattr(model, "_MAPPED_BYTES", smallest)
+    monkeypatch.setattr(library.library().api, "llama_model_load_from_file", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(ModelMemoryError, match=r"tiny\.gguf needs \d+ MB .* 21 MB free: use a smaller model"):
+        LlamaModel.load(tiny_path, CPU)
+
+
+def test_large_model_is_compared_together_with_its_context(machine, monkeypatch, tiny_path):
+    machine(4 * GB)
+    monkeypatch.setattr(model, "_MAPPED_BYTES", 0)
+    LlamaModel.load(tiny_path, CPU).close()
+    with pytest.raises(ModelMemoryError, match=r"prompts \d+\.\d GB"):
+        LlamaModel.load(tiny_path, RuntimeSettings(threads=1, gpu_layers=0, context_length=50_000_000))
+
+
+@pytest.mark.parametrize("length", [50_000_000, 4_000_000_000, 10**15])
+def test_context_is_refused_before_it_is_allocated(open_denoiser, length):
+    with pytest.raises(ModelMemoryError, match="context_length"):
+        open_denoiser(context_length=length)
+    assert open_denoiser().prefill(0, [9, 8, 7]) == 3

@@ -1,0 +1,277 @@
+"""Loading of model files: what is read, what is refused, copies as another architecture."""
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+import pytest
+import tiny_masked
+
+from dg_lsp.backends.llamacpp import LlamaModel, devices, model
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.errors import (
+    BackendError,
+    ModelBrokenError,
+    ModelError,
+    ModelMemoryError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+)
+from dg_lsp.gguf import read_header
+from dg_lsp.settings import RuntimeSettings
+
+CPU = RuntimeSettings(threads=1, gpu_layers=0)
+CAUSAL = RuntimeSettings(threads=1, gpu_layers=0, prompt_attention="causal")
+
+
+def test_properties_of_a_model(write_model, tmp_path):
+    path = write_model(name="ä" * 500).rename(tmp_path / "modèle 😋.gguf")
+    loaded = LlamaModel.load(path, CPU)
+    assert loaded.vocab_size == 268
+    assert loaded.size_bytes == path.stat().st_size
+    assert "qwen2" in loaded.description
+    assert loaded.metadata["general.architecture"] == "qwen2"
+    assert loaded.metadata["general.name"] == "ä" * 500
+    assert loaded.sizes.kv_bytes_per_token == 2 * 2 * 64 * 2
+    assert not loaded.on_gpu
+    loaded.close()
+    loaded.close()
+    with pytest.raises(BackendError, match="closed"):
+        loaded.native  # noqa: B018
+
+
+BROKEN = {
+    "empty": lambda _: b"",
+    "three bytes": lambda _: b"GGU",
+    "only the magic": lambda _: b"GGUF",
+    "text": lambda _: b"import os\n" * 100,
+    "zip": lambda whole: b"PK\x03\x04" + whole[4:],
+    "cut in the last tensor": lambda whole: whole[:-10],
+    "no tensors": lambda whole: whole[:8] + bytes(8) + whole[16:],
+    "impossibly many keys": lambda whole: whole[:16] + b"\xff" * 7 + b"\x7f" + whole[24:],
+    "zeros after the header": lambda whole: whole[:24] + bytes(len(whole) - 24),
+    "other endianness": lambda whole: whole[:4] + whole[7:3:-1] + whole[8:],
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("settings", [CPU, CAUSAL], ids=["exact", "causal"])
+def test_broken_file_is_one_line_with_advice(tiny_path, tmp_path, damage, settings):
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(damage(tiny_path.read_bytes()))
+    kind = ModelUnsupportedError if damage is BROKEN["other endianness"] else ModelBrokenError
+    with pytest.raises(kind) as caught:
+        LlamaModel.load(path, settings)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert ";" in str(caught.value)
+
+
+def test_file_that_is_cut_short_anywhere_is_refused(tiny_path, tmp_path):
+    whole = tiny_path.read_bytes()
+    path = tmp_path / "cut.gguf"
+    for number in range(40):
+        path.write_bytes(whole[: len(whole) * number // 40])
+        with pytest.raises(ModelBrokenError):
+            LlamaModel.load(path, CPU)
+
+
+def test_missing_file_and_directory_are_refused(tmp_path):
+    with pytest.raises(ModelNotFoundError, match="does not exist"):
+        LlamaModel.load(tmp_path / "none.gguf", CPU)
+    with pytest.raises(ModelNotFoundError, match="directory"):
+        LlamaModel.load(tmp_path, CPU)
+
+
+def test_file_without_read_permission_is_refused(tiny_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("pathlib.Path.open", refuse)  # root may read everything
+    with pytest.raises(ModelError, match="ermission"):
+        LlamaModel.load(tiny_path, CPU)
+
+
+@pytest.mark.parametrize("architecture", ["nonsense", "bert", "mamba"])
+def test_architecture_that_cannot_be_run_is_refused(write_model, architecture):
+    """llama.cpp knows two of them, but their own keys and tensors are missing."""
+    with pytest.raises(ModelError) as caught:
+        LlamaModel.load(write_model(architecture=architecture), CPU)
+    assert "\n" not in str(caught.value)
+    assert architecture != "nonsense" or isinstance(caught.value, ModelUnsupportedError)
+
+
+SILENT = """
+import sys
+from pathlib import Path
+import numpy as np
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.errors import DgLspError
+from dg_lsp.settings import RuntimeSettings
+for path in sys.argv[1:]:
+    try:
+        model = LlamaModel.load(Path(path), RuntimeSettings(threads=1))
+    except DgLspError:
+        continue
+    spec = ModelSpec("tiny", model.vocab_size, MaskSampling(0), (1,), canvas_lengths=(8,))
+    denoiser = LlamaDenoiser(model, spec, RuntimeSettings(threads=1))
+    denoiser.prefill(0, np.arange(5, 9))
+    denoiser.predict(0, [np.zeros(8, np.int32)], 0.0, np.random.default_rng(0))
+    denoiser.close()
+"""
+
+
+def test_native_log_is_not_printed(tiny_path, tmp_path):
+    """Standard output belongs to the language server's protocol."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny_path.read_bytes()[:5000])
+    command = [sys.executable, "-c", SILENT, str(tiny_path), str(broken)]
+    run = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
+
+
+def test_context_length_that_overflows_is_refused(write_model):
+    with pytest.raises(ModelUnsupportedError, match="context length"):
+        LlamaModel.load(write_model(trained_length=2**32 - 4096), CPU)
+
+
+def test_too_many_layers_are_refused(tiny_path, tmp_path):
+    key = b"qwen2.block_count\x04\0\0\0"
+    whole = tiny_path.read_bytes()
+    assert key in whole
+    path = tmp_path / "deep.gguf"
+    path.write_bytes(whole.replace(key + b"\x02\0\0\0", key + b"\x02\0\x80\0"))
+    with pytest.raises(ModelUnsupportedError, match="layers"):
+        LlamaModel.load(path, CPU)
+
+
+def test_damaged_vocabulary_is_an_error(tiny_path, tmp_path, opened):
+    """llama.cpp would throw through C, which ends the process."""
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(tiny_path.read_bytes().replace(b"\x02\0\0\0\0\0\0\0\xc4\xb6", b"\x02\0\0\0\0\0\0\0\xc4\x41", 1))
+    loaded = opened(LlamaModel.load(path, CPU))
+    with pytest.raises(BackendError, match="damaged"):
+        loaded.tokenizer.decode(np.arange(loaded.vocab_size))
+
+
+def test_cpu_is_a_device():
+    found = devices()
+    assert any(device.kind == "cpu" and device.memory_total > 0 for device in found)
+    assert all(device.name and device.memory_free <= device.memory_total for device in found)
+
+
+@pytest.mark.parametrize(("features", "is_used"), [(b"AVX512 = 1 | AMX_INT8 = 1 | ", False), (b"AVX512 = 1 | ", True)])
+def test_weights_are_never_packed_for_amx(tiny_path, monkeypatch, features, is_used):
+    seen = []
+    api = library().api
+    monkeypatch.setattr(api, "llama_print_system_info", lambda: features)
+    load = api.llama_model_load_from_file
+    monkeypatch.setattr(
+        api,
+        "llama_model_load_from_file",
+        lambda path, params: seen.append(params.use_extra_bufts) or load(path, params),
+    )
+    LlamaModel.load(tiny_path, CPU).close()
+    assert seen == [is_used]
+
+
+@pytest.fixture(params=["in memory", "on disk"])
+def folder(request, monkeypatch, tmp_path):
+    """Both places of a copy; returns the folder for temporary files."""
+    if request.param == "in memory" and not model.IN_MEMORY:
+        pytest.skip("this system has no files in memory")
+    monkeypatch.setattr(model, "IN_MEMORY", request.param == "in memory")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def dream(tmp_path):
+    return tiny_masked.write(tmp_path / "dream.gguf", tiny_masked.make("dream"))
+
+
+def contents(path):
+    reader = gguf.GGUFReader(path)
+    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    return fields, {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+
+
+def test_copy_as_another_architecture_changes_only_names(dream, folder, tmp_path):
+    fields, tensors = contents(dream)
+    with model.aliased_copy(read_header(dream), "qwen3moe") as copy:
+        (tmp_path / "kept").write_bytes(copy.read_bytes())
+    new_fields, new_tensors = contents(tmp_path / "kept")
+    assert new_fields.pop("general.architecture") == "qwen3moe"
+    assert new_fields.pop("general.relabelled_from") == fields.pop("general.architecture") == "dream"
+    fields.pop("dream.attention.causal")
+    assert new_fields == {name.replace("dream.", "qwen3moe."): value for name, value in fields.items()}
+    assert list(new_tensors) == list(tensors)
+    assert all(np.array_equal(new_tensors[name], values) for name, values in tensors.items())
+    assert not list(folder.iterdir())
+
+
+def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypatch, open_masked):
+    monkeypatch.setattr(model, "_MAPPED_BYTES", 0)
+    denoiser = open_masked(dream, "per_request")
+    loaded = denoiser._model
+    assert loaded.has_cache
+    assert loaded.metadata["general.architecture"] == "qwen2"
+    assert loaded.metadata["general.relabelled_from"] == "dream"
+    assert loaded.path == dream
+    dream.unlink()
+    denoiser.prefill(0, token_ids(range(20, 50)))
+    (prediction,) = denoiser.predict(0, [token_ids([tiny_masked.MASK] * 8)], 0.0, np.random.default_rng(0))
+    assert len(np.unique(prediction.confidence)) > 1
+    assert not list(folder.iterdir())
+
+
+def write_tensors(path, *, alignment=32, parts=1):
+    writer = gguf.GGUFWriter(path, "dream")
+    writer.add_custom_alignment(alignment)
+    writer.add_uint16("split.count", parts)
+    writer.add_tensor("a", np.arange(7, dtype=np.float32))
+    writer.add_tensor("b", np.arange(5, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return read_header(path)
+
+
+@pytest.mark.parametrize("alignment", [32, 64, 256])
+def test_copy_keeps_the_alignment_of_the_file(tmp_path, alignment):
+    with model.aliased_copy(write_tensors(tmp_path / "some.gguf", alignment=alignment), "qwen2") as copy:
+        (tmp_path / "kept").write_bytes(copy.read_bytes())
+    _, tensors = contents(tmp_path / "kept")
+    assert (tensors["a"].tolist(), tensors["b"].tolist()) == (list(range(7)), list(range(5)))
+
+
+def test_copy_of_a_split_model_is_refused(tmp_path):
+    header = write_tensors(tmp_path / "some.gguf", parts=2)
+    with pytest.raises(ModelUnsupportedError, match="several parts"), model.aliased_copy(header, "qwen2"):
+        pass
+
+
+def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(model, "write_gguf", fail)
+    with pytest.raises(ModelError, match=r"No space left.*runtime\.prompt_attention to exact"):
+        LlamaModel.load(dream, CAUSAL)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.skipif(not model.IN_MEMORY, reason="this system has no files in memory")
+def test_copy_that_does_not_fit_into_memory_is_refused(dream, monkeypatch):
+    monkeypatch.setattr(model, "system_free", lambda: 100 << 10)
+    with pytest.raises(ModelMemoryError, match=r"0 are free; set runtime\.prompt_attention"):
+        LlamaModel.load(dream, CAUSAL)

@@ -1,0 +1,129 @@
+"""Which llama.cpp a process loads, and whether it computes DiffusionGemma. A process loads only one."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.backends.llamacpp import runtime_check
+from dg_lsp.errors import ModelRuntimeError
+from dg_lsp.models.registry import BUNDLED
+from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed, library_name
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = f"""
+import json, os
+from dg_lsp.backends.llamacpp import devices
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
+from dg_lsp.settings import RuntimeSettings
+from pathlib import Path
+loaded = library()
+model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), RuntimeSettings(threads=1, gpu_layers=0))
+print(json.dumps(dict(
+    kind=loaded.runtime.kind if loaded.runtime else "stock", note=loaded.note,
+    supports_bidirectional=supports_bidirectional(), vocab_size=model.vocab_size, devices=len(devices()),
+    inherited=os.environ.get("LLAMA_CPP_LIB_PATH"),
+)))
+"""
+needs_elf = pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="how ELF systems load libraries")
+needs_runtime = pytest.mark.skipif(find_runtime().runtime is None, reason=f"no changed runtime here: run {COMMAND}")
+
+
+def environment(folder):
+    found = {**os.environ, "DG_LSP_RUNTIME": str(folder), "PYTHONPATH": str(ROOT)}
+    found.pop("LLAMA_CPP_LIB_PATH", None)
+    return found
+
+
+def loaded_by(folder="stock", program=PROGRAM):
+    """What a new process loads."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment(folder), capture_output=True, text=True, cwd=ROOT, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def unchanged(tmp_path):
+    """An empty runtime in front of the installed library."""
+    here = installed()
+    made = Runtime(tmp_path, "overlay", "", here.version, str(here.library), here.digest())
+    command = [shutil.which("cc"), "-shared", "-o", str(made.library), "-x", "c", "/dev/null", "-x", "none"]
+    command += ["-Wl,--no-as-needed", str(here.library), f"-Wl,-rpath,{here.library.parent}"]
+    subprocess.run(command, check=True)
+    made.write()
+    return made
+
+
+def test_installed_library_is_loaded_unchanged():
+    answer = loaded_by()
+    assert (answer["kind"], answer["note"]) == ("stock", "DG_LSP_RUNTIME is set to stock")
+    assert not answer["supports_bidirectional"], "the changed runtime is not needed any more"
+    assert answer["devices"] >= 1
+
+
+@needs_elf
+def test_overlay_is_loaded_and_not_inherited_by_child_processes(unchanged):
+    answer = loaded_by(unchanged.folder)
+    assert (answer["kind"], answer["note"], answer["inherited"]) == ("overlay", "", None)
+    stock = loaded_by()
+    assert (answer["vocab_size"], answer["devices"]) == (stock["vocab_size"], stock["devices"])
+    assert not answer["supports_bidirectional"]
+
+
+@needs_elf
+def test_whole_runtime_is_loaded_from_its_folder(tmp_path):
+    here = installed()
+    for path in here.library.parent.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    Runtime(tmp_path, "whole", "cpu", here.version, "", "").write()
+    answer = loaded_by(tmp_path)
+    assert (answer["kind"], answer["note"]) == ("whole", "")
+    assert answer["devices"] >= 1
+
+
+@needs_elf
+@pytest.mark.parametrize("problem", ["another version", "not a library", "llama_cpp is imported first"])
+def test_runtime_that_cannot_be_used_leaves_the_installed_library(unchanged, problem):
+    program, note = PROGRAM, f"run {COMMAND} again"
+    if problem == "another version":
+        replace(unchanged, version="0.3.1").write()
+        note = "made for llama-cpp-python 0.3.1"
+    elif problem == "not a library":
+        (unchanged.folder / library_name()).write_text("no library")
+    else:
+        program, note = f"import llama_cpp{PROGRAM}", "llama_cpp was imported before dg-lsp"
+    answer = loaded_by(unchanged.folder, program)
+    assert answer["kind"] == "stock"
+    assert note in answer["note"]
+    assert answer["vocab_size"] > 0
+
+
+@needs_runtime
+def test_changed_runtime_supports_bidirectional_canvases():
+    answer = loaded_by(find_runtime().runtime.folder)
+    assert (answer["supports_bidirectional"], answer["note"]) == (True, "")
+
+
+@needs_elf
+def test_check_answers_by_its_exit_code(unchanged):
+    command = [sys.executable, "-m", "dg_lsp.backends.llamacpp.runtime_check"]
+    assert subprocess.run(command, env=environment("stock"), check=False).returncode == runtime_check.NO
+    replace(unchanged, version="0.3.1").write()
+    refused = subprocess.run(command, env=environment(unchanged.folder), capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "made for llama-cpp-python 0.3.1" in refused.stderr
+
+
+def test_diffusiongemma_without_the_runtime_names_the_command(monkeypatch):
+    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: False)
+    with pytest.raises(ModelRuntimeError, match=r"big.gguf is a DiffusionGemma.*run: dg-lsp models build-runtime$"):
+        runtime_check.require_runtime(Path("big.gguf"))
+    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: True)
+    runtime_check.require_runtime(Path("big.gguf"))

@@ -1,0 +1,150 @@
+"""Self-conditioning on the host, compared with dense arithmetic in float64."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from dg_lsp.backends.llamacpp.reduce import Reducer
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, SelfConditioning, StoredMatrix, mixture
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.gguf import read_header
+
+VOCAB, WIDTH, INNER, EPSILON = 700, 256, 96, 1e-6
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q6_K", "Q4_K")
+NETWORK = {"pre_norm": (WIDTH,), "gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def write(path: Path, tensors, kind="F32"):
+    writer = gguf.GGUFWriter(path, "gemma4")
+    for name, values in tensors.items():
+        stored = gguf.GGMLQuantizationType[kind]
+        try:
+            raw = gguf.quants.quantize(values, stored)
+        except NotImplementedError:  # gguf reads more formats than it writes
+            block, size = gguf.GGML_QUANT_SIZES[stored]
+            raw = np.random.default_rng(1).integers(0, 120, (len(values), WIDTH // block * size), dtype=np.uint8)
+        writer.add_tensor(name, raw, raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def table(tmp_path, opened):
+    def make(kind="F32", threads=1):
+        path = write(tmp_path / f"{kind}.gguf", {"token_embd.weight": random(VOCAB, WIDTH)}, kind)
+        made = opened(EmbeddingTable(read_header(path), VOCAB, WIDTH, threads=threads))
+        tensor = gguf.GGUFReader(path).tensors[0]
+        return made, gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_follow_the_number_format(table, kind):
+    made, dense = table(kind)
+    ids = token_ids([0, 699, 5, 5, 300])
+    # K-quants of random bytes have scales that cancel, where the two roundings differ a little
+    np.testing.assert_allclose(made.rows(ids), dense[ids], rtol=1e-5, atol=1e-6 * np.abs(dense).max())
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 40])
+def test_mapped_and_read_matrices_are_the_same(tmp_path, mapped_bytes):
+    values = random(VOCAB, WIDTH)
+    header = read_header(write(tmp_path / "t.gguf", {"t": values}))
+    tensor = StoredMatrix.of(header, "t", mapped_bytes=mapped_bytes)
+    assert isinstance(tensor.raw, np.memmap) == (mapped_bytes == 0)
+    np.testing.assert_array_equal(tensor.floats(), values)
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q6_K"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sums_of_rows_equal_those_of_the_dense_table(table, kind, threads):
+    made, dense = table(kind, threads)
+    some = np.sort(np.random.default_rng(2).choice(VOCAB, 600, replace=False)).astype(np.int32)
+    for ids, rows in ((some, dense[some]), (None, dense), (some[:1], dense[some[:1]])):
+        shares = np.random.default_rng(3).random((5, len(rows)), dtype=np.float32)
+        exact = shares.astype(np.float64) @ rows
+        np.testing.assert_allclose(made.mix(ids, shares), exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
+
+
+def test_missing_tensor_and_other_shape_are_refused(tmp_path):
+    header = read_header(write(tmp_path / "t.gguf", {"token_embd.weight": random(VOCAB, WIDTH)}))
+    with pytest.raises(ModelUnsupportedError, match="repack"):
+        EmbeddingTable(header, VOCAB + 1, WIDTH, threads=1)
+    with pytest.raises(ModelUnsupportedError, match=r"no tensor self_cond\.gate"):
+        StoredMatrix.of(header, "self_cond.gate")
+
+
+def reduced(logits):
+    """Weights and prediction of these logits."""
+    reducer = Reducer(())
+    prediction = reducer.reduce(logits.copy(), 1.0, np.random.default_rng(0))
+    return reducer.weights(len(logits)), prediction
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 3.0, 10.0, 100.0])
+@pytest.mark.parametrize("mass", [0.5, 0.9, 0.99, 1.0])
+def test_mixture_keeps_the_mass_in_the_fewest_tokens(scale, mass):
+    logits = scale * random(1, 5000, seed=4)
+    weights, prediction = reduced(logits)
+    exact = np.exp(logits[0].astype(np.float64) - logits.max())
+    exact /= exact.sum()
+    kept = mixture(weights, prediction, mass)
+    ids = np.arange(5000) if kept.ids is None else kept.ids
+    assert exact[ids].sum() >= mass - 1e-5
+    np.testing.assert_allclose(kept.shares.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(kept.shares[0] * exact[ids].sum(), exact[ids], rtol=1e-3, atol=1e-7)
+    if kept.ids is not None:
+        fewest = int(np.cumsum(np.sort(exact)[::-1]).searchsorted(mass)) + 1
+        assert len(ids) <= fewest + 1
+
+
+def test_flat_distribution_is_dense_and_a_sure_one_needs_one_row():
+    flat = reduced(np.zeros((2, 5000), np.float32))
+    assert mixture(*flat).ids is None
+    sure = np.zeros((2, 5000), np.float32)
+    sure[[0, 1], [40, 7]] = 30
+    assert mixture(*reduced(sure)).ids.tolist() == [7, 40]
+
+
+def test_mixture_has_the_same_tokens_at_all_positions():
+    logits = np.zeros((2, 5000), np.float32)
+    logits[0, 3], logits[1, [3, 4]] = 30, [25, 25]
+    kept = mixture(*reduced(logits))
+    assert kept.ids.tolist() == [3, 4]
+    np.testing.assert_allclose(kept.shares, [[1, np.exp(-30)], [0.5, 0.5]], atol=1e-6)
+
+
+def reference(tensors, embedded, soft):
+    """DiffusionGemmaSelfConditioning of transformers, in float64."""
+    get = {name: tensors[f"self_cond.{name}"].astype(np.float64) for name in NETWORK}
+
+    def normed(x):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON)
+
+    inside = normed(soft) * get["pre_norm"]
+    gate = inside @ get["gate"].T
+    gelu = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+    return normed(embedded + (gelu * (inside @ get["up"].T)) @ get["down"].T)
+
+
+def test_network_computes_what_transformers_computes(tmp_path):
+    tensors = {f"self_cond.{name}": random(*shape, seed=i) / 8 for i, (name, shape) in enumerate(NETWORK.items())}
+    path = write(tmp_path / "m.selfcond.gguf", tensors)
+    network = SelfConditioning(read_header(path), WIDTH, EPSILON)
+    embedded, soft = random(7, WIDTH, seed=8), 10 * random(7, WIDTH, seed=9)
+    np.testing.assert_allclose(network.condition(embedded, soft), reference(tensors, embedded, soft), atol=2e-5)
+    nothing = reference(tensors, embedded, np.zeros_like(soft))
+    np.testing.assert_allclose(network.condition(embedded, None), nothing, atol=2e-6)
+    with pytest.raises(ModelUnsupportedError, match="does not fit"):
+        SelfConditioning(read_header(path), WIDTH // 2, EPSILON)

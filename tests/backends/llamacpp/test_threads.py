@@ -1,0 +1,77 @@
+"""The choice of threads, with a simulated clock."""
+
+import pytest
+
+from dg_lsp.backends.llamacpp.threads import choose_threads, physical_cores, thread_candidates
+
+
+class Machine:
+    """Steps take the table's seconds; `stalls` are (threads, number of the run) of runs that take 0.7 s."""
+
+    def __init__(self, seconds, stalls=()):
+        self.now = 0.0
+        self.seconds = seconds
+        self.stalls = set(stalls)
+        self.runs = dict.fromkeys(seconds, 0)
+
+    def step(self, threads):
+        stalled = (threads, self.runs[threads]) in self.stalls
+        self.runs[threads] += 1
+        self.now += 0.7 if stalled else self.seconds[threads]
+
+    def choice(self):
+        return choose_threads(self.step, sorted(self.seconds), clock=lambda: self.now)
+
+
+def test_fastest_candidate_wins():
+    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0015}).choice() == 4
+    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0035}).choice() == 2
+
+
+def test_tie_goes_to_fewer_threads():
+    assert Machine({1: 0.0040, 2: 0.0021, 4: 0.0020}).choice() == 2
+
+
+def test_single_stall_does_not_count():
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 1)]).choice() == 2
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 0)]).choice() == 2
+
+
+def test_frequent_stalls_count():
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(40)]).choice() == 1
+    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(0, 40, 2)]).choice() == 1
+
+
+def test_candidate_that_always_stalls_is_dropped():
+    machine = Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(40)])
+    machine.choice()
+    assert machine.runs[2] == 3
+
+
+def test_measurement_is_limited_in_time():
+    machine = Machine({1: 0.01, 2: 0.008})
+    assert machine.choice() == 2
+    assert machine.now < 0.3
+    slow = Machine({1: 3.0, 2: 2.0})
+    assert slow.choice() == 2
+    assert max(slow.runs.values()) <= 6
+
+
+def test_single_core_is_not_measured():
+    machine = Machine({1: 0.01})
+    assert machine.choice() == 1
+    assert machine.runs == {1: 0}
+
+
+@pytest.mark.parametrize(("cores", "candidates"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
+def test_candidates_are_powers_of_two_and_the_number_of_cores(cores, candidates):
+    assert thread_candidates(cores) == candidates
+
+
+def test_hardware_threads_of_a_core_count_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings)
+    assert physical_cores(tmp_path) == 2
+    assert physical_cores(tmp_path / "missing") == 4

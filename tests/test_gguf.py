@@ -1,0 +1,124 @@
+"""GGUF files, compared with the package of llama.cpp's own tools."""
+
+import gguf
+import numpy as np
+import pytest
+
+from dg_lsp import gguf as v
+from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.gguf import F32, TENSOR_TYPES, Tensor, copied, read_header, vector, write_gguf
+from dg_lsp.models.registry import BUNDLED
+
+MINI = BUNDLED[0].path
+VALUES = {
+    "general.architecture": v.text("größe"),
+    "a.number": v.uint32(7),
+    "a.float": v.float32(0.5),
+    "a.flag": v.flag(True),
+    "a.texts": v.texts(["", "▁é", "c"]),
+    "a.numbers": v.int32s([1, -2]),
+    "a.floats": v.float32s([0.25]),
+    "a.flags": v.flags([True, False]),
+}
+
+
+def write(path, tensors, values=VALUES, **options):
+    with path.open("wb") as file:
+        write_gguf(file, values, tensors, **options)
+    return path
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Two tensors whose sizes are not multiples of the alignment."""
+    ones = np.arange(15, dtype=np.float32).reshape(5, 3)
+    return write(tmp_path / "small.gguf", [vector("first", ones), vector("second", ones[0])])
+
+
+def test_number_formats_are_ggmls():
+    sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    for number, kind in TENSOR_TYPES.items():
+        assert (kind.block_weights, kind.block_bytes) == sizes[number]
+        assert gguf.GGMLQuantizationType(number).name == kind.name
+
+
+def test_bundled_model_reads_the_same_as_with_the_package():
+    header, other = read_header(MINI), gguf.GGUFReader(MINI)
+    theirs = {name: field.contents() for name, field in other.fields.items() if not name.startswith("GGUF.")}
+    assert {key: value.read() for key, value in header.values.items()} == theirs
+    for tensor in other.tensors:
+        ours = header.tensors[tensor.name]
+        assert (ours.start, ours.size) == (tensor.data_offset, tensor.n_bytes)
+        assert ours.shape == tuple(reversed([int(length) for length in tensor.shape]))
+        assert np.array_equal(header.rows(tensor.name).reshape(-1), np.asarray(tensor.data).view(np.uint8).reshape(-1))
+
+
+@pytest.mark.parametrize("alignment", [32, 64, 256])
+def test_written_file_reads_the_same_with_the_package(small, tmp_path, alignment):
+    source = read_header(small)
+    values = VALUES | {"general.alignment": v.uint32(alignment)}
+    path = write(tmp_path / "other.gguf", [copied(small, each) for each in source.tensors.values()], values)
+    header, other = read_header(path), gguf.GGUFReader(path)
+    for key, value in values.items():
+        assert header.values[key].read() == other.get_field(key).contents() == value.read()
+    assert [tensor.name for tensor in other.tensors] == ["first", "second"]
+    assert other.tensors[0].data.tolist() == np.arange(15).reshape(5, 3).tolist()
+    assert header.rows("second").view(np.float32).tolist() == [[0, 1, 2]]
+
+
+def test_copy_is_the_same_file(tmp_path):
+    header, progress = read_header(MINI), []
+    tensors = [copied(MINI, tensor) for tensor in header.tensors.values()]
+    copy = write(tmp_path / "copy.gguf", tensors, header.values, on_progress=progress.append)
+    assert copy.read_bytes() == MINI.read_bytes()
+    assert sum(progress) == sum(tensor.size for tensor in header.tensors.values())
+
+
+def test_file_that_is_cut_short_anywhere_is_refused(small, tmp_path):
+    whole, part = small.read_bytes(), tmp_path / "part.gguf"
+    end_of_weights = len(whole) - 20  # the last tensor's 12 bytes are padded to 32
+    for size in range(4, end_of_weights, 5):
+        part.write_bytes(whole[:size])
+        with pytest.raises(ModelBrokenError, match=r"cut short: download or export it again"):
+            read_header(part)
+    part.write_bytes(whole[:end_of_weights])
+    assert list(read_header(part).tensors) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("place", "at", "replacement", "error", "message"),
+    [
+        (b"", 0, b"GGML", ModelBrokenError, "is not a GGUF file"),
+        (b"", 4, b"\x01", ModelUnsupportedError, "of version 1"),
+        (b"", 4, b"\x00\x00\x00\x03", ModelUnsupportedError, "of the other byte order"),
+        (b"", 8, b"\xff" * 8, ModelBrokenError, "is damaged|is cut short"),
+        (b"", 16, b"\xff" * 8, ModelBrokenError, "cut short"),
+        (b"first", 5, b"\x09", ModelBrokenError, "9 dimensions"),
+        (b"first", 5, b"\x00", ModelBrokenError, "0 dimensions"),
+        (b"first", 25, b"\xfa", ModelUnsupportedError, "number format 250"),
+        (b"first", 25, b"\x08", ModelBrokenError, "as Q8_0"),
+    ],
+)
+def test_damaged_header_is_refused(small, place, at, replacement, error, message):
+    data = bytearray(small.read_bytes())
+    start = data.index(place) + at
+    data[start : start + len(replacement)] = replacement
+    small.write_bytes(data)
+    with pytest.raises(error, match=message):
+        read_header(small)
+
+
+def test_missing_file_directory_and_empty_file_are_refused(tmp_path):
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    for path, error, message in (
+        (tmp_path / "none.gguf", ModelNotFoundError, "does not exist"),
+        (tmp_path, ModelError, "cannot be read"),
+        (tmp_path / "empty.gguf", ModelBrokenError, "is not a GGUF file"),
+    ):
+        with pytest.raises(error, match=message):
+            read_header(path)
+
+
+def test_source_that_ends_early_is_an_error(tmp_path):
+    with pytest.raises(ModelBrokenError, match="tensor short is cut short"):
+        write(tmp_path / "out.gguf", [Tensor("short", (2, 2), F32, lambda: (b"1234",))])
