@@ -323,7 +323,7 @@ class Server(LanguageServer):
             **self._counts(),
             "modelSeconds": time_spent.total,
             "staleSeconds": time_spent.stale,
-            "guessingSeconds": time_spent.speculative,
+            "speculativeSeconds": time_spent.speculative,
         }
 
     def close(self) -> None:
