@@ -1,8 +1,8 @@
-"""What code from elsewhere is worth: the same places filled without any, and with each source of it.
+"""Effect of snippets: the same positions completed without snippets, and with each source of them.
 
     python benchmarks/context.py CASES.jsonl.gz FILES.jsonl.xz [--limit 300] [--share 0.25] [--model dg-mini]
 
-FILES are whole files, `{"package", "path", "text"}` a line, of the packages that the places are from. Prints a Markdown
+FILES has one file a line, `{"package", "path", "text"}`, of the packages that the sites are from. Prints a Markdown
 table.
 """
 
@@ -24,55 +24,55 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.server.workspace_index import Workspace, imports_of
+from dg_lsp.server.workspace_index import WorkspaceIndex, imports_of
 from dg_lsp.settings import Settings
 
 NUM_OPEN = 6
-"""Other files of the package that are taken to be open."""
+"""Number of other files of the package that count as open."""
 NEAR = 1200
-"""Characters before and after a place that say what is like it."""
+"""Characters before and after a position that other code is compared with."""
 
 Collect = Callable[[TestCase], tuple[Snippet, ...]]
 
 
 class Disk:
-    """Files that never change; see `symbols.workspace.Files`."""
+    """Files on disk that never change; see `dg_lsp.server.workspace_index.FileReader`."""
 
     def stamp(self, path: Path) -> object | None:
-        """See `Files`."""
+        """See `FileReader`."""
         return 1 if path.is_file() else None
 
     def text(self, path: Path) -> str | None:
-        """See `Files`."""
+        """See `FileReader`."""
         return path.read_text(encoding="utf-8")
 
 
 class Sources:
-    """Chunks for a place from its package."""
+    """Snippets for a position from its package."""
 
     def __init__(self, root: Path, files: dict[str, str]) -> None:
         self._root, self._files = root, files
         packages = sorted({path.split("/")[0] for path in files})
-        self._workspace = Workspace([root, *(root / package for package in packages)], Disk())
+        self._workspace = WorkspaceIndex([root, *(root / package for package in packages)], Disk())
 
     def none(self, _site: TestCase) -> tuple[Snippet, ...]:
         """Nothing."""
         return ()
 
     def imports(self, case: TestCase) -> tuple[Snippet, ...]:
-        """Signatures of what the file imports."""
+        """Signatures of imported definitions."""
         found = self._workspace.definitions(self._root / case.path, imports_of(case.prefix), _near(case))
         return tuple(Snippet(SnippetSource.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
 
     def open_files(self, case: TestCase) -> tuple[Snippet, ...]:
-        """Of some files of the package the parts that are most like the place."""
+        """The most similar parts of some files of the package."""
         words = words_of(_near(case))
         found = [(path, *most_similar(windows_of(self._files[path]), words)) for path in self._open(case)]
         found.sort(key=lambda one: -one[1])
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
 
     def anywhere(self, case: TestCase) -> tuple[Snippet, ...]:
-        """Of the same files any parts: what similarity is worth."""
+        """Arbitrary parts of the same files, to measure the effect of similarity."""
         chance = random.Random(case.id)
         parts = [(path, chance.choice(windows_of(self._files[path]))) for path in self._open(case)]
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, part in parts)
@@ -96,7 +96,7 @@ def _shown(path: Path, root: Path) -> str:
 
 
 def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: float) -> tuple[Counter[str], list[bool]]:
-    """Counts over all places, and whether each first line was right."""
+    """Counts over all positions, and whether each first line was right."""
     counts: Counter[str] = Counter()
     rights = []
     for case in cases:

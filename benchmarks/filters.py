@@ -1,4 +1,4 @@
-"""What postprocessing is worth: the same fills as the model wrote them, and as they would be shown.
+"""Effect of postprocessing: completions as the model wrote them, and as they are shown.
 
     python benchmarks/filters.py CASES.jsonl.gz [--limit 300]
 
@@ -25,7 +25,7 @@ FAULTS = ("repeats what follows", "leaves brackets open", "indents wrongly", "ad
 
 
 def parses(text: str) -> SyntaxError | None:
-    """What the compiler says of a whole file, None where it takes it."""
+    """The syntax error of a file, or None."""
     try:
         compile(text, "case", "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -36,7 +36,7 @@ def parses(text: str) -> SyntaxError | None:
 
 
 def faults(case: TestCase, fill: str) -> set[str]:
-    """What is wrong with the buffer once the fill stands in it."""
+    """Faults of the buffer with the completion inserted."""
     found = set()
     rest, _, below = case.suffix.partition("\n")
     following = next((line.strip() for line in below.split("\n") if line.strip()), "")
@@ -56,14 +56,14 @@ def faults(case: TestCase, fill: str) -> set[str]:
 
 
 class Recorder:
-    """Stands for `judge` and keeps what it was given."""
+    """Replaces `judge`, and keeps its arguments."""
 
     def __init__(self) -> None:
         self.raw: bytes = b""
         self.max_lines: int | None = None
 
     def __call__(self, fill: bytes, **more: object) -> object:
-        """As `judge`."""
+        """See `judge`."""
         self.raw, self.max_lines = fill, more["max_lines"]  # type: ignore[assignment]
         return judging.judge(fill, **more)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""How a session ends, over standard input and output and over TCP."""
+"""The end of a session over standard input and output and over TCP."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 PATIENT = {"fill": {"deadline_ms": 60_000}}
 
 
-def test_shutdown_answers_what_is_pending(start, steps):
+def test_shutdown_answers_pending_requests(start, steps):
     client = start("slow")
     client.handshake(options=PATIENT)
     client.open("s\n")
@@ -30,13 +30,13 @@ def test_exit_without_shutdown_is_code_1(start):
     assert client.stderr == ""
 
 
-def test_exit_before_initialize(start):
+def test_exit_before_initialize_ends_the_process(start):
     client = start("fill")
     client.notify("exit", None)
     assert client.wait_end() == 1
 
 
-def test_shutdown_and_exit_in_one_piece(start):
+def test_shutdown_and_exit_in_one_write(start):
     client = start("slow")
     client.handshake(options=PATIENT)
     client.open("s\n")
@@ -50,7 +50,7 @@ def test_shutdown_and_exit_in_one_piece(start):
 
 
 @pytest.mark.parametrize("scenario", ["computing", "loading"])
-def test_a_client_that_dies_takes_the_server_along(start, steps, tmp_path, scenario):
+def test_the_server_ends_when_the_client_ends(start, steps, tmp_path, scenario):
     env = {}
     if scenario == "loading":
         os.mkfifo(tmp_path / "gate")
@@ -66,8 +66,7 @@ def test_a_client_that_dies_takes_the_server_along(start, steps, tmp_path, scena
     assert client.stderr == ""
 
 
-def test_a_client_that_stopped_listening_while_the_model_computes(launcher, steps):
-    """Answers find nobody; that is no error and no traceback."""
+def test_a_client_that_closes_its_input_causes_no_traceback(launcher, steps):
     client = launcher.scripted("slow", deaf=True)
     client.request(
         "initialize", {"processId": None, "rootUri": None, "capabilities": {}, "initializationOptions": PATIENT}
@@ -83,7 +82,7 @@ def test_a_client_that_stopped_listening_while_the_model_computes(launcher, step
     assert client.stderr == ""
 
 
-def test_end_of_input_within_a_message(start):
+def test_the_end_of_input_inside_a_message_ends_the_process(start):
     client = start("fill")
     client.handshake()
     client.send_bytes(b"Content-Length: 100\r\n\r\n{")
@@ -93,14 +92,13 @@ def test_end_of_input_within_a_message(start):
 
 
 def listening_port(client):
-    def said():
+    def listening():
         return re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr)
 
-    return int(client.wait_until(said)[1])
+    return int(client.wait_until(listening)[1])
 
 
-def test_tcp(start):
-    """One client; while it is there nobody else gets in, and the process ends with it."""
+def test_a_tcp_server_serves_one_client_and_ends_with_it(start):
     client = start("fill", "0")
     port = listening_port(client)
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
@@ -114,7 +112,7 @@ def test_tcp(start):
     client.check()
 
 
-def test_tcp_answers_what_is_pending(start):
+def test_shutdown_over_tcp_answers_pending_requests(start):
     client = start("slow", "0")
     port = listening_port(client)
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
@@ -129,7 +127,7 @@ def test_tcp_answers_what_is_pending(start):
     client.check()
 
 
-def test_a_tcp_client_that_dies_takes_the_server_along(start):
+def test_a_tcp_server_ends_when_its_client_ends(start):
     client = start("fill", "0")
     with socket.create_connection(("127.0.0.1", listening_port(client))) as connection:
         connection.sendall(client.encode(id=1, method="initialize", params={"processId": None, "capabilities": {}}))
@@ -138,7 +136,7 @@ def test_a_tcp_client_that_dies_takes_the_server_along(start):
     assert "Traceback" not in client.stderr
 
 
-def test_a_port_in_use_is_one_clear_line(start):
+def test_a_port_in_use_is_reported_in_one_line(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         client = start("fill", str(port))

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from dg_lsp.server.workspace_index import GitignoreFiles
+from dg_lsp.server.exclusion import GitignoreFiles
 
 
 @pytest.fixture
@@ -33,22 +33,22 @@ def ignored(project):
         ("src/only_here.py", False),
     ],
 )
-def test_as_git_says(project, ignored, path, expected):
-    assert ignored.has((project / path).as_uri()) is expected
+def test_files_are_ignored_as_git_ignores_them(project, ignored, path, expected):
+    assert ignored.is_ignored((project / path).as_uri()) is expected
 
 
-def test_a_changed_file_is_read_again(project, ignored):
+def test_a_changed_gitignore_file_is_read_again(project, ignored):
     uri = (project / "main.py").as_uri()
-    assert not ignored.has(uri)
+    assert not ignored.is_ignored(uri)
     file = project / ".gitignore"
     file.write_text("main.py\n")
     os.utime(file, ns=(1, 1))
-    assert ignored.has(uri)
+    assert ignored.is_ignored(uri)
     file.unlink()
-    assert not ignored.has(uri)
+    assert not ignored.is_ignored(uri)
 
 
-def test_what_is_outside_of_every_folder_is_not_ignored(project, ignored):
-    assert not ignored.has((project.parent / "a.log").as_uri())
-    assert not ignored.has("untitled:a.log")
-    assert not GitignoreFiles(["vscode-vfs://github/a"]).has("file:///a.log")
+def test_a_file_outside_of_every_folder_is_not_ignored(project, ignored):
+    assert not ignored.is_ignored((project.parent / "a.log").as_uri())
+    assert not ignored.is_ignored("untitled:a.log")
+    assert not GitignoreFiles(["vscode-vfs://github/a"]).is_ignored("file:///a.log")

@@ -1,4 +1,4 @@
-"""A client that knows LSP by a library, not by our reading of the specification: pytest-lsp and its LanguageClient."""
+"""The server with the LanguageClient of pytest-lsp."""
 
 import json
 import os
@@ -37,7 +37,7 @@ async def client(lsp_client: LanguageClient, request: pytest.FixtureRequest):
 
 
 @pytest.mark.asyncio
-async def test_ghost_text_after_an_emoji_stands_at_the_cursor(client: LanguageClient):
+async def test_a_completion_after_an_emoji_is_at_the_cursor(client: LanguageClient):
     client.text_document_did_open(
         types.DidOpenTextDocumentParams(types.TextDocumentItem(URI, "python", 1, f"x = 1\n{LINE}\n"))
     )

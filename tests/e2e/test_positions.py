@@ -1,4 +1,4 @@
-"""What the server thinks the buffer is, and where ghost text stands: the echo engine fills it in as JSON."""
+"""The text of the buffer and the position of completions; the echo engine returns its request as JSON."""
 
 import json
 import random
@@ -20,7 +20,7 @@ def client(request, module_launcher):
     client.check()
 
 
-def place(client, text, offset):
+def position_of(client, text, offset):
     """The position of an offset, by splitting the text before it."""
     lines = LINE_END.split(text[:offset])
     return {"line": len(lines) - 1, "character": client.units(lines[-1])}
@@ -30,7 +30,7 @@ def seen(item):
     return json.loads(item["insertText"])
 
 
-def test_ghost_text_after_emoji_stands_at_the_right_column(client):
+def test_a_completion_after_an_emoji_is_at_the_cursor(client):
     client.open("# é😋\nx = 1\n")
     column = {"utf-8": 8, "utf-16": 5, "utf-32": 4}[client.encoding]
     [item] = client.items(client.complete(0, column))
@@ -55,18 +55,18 @@ def test_ghost_text_after_emoji_stands_at_the_right_column(client):
         pytest.param("a\u2028b\u0085c\x0b\x1c\nx = \n", 1, 4, 12, id="U+2028 and its kin"),
     ],
 )
-def test_places(client, text, line, character, offset):
+def test_positions_are_converted(client, text, line, character, offset):
     client.open(text)
     [item] = client.items(client.complete(line, character))
     assert seen(item)["text"] == text
     assert seen(item)["offset"] == offset
-    at = place(client, text, offset)
+    at = position_of(client, text, offset)
     assert item["range"] == {"start": at, "end": at}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_buffer_after_many_edits(client, seed):
-    """Random edits, several in a notification; each end of a range is a position the client may say."""
+def test_random_edits_are_applied(client, seed):
+    """Random edits, several in a notification; each end of a range is a valid position."""
     rng = random.Random(seed)
     pieces = ["x", "é", "😋", "\n", "\r\n", "\f", "\u2028", "    ", "def f():\n", "# è", ""]
     text = "".join(rng.choices(pieces, k=30))
@@ -77,12 +77,15 @@ def test_the_buffer_after_many_edits(client, seed):
             start, end = sorted(_outside_crlf(text, rng.randint(0, len(text))) for _ in range(2))
             new = "".join(rng.choices(pieces, k=rng.randint(0, 3)))
             changes.append(
-                {"range": {"start": place(client, text, start), "end": place(client, text, end)}, "text": new}
+                {
+                    "range": {"start": position_of(client, text, start), "end": position_of(client, text, end)},
+                    "text": new,
+                }
             )
             text = text[:start] + new + text[end:]
         client.change(version, *changes)
     offset = _outside_crlf(text, len(text) // 2)
-    at = place(client, text, offset)
+    at = position_of(client, text, offset)
     [item] = client.items(client.complete(at["line"], at["character"]))
     assert seen(item) == seen(item) | {"text": text, "offset": offset, "version": 59}
     assert item["range"] == {"start": at, "end": at}
@@ -92,7 +95,7 @@ def _outside_crlf(text, offset):
     return offset - text.startswith("\r\n", max(offset - 1, 0)) * (offset > 0)
 
 
-def test_whole_text_changes_and_ranges_that_lie(client):
+def test_changes_of_the_whole_text_and_invalid_ranges(client):
     client.open("first")
     client.change(2, {"text": "abc\ndef\n"})
     backwards = {"start": {"line": 0, "character": 3}, "end": {"line": 0, "character": 1}}
@@ -102,7 +105,7 @@ def test_whole_text_changes_and_ranges_that_lie(client):
     assert seen(item)["text"] == "a-\ndef\nend"
 
 
-def test_halves_of_characters_do_no_harm(client):
+def test_lone_surrogates_are_replaced(client):
     """JSON can carry a lone surrogate, UTF-8 cannot."""
     body = json.dumps(
         {
@@ -116,7 +119,7 @@ def test_halves_of_characters_do_no_harm(client):
     assert seen(item)["text"] == "a\ufffd b"
 
 
-def test_open_close_and_open_again(client):
+def test_a_document_can_be_closed_and_opened_again(client):
     client.open("one", language="toml")
     [item] = client.items(client.complete(0, 0))
     assert (seen(item)["text"], seen(item)["language"]) == ("one", "toml")
@@ -130,10 +133,10 @@ def test_open_close_and_open_again(client):
     assert (seen(item)["text"], seen(item)["version"]) == ("two", 7)
 
 
-def test_the_popups_selected_item_is_taken_over(client):
-    """`é = pri`, the popup has `print` selected: the fill goes on after it, and the item replaces what it would."""
+def test_the_popups_selected_item_is_part_of_the_completion(client):
+    """`é = pri`, the popup has `print` selected: the completion continues it, and replaces the same range."""
     client.open("é = pri\n")
-    start, end = place(client, "é = ", 4), place(client, "é = pri", 7)
+    start, end = position_of(client, "é = ", 4), position_of(client, "é = pri", 7)
     selected = {"range": {"start": start, "end": end}, "text": "print"}
     [item] = client.items(client.complete(end["line"], end["character"], selected=selected))
     assert item["insertText"].startswith("print{")

@@ -1,7 +1,7 @@
-from dg_lsp.server.session import REMEMBERED, Acceptance
+from dg_lsp.server.session import MAX_REMEMBERED, Acceptance
 
 
-def test_whole_items_and_parts_add_up():
+def test_accepted_parts_of_an_item_are_counted_once():
     acceptance = Acceptance()
     name = acceptance.offer("a😋bc")  # five UTF-16 units
     acceptance.show(name)
@@ -15,10 +15,10 @@ def test_whole_items_and_parts_add_up():
     assert (acceptance.accepted, acceptance.chars) == (1, 5)
 
 
-def test_what_was_never_offered_or_is_long_gone_counts_nothing():
+def test_unknown_and_forgotten_items_are_not_counted():
     acceptance = Acceptance()
     old = acceptance.offer("x")
-    for _ in range(REMEMBERED):
+    for _ in range(MAX_REMEMBERED):
         acceptance.offer("y")
     for name in (old, "nonsense", ""):
         acceptance.show(name)
@@ -26,7 +26,7 @@ def test_what_was_never_offered_or_is_long_gone_counts_nothing():
     assert (acceptance.shown, acceptance.accepted, acceptance.chars) == (0, 0, 0)
 
 
-def test_a_part_of_nothing_is_no_acceptance():
+def test_an_empty_part_is_not_an_acceptance():
     acceptance = Acceptance()
     name = acceptance.offer("x")
     acceptance.accept(name, 0)

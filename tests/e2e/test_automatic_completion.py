@@ -1,4 +1,4 @@
-"""Where an editor may ask on its own and should hear nothing, or nothing new."""
+"""Requests that are answered with nothing or from the cache."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def texts(client, *where, **more):
     return [item["insertText"] for item in client.items(client.complete(*where, **more))]
 
 
-def test_files_with_secrets_are_never_filled_and_that_is_said_once(filling):
+def test_files_with_secrets_are_never_completed_and_that_is_logged_once(filling):
     client = filling()
     client.open("API_KEY=\n", uri=SECRETS, language="properties")
     for kind in (client.AUTOMATIC, client.INVOKED):
@@ -31,7 +31,7 @@ def test_files_with_secrets_are_never_filled_and_that_is_said_once(filling):
     assert "API_KEY" not in said[0]
 
 
-def test_languages_and_patterns_are_the_users(filling):
+def test_languages_and_patterns_can_be_excluded(filling):
     client = filling(exclude={"languages": ["markdown"], "patterns": ["vendored/"]})
     client.open("", uri="file:///project/a.md", language="markdown")
     client.open("", uri="file:///project/vendored/a.py")
@@ -41,7 +41,7 @@ def test_languages_and_patterns_are_the_users(filling):
     assert texts(client, 0, 0, uri="file:///project/a.py") == ["return total"]
 
 
-def test_ignored_files_are_left_out_on_demand(start, tmp_path):
+def test_files_ignored_by_git_can_be_excluded(start, tmp_path):
     (tmp_path / ".gitignore").write_text("build/\n")
     built = (tmp_path / "build/a.py").as_uri()
     for gitignored, expected in ((False, ["return total"]), (True, [])):
@@ -52,14 +52,14 @@ def test_ignored_files_are_left_out_on_demand(start, tmp_path):
         assert texts(client, 0, 0, uri=built) == expected
 
 
-def test_a_cursor_deep_inside_a_word_gets_nothing_unless_asked(filling):
+def test_a_cursor_inside_a_word_gets_completions_only_on_request(filling):
     client = filling(env={"DG_TEST_FILL": "x"})
     client.open("total_of_everything = 1\n")
     assert texts(client, 0, 3) == []
     assert texts(client, 0, 3, kind=client.INVOKED) == ["x"]
 
 
-def test_what_is_typed_of_a_fill_is_given_again(start, steps):
+def test_the_rest_of_a_typed_completion_is_shown_without_the_model(start, steps):
     client = start("slow")
     client.handshake(options=PATIENT)
     client.open("f\n")
@@ -73,14 +73,14 @@ def test_what_is_typed_of_a_fill_is_given_again(start, steps):
     assert steps()[asked:].count("f") == 0
 
 
-def test_behind_an_opened_block_its_body_is_offered(filling):
+def test_the_body_of_a_block_is_completed_after_its_first_line(filling):
     client = filling(env={"DG_TEST_FILL": "return a\n    # more"})
     client.open("def f(a):\n")
     [item] = client.items(client.complete(0, 9))
     assert item["insertText"].startswith("\n    return a")
     place = {"line": 0, "character": 9}
     assert item["range"] == {"start": place, "end": place}
-    # who goes on by hand is on the way that was offered
+    # the user types the beginning of the completion
     client.change(2, {"range": {"start": place, "end": place}, "text": "\n    re"})
     [rest] = client.items(client.complete(1, 6))
     assert rest["insertText"] == item["insertText"].removeprefix("\n    re")

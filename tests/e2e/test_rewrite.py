@@ -1,4 +1,4 @@
-"""Rewrites over the wire: actions, commands, edits of one version, progress, and a word for everything else."""
+"""Rewrites: code actions, commands, edits of one version, progress and reasons."""
 
 import pytest
 
@@ -21,8 +21,8 @@ def editor(start):
     return make
 
 
-def command(client, name="dg-lsp.rewrite", **place):
-    argument = {"uri": client.URI, **place}
+def command(client, name="dg-lsp.rewrite", **fields):
+    argument = {"uri": client.URI, **fields}
     return client.request("workspace/executeCommand", {"command": name, "arguments": [argument]})
 
 
@@ -33,7 +33,7 @@ def applying(client, *, applied=True):
     return asked["params"]
 
 
-def test_a_rewrite_is_one_small_edit_of_the_version_it_was_made_for(editor):
+def test_a_rewrite_is_a_minimal_edit_of_one_version(editor):
     client = editor(capabilities=DOCUMENT_CHANGES)
     msg_id = command(client, range=LINE)
     [change] = applying(client)["edit"]["documentChanges"]
@@ -45,7 +45,7 @@ def test_a_rewrite_is_one_small_edit_of_the_version_it_was_made_for(editor):
     assert client.leave() == 0
 
 
-def test_a_client_that_can_preview_is_asked_to(editor):
+def test_a_client_with_change_annotations_shows_a_preview(editor):
     client = editor(capabilities=ANNOTATED)
     command(client, range=LINE, instruction="double it")
     edit = applying(client)["edit"]
@@ -53,37 +53,38 @@ def test_a_client_that_can_preview_is_asked_to(editor):
     assert edit["documentChanges"][0]["edits"][0]["annotationId"] == "dg-lsp"
 
 
-def test_a_client_that_can_do_little_gets_plain_changes(editor):
+def test_a_client_without_document_changes_gets_plain_changes(editor):
     client = editor()
     command(client, range=LINE)
     assert list(applying(client)["edit"]["changes"]) == [client.URI]
 
 
-def test_what_cannot_be_done_is_said_and_nothing_is_changed(editor):
+def test_the_reason_is_shown_when_nothing_is_changed(editor):
     client = editor(fill="total = a + 1")
-    for place, said in (
+    for argument, reason in (
         ({"range": LINE, "strength": 0.5}, "leave it as it is"),
         ({"range": {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 0}}}, "select some code"),
         ({"uri": "file:///project/elsewhere.py", "range": LINE}, "not open"),
         ({}, "uri and range"),
         ({"range": {"start": {"line": "x"}}}, "uri and range"),
         ({"range": LINE, "strength": 7}, "strength"),
+        ({"range": LINE, "strength": 0}, "strength"),
     ):
-        answer = client.result(command(client, **place))
+        answer = client.result(command(client, **argument))
         assert answer["applied"] is False
-        assert said in answer["reason"]
-        assert any(said in one["message"] for one in client.told("window/showMessage"))
+        assert reason in answer["reason"]
+        assert any(reason in one["message"] for one in client.told("window/showMessage"))
     assert not client.told("workspace/applyEdit")
 
 
-def test_an_editor_that_declines_is_believed(editor):
+def test_an_edit_rejected_by_the_client_is_reported(editor):
     client = editor()
     msg_id = command(client, range=LINE)
     applying(client, applied=False)
-    assert "did not take" in client.result(msg_id)["reason"]
+    assert "rejected the change" in client.result(msg_id)["reason"]
 
 
-def test_a_document_that_changes_meanwhile_is_left_alone(editor, steps):
+def test_a_document_that_changes_during_a_rewrite_is_not_edited(editor, steps):
     client = editor("slow", text="s\n")
     msg_id = command(client, range={"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 1}})
     client.wait_until(lambda: len(steps()) >= 1)
@@ -110,7 +111,7 @@ def test_progress_can_be_cancelled(editor, steps):
     assert (kinds[0], kinds[-1]) == ("begin", "end")
 
 
-def test_a_block_is_put_in_at_the_cursor(editor):
+def test_a_block_is_inserted_at_the_cursor(editor):
     client = editor(fill="total = a\nreturn total", text="def f(a):\n    \n")
     command(client, "dg-lsp.completeBlock", position={"line": 1, "character": 4})
     [edits] = applying(client)["edit"]["changes"].values()
@@ -124,30 +125,30 @@ def actions(client, where, diagnostics=(), only=None, trigger=1):
     return client.result(client.request("textDocument/codeAction", params))
 
 
-def test_actions_for_a_selection_a_cursor_and_a_squiggle(editor):
+def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
     client = editor()
     titles = [one["title"] for one in actions(client, LINE)]
-    assert titles == ["Rewrite selection", "Fill the hole here", "Regenerate, giving up 60% of it"]
+    assert titles == ["Rewrite selection", "Replace selection", "Regenerate 60% of the selection"]
     cursor = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 4}}
-    squiggle = {"range": LINE, "message": "undefined name\nmore", "severity": 1}
-    fix, block = actions(client, cursor, [squiggle])
+    diagnostic = {"range": LINE, "message": "undefined name\nmore", "severity": 1}
+    fix, block = actions(client, cursor, [diagnostic])
     assert block["title"] == "Complete this block"
     assert (fix["title"], fix["kind"]) == ("Fix with dg-lsp: undefined name", "quickfix")
     [argument] = fix["command"]["arguments"]
-    assert argument == {"uri": client.URI, "range": LINE, "instruction": "fix: undefined name", "mend": True}
-    assert [one["title"] for one in actions(client, cursor, [squiggle], ["quickfix"])] == [fix["title"]]
-    assert [one["title"] for one in actions(client, cursor, [squiggle], trigger=2)] == [fix["title"]]
+    assert argument == {"uri": client.URI, "range": LINE, "instruction": "fix: undefined name", "fixErrors": True}
+    assert [one["title"] for one in actions(client, cursor, [diagnostic], ["quickfix"])] == [fix["title"]]
+    assert [one["title"] for one in actions(client, cursor, [diagnostic], trigger=2)] == [fix["title"]]
     assert actions(client, LINE, only=["source"]) == []
     assert len(actions(client, LINE, only=["refactor"])) == 3
 
 
-def test_a_client_that_can_ask_for_words_is_asked_to(editor):
+def test_a_client_with_an_input_box_gets_its_own_command(editor):
     client = editor(capabilities={"experimental": {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}})
     first = actions(client, LINE)[0]
     assert (first["title"], first["command"]["command"]) == ("Rewrite selection…", "dg-lsp.askInstruction")
 
 
-def test_an_action_of_a_selection_runs_as_it_stands(editor):
+def test_the_command_of_an_action_can_be_executed(editor):
     client = editor()
     action = actions(client, LINE)[1]
     msg_id = client.request(
