@@ -13,7 +13,7 @@ import pytest
 from dg_lsp.backends.llamacpp import runtime_check
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models.registry import BUNDLED
-from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed, library_name
+from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed_library, library_name
 
 ROOT = Path(__file__).parents[2]
 ASK = f"""
@@ -50,7 +50,7 @@ def ask(folder="stock", code=ASK):
 @pytest.fixture
 def unchanged(tmp_path):
     """A runtime with nothing in it: in front of the installed library, which does all the work."""
-    here = installed()
+    here = installed_library()
     made = Runtime(tmp_path, "overlay", "", here.version, str(here.library), here.digest())
     libraries = here.library.parent
     command = [shutil.which("cc"), "-shared", "-o", str(made.library), "-x", "c", "/dev/null", "-x", "none"]
@@ -79,7 +79,7 @@ def test_one_in_front_is_loaded_and_leaves_no_trace_in_the_environment(unchanged
 
 @needs_elf
 def test_a_whole_one_is_loaded_from_its_own_folder(tmp_path):
-    here = installed()
+    here = installed_library()
     for path in here.library.parent.iterdir():
         (tmp_path / path.name).symlink_to(path)
     Runtime(tmp_path, "whole", "cpu", here.version, "", "").write()
@@ -98,7 +98,7 @@ def test_one_for_another_version_is_not_loaded(unchanged):
 
 
 def test_one_that_the_system_cannot_load_does_not_keep_anybody_from_filling(tmp_path):
-    here = installed()
+    here = installed_library()
     (tmp_path / library_name()).write_text("no library")
     Runtime(tmp_path, "overlay", "", here.version, str(here.library), here.digest()).write()
     answer = ask(tmp_path)

@@ -88,7 +88,7 @@ def test_the_installed_library_is_asked_in_a_process_of_its_own():
 
 
 def test_one_that_cannot_be_loaded_is_told_with_the_reason(tmp_path):
-    here = runtime.installed()
+    here = runtime.installed_library()
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, "overlay", "", here.version, str(here.library), here.digest()).write()
     with pytest.raises(ModelRuntimeError, match=r"the changed llama.cpp does not run: .*libllama"):

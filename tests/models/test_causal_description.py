@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp.canvas.spec import FimOrder, FimTokens, PromptFormat, SpecialTokens
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.models.metadata import CAUSAL_PROMPT, describe
+from dg_lsp.models.metadata import MAX_CAUSAL_PROMPT_TOKENS, describe
 
 STOCK = {"general.architecture": "qwen2", "qwen2.context_length": "32768", "general.name": "Coder"}
 FIM = FimTokens(10, 11, 12, FimOrder.PREFIX_FIRST)
@@ -24,7 +24,7 @@ def test_a_model_with_sentinels_fills_the_middle():
     assert spec.end_ids == (2,)
     assert spec.banned_ids == (1, 10, 11, 12)
     assert spec.canvas_lengths == ()
-    assert spec.max_prompt_tokens == CAUSAL_PROMPT
+    assert spec.max_prompt_tokens == MAX_CAUSAL_PROMPT_TOKENS
 
 
 def test_one_without_sees_the_prefix_only():
@@ -34,7 +34,7 @@ def test_one_without_sees_the_prefix_only():
 
 
 @pytest.mark.parametrize(
-    ("context", "prompt"), [("512", 384), ("100", 1), ("1.5", CAUSAL_PROMPT), (None, CAUSAL_PROMPT)]
+    ("context", "prompt"), [("512", 384), ("100", 1), ("1.5", MAX_CAUSAL_PROMPT_TOKENS), (None, MAX_CAUSAL_PROMPT_TOKENS)]
 )
 def test_the_prompt_leaves_room_for_the_fill(context, prompt):
     metadata = {key: value for key, value in {**STOCK, "qwen2.context_length": context}.items() if value}

@@ -3,7 +3,7 @@
 import pytest
 
 from dg_lsp.canvas.spec import PromptFormat, UniformSampling
-from dg_lsp.models.presets import FAMILIES, for_architecture
+from dg_lsp.models.presets import FAMILIES, find_family
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ from dg_lsp.models.presets import FAMILIES, for_architecture
     ],
 )
 def test_a_family_is_found_by_architecture_and_name(architecture, name, family):
-    found = for_architecture(architecture, name)
+    found = find_family(architecture, name)
     assert found is not None
     assert (found.name, found.architecture) == (family, architecture)
 
 
 @pytest.mark.parametrize(("architecture", "name"), [("qwen2", "Qwen2.5 Coder 0.5B"), ("qwen2", ""), ("llama", "llada")])
 def test_causal_models_belong_to_none(architecture, name):
-    assert for_architecture(architecture, name) is None
+    assert find_family(architecture, name) is None
 
 
 def test_facts_that_were_read_in_the_authors_code():
@@ -43,9 +43,9 @@ def test_facts_that_were_read_in_the_authors_code():
         "rnd1": (151_669, True),
         "diffusiongemma": (None, False),
     }
-    dreamon = for_architecture("dream", "dreamon")
+    dreamon = find_family("dream", "dreamon")
     assert (dreamon.sampling.expand_id, dreamon.sampling.delete_id) == (151_667, 151_643)
-    gemma = for_architecture("diffusion-gemma")
+    gemma = find_family("diffusion-gemma")
     assert gemma.sampling == UniformSampling(0.1, 0.8, 0.4, 48, 1, 0.005)
     assert (gemma.prompt_format, gemma.template, gemma.noise) == (PromptFormat.INSTRUCT, "gemma4", "uniform")
 

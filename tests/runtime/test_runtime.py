@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp import runtime
-from dg_lsp.runtime import Installed, Runtime, find_runtime, installed, read_runtime, runtime_folder
+from dg_lsp.runtime import InstalledLibrary, Runtime, find_runtime, installed_library, read_runtime, runtime_folder
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def here(tmp_path, monkeypatch):
     library = tmp_path / "llama_cpp" / "lib" / runtime.library_name()
     library.parent.mkdir(parents=True)
     library.write_bytes(b"stock")
-    here = Installed("0.3.36", library)
-    monkeypatch.setattr(runtime, "installed", lambda: here)
+    here = InstalledLibrary("0.3.36", library)
+    monkeypatch.setattr(runtime, "installed_library", lambda: here)
     return here
 
 
@@ -37,7 +37,7 @@ def found(folder, **more):
 
 
 def test_what_is_installed_here_is_found():
-    here = installed()
+    here = installed_library()
     assert here.version.startswith("0.3.")
     assert here.library.is_file()
     assert len(here.digest()) == 64
@@ -45,12 +45,12 @@ def test_what_is_installed_here_is_found():
 
 def test_without_llama_cpp_python_nothing_is_found(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    assert installed() is None
-    assert find_runtime({}) == runtime.Found(None)
+    assert installed_library() is None
+    assert find_runtime({}) == runtime.RuntimeSearch(None)
 
 
 def test_a_runtime_made_for_what_is_installed_is_found(made):
-    assert found(made.folder) == runtime.Found(made)
+    assert found(made.folder) == runtime.RuntimeSearch(made)
     assert read_runtime(made.folder) == made
 
 
@@ -101,7 +101,7 @@ def test_a_record_without_its_library_is_damaged(made):
 
 def test_none_is_found_without_a_word_where_none_was_asked_for(here, monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "runtime_folder", lambda _environment: tmp_path / "nowhere")
-    assert find_runtime({}) == runtime.Found(None)
+    assert find_runtime({}) == runtime.RuntimeSearch(None)
 
 
 def test_none_in_the_folder_that_was_named_is_told(here, tmp_path):
@@ -109,7 +109,7 @@ def test_none_in_the_folder_that_was_named_is_told(here, tmp_path):
 
 
 def test_the_stock_library_can_be_asked_for(made):
-    assert found("stock") == runtime.Found(None, "DG_LSP_RUNTIME is set to stock")
+    assert found("stock") == runtime.RuntimeSearch(None, "DG_LSP_RUNTIME is set to stock")
 
 
 def test_llama_cpp_pythons_own_variable_wins(made):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.backends.llamacpp.errors import library_error
-from dg_lsp.runtime import COMMAND, Found, Runtime, find_runtime
+from dg_lsp.runtime import COMMAND, Runtime, RuntimeSearch, find_runtime
 
 MAX_LINES = 50
 _DEBUG, _WARN, _ERROR = 1, 3, 4  # enum ggml_log_level
@@ -127,16 +127,16 @@ def library() -> Library:
     return Library(api, ggml, found.runtime, found.note, log, write)
 
 
-def _loadable(found: Found) -> Found:
+def _loadable(found: RuntimeSearch) -> RuntimeSearch:
     """Without the changed runtime where the system's loader refuses it: nothing else may fail because of that."""
     if found.runtime is None:
         return found
     if "llama_cpp.llama_cpp" in sys.modules:
-        return Found(None, "llama_cpp was imported before dg-lsp")
+        return RuntimeSearch(None, "llama_cpp was imported before dg-lsp")
     try:
         ctypes.CDLL(str(found.runtime.library))
     except OSError as error:
-        return Found(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
+        return RuntimeSearch(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
     return found
 
 

@@ -10,7 +10,7 @@ from margins import lead
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.models.convert import take_gguf, write_pair
+from dg_lsp.models.convert import read_gguf, write_model
 
 IDS = np.random.default_rng(5).integers(0, tiny_diffusiongemma.VOCAB_SIZE, 100).tolist()  # the window is 64
 
@@ -21,7 +21,7 @@ def direct(tiny_repacked):
 
 
 def test_either_naming_gives_the_logits_of_the_direct_conversion(direct, pull_request_gguf, tmp_path):
-    write_pair(take_gguf(pull_request_gguf), tmp_path / "repacked.gguf")
+    write_model(read_gguf(pull_request_gguf), tmp_path / "repacked.gguf")
     assert np.array_equal(causal_logits(tmp_path / "repacked.gguf", IDS), direct)
 
 

@@ -12,17 +12,17 @@ from dg_lsp import gguf as v
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError, UsageError
 from dg_lsp.gguf import BLOCK_BYTES, F16, Tensor, copied, read_header, vector, write_gguf
 from dg_lsp.models import convert
-from dg_lsp.models.convert import Parts, check_target, side_path, take_checkpoint, write_pair
+from dg_lsp.models.convert import ModelParts, check_target, side_path, convert_checkpoint, write_model
 
 
 @pytest.fixture
 def parts(tiny_checkpoint):
-    return take_checkpoint(tiny_checkpoint)
+    return convert_checkpoint(tiny_checkpoint)
 
 
 def test_the_main_file_names_its_side_file(parts, tmp_path):
     seen = []
-    write_pair(parts, tmp_path / "a.gguf", seen.append)
+    write_model(parts, tmp_path / "a.gguf", seen.append)
     values = read_header(tmp_path / "a.gguf").values
     side = tmp_path / "a.selfcond.gguf"
     assert values["dg.self_conditioning"].read() == side.name
@@ -35,7 +35,7 @@ def test_the_main_file_names_its_side_file(parts, tmp_path):
 def test_a_failure_leaves_nothing_behind(parts, tmp_path):
     broken = Tensor("last", (10, 10), F16, lambda: (b"too short",))
     with pytest.raises(ModelBrokenError, match="tensor last is cut short"):
-        write_pair(Parts(parts.values, (*parts.body, broken), parts.side), tmp_path / "a.gguf")
+        write_model(ModelParts(parts.values, (*parts.main, broken), parts.side), tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
 
 
@@ -49,7 +49,7 @@ def test_an_interruption_leaves_nothing_behind(parts, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_pair(parts, tmp_path / "a.gguf", look)
+        write_model(parts, tmp_path / "a.gguf", look)
     assert not list(tmp_path.iterdir())
 
 
@@ -60,14 +60,14 @@ def test_a_press_makes_the_main_file_smaller(parts, tmp_path):
         with smaller.open("ab") as file:
             file.write(b"pressed")
 
-    write_pair(parts, tmp_path / "a.gguf", press=press)
+    write_model(parts, tmp_path / "a.gguf", quantize=press)
     assert (tmp_path / "a.gguf").read_bytes().endswith(b"pressed")
 
     def refuse(written, smaller):
         raise ModelUnsupportedError("no")
 
     with pytest.raises(ModelUnsupportedError):
-        write_pair(parts, tmp_path / "b.gguf", press=refuse)
+        write_model(parts, tmp_path / "b.gguf", quantize=refuse)
     assert {path.name for path in tmp_path.iterdir()} == {"a.gguf", "a.selfcond.gguf"}
 
 
@@ -77,7 +77,7 @@ def test_a_full_disk_says_so(parts, tmp_path, monkeypatch):
 
     monkeypatch.setattr(convert, "write_gguf", write)
     with pytest.raises(InputFileError, match=r"a\.gguf cannot be written: No space left on device; make room"):
-        write_pair(parts, tmp_path / "a.gguf")
+        write_model(parts, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
 
 
@@ -107,13 +107,13 @@ def test_memory_is_a_few_blocks_whatever_the_size(tmp_path):
     with (tmp_path / "source.gguf").open("wb") as file:
         write_gguf(file, {}, [tensor])
     header = read_header(tmp_path / "source.gguf")
-    whole = Parts(
+    whole = ModelParts(
         {"general.name": v.text("x")},
         (copied(header.path, header.tensors["big"]),),
         (vector("n", np.ones(4, np.float32)),),
     )
     tracemalloc.start()
-    write_pair(whole, tmp_path / "a.gguf")
+    write_model(whole, tmp_path / "a.gguf")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert side_path(tmp_path / "a.gguf").is_file()

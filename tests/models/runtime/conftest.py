@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.models import build_runtime
-from dg_lsp.runtime import Installed
+from dg_lsp.runtime import InstalledLibrary
 
 VERSION = "0.3.36"
 HEADER = """
@@ -120,8 +120,8 @@ def always(_folder):
 @pytest.fixture
 def here(stub_library, tmp_path, monkeypatch):
     """The stub is what is installed, and the runtime goes to a folder of the test."""
-    installed = Installed(VERSION, stub_library)
-    monkeypatch.setattr(build_runtime, "installed", lambda: installed)
+    installed = InstalledLibrary(VERSION, stub_library)
+    monkeypatch.setattr(build_runtime, "installed_library", lambda: installed)
     monkeypatch.setenv("DG_LSP_RUNTIME", str(tmp_path / "place" / "runtime"))
     monkeypatch.delenv("CMAKE_ARGS", raising=False)
     return tmp_path / "place" / "runtime"

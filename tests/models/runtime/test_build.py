@@ -7,7 +7,7 @@ import pytest
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models import build_runtime as builder
 from dg_lsp.models.build_runtime import BuildOptions, Patch, build
-from dg_lsp.runtime import Installed, read_runtime
+from dg_lsp.runtime import InstalledLibrary, read_runtime
 
 from .conftest import CHANGED_LINE, GEMMA4
 
@@ -31,7 +31,7 @@ def test_the_changed_class_stands_in_front_of_the_installed_library(here, sdists
     assert asks(here) == ALL
     assert runtime == read_runtime(here)
     assert (runtime.kind, runtime.backend, runtime.folder) == ("overlay", "", here)
-    assert runtime.misfit(Installed("0.3.36", stub_library)) == ""
+    assert runtime.misfit(InstalledLibrary("0.3.36", stub_library)) == ""
     assert sorted(path.name for path in here.iterdir()) == ["build.log", "libllama.so", "runtime.json"]
     assert list(here.parent.iterdir()) == [here]
     assert looks == [("unpacking", None), ("compiling", None), ("testing it", None)]
@@ -130,6 +130,6 @@ def test_a_folder_that_cannot_be_made_is_told(here, sdists, tmp_path, monkeypatc
 
 
 def test_without_llama_cpp_python_there_is_nothing_to_change(here, monkeypatch):
-    monkeypatch.setattr(builder, "installed", lambda: None)
+    monkeypatch.setattr(builder, "installed_library", lambda: None)
     with pytest.raises(ModelRuntimeError, match="not installed"):
         build(BuildOptions(), good)

@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models import build_runtime
-from dg_lsp.models.build_runtime import BuildOptions, build, check_tools, reason
+from dg_lsp.models.build_runtime import BuildOptions, build, check_tools, failure_reason
 from dg_lsp.runtime import read_runtime
 
 from .conftest import always
@@ -43,7 +43,7 @@ def tools(tmp_path, monkeypatch):
     return add
 
 
-@pytest.mark.skipif(sys.platform in ("darwin", "win32") or not shutil.which("cmake"), reason="no CMake here")
+@pytest.mark.skipif(sys.platform in ("darwin", "win32") or not shutil.which("cmake"), failure_reason="no CMake here")
 @pytest.mark.parametrize("form", ["packed", "unpacked"])
 def test_all_of_it_is_built_and_needs_nothing_of_the_installed_one(here, sdists, form):
     given = getattr(sdists, form)()
@@ -133,7 +133,7 @@ def test_a_build_that_makes_no_library_is_told(here, sdists, tools):
     ],
 )
 def test_the_line_that_explains_a_failure_is_found(said, found):
-    assert reason(said) == found
+    assert failure_reason(said) == found
 
 
 def test_where_one_class_cannot_be_replaced_all_of_it_is_built(monkeypatch):
