@@ -16,9 +16,10 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.request import DecoderName, FillRequest, Priority
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
 
@@ -61,7 +62,7 @@ class Background:
             number += 1
             snapshot = Snapshot("file:///long.py", number, LONG, "python")
             asked = FillRequest(snapshot, len(LONG), max_lines=40, max_tokens=200, early_stop_ms=0, seed=number)
-            asked = replace(asked, priority=self.priority, plan=DecoderName.CANVAS, deadline_ms=60_000)
+            asked = replace(asked, priority=self.priority, decoder=DecoderName.DIFFUSION, deadline_ms=60_000)
             try:
                 self._worker.submit(asked).result()
             except CancelledError:

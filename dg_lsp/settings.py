@@ -20,8 +20,8 @@ from dg_lsp.errors import SettingsError
 CACHES = ("auto", "recomputed", "once", "cached")
 WHEN = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "bfloat16", "float8")
-PROMPT_FORMATS = ("", "fim", "pinned", "prefix", "instruct")
-PLANS = ("auto", "canvas", "race", "causal", "draft-verify", "lookup")
+PROMPT_FORMATS = ("", "fim", "infill", "prefix", "instruct")
+DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
 BACKENDS = ("local", "remote")
 APIS = ("completions", "infill", "chat")
 FIMS = ("suffix", "none", "qwen", "starcoder", "codegemma", "deepseek", "codestral")
@@ -59,10 +59,10 @@ class FillSettings:
     """Milliseconds after which what is stable so far is shown, or nothing."""
     early_stop_ms: float = field(default=150.0, validator=validators.ge(0))
     """Milliseconds after which the whole lines that are stable are enough; 0 waits for all of the fill."""
-    plan: str = field(default="auto", validator=validators.in_(PLANS))
-    """How a fill is decoded: `auto`, `canvas`, `race`, `causal`, `draft-verify` or `lookup`."""
+    decoder: str = field(default="auto", validator=validators.in_(DECODERS))
+    """How a fill is decoded: `auto`, `diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`."""
     prompt_format: str = field(default="", validator=validators.in_(PROMPT_FORMATS))
-    """How the place is put to the model: `fim`, `pinned`, `prefix` or `instruct`; empty takes the model's own."""
+    """How the place is put to the model: `fim`, `infill`, `prefix` or `instruct`; empty takes the model's own."""
     canvas_length: int = field(default=0, validator=validators.ge(0))
     """Tokens denoised at once; 0 takes the model's shortest that holds a line."""
     max_tokens: int = field(default=64, validator=validators.ge(1))

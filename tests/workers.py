@@ -1,6 +1,7 @@
-"""What tests of a worker ask, and a model that waits to be let go on."""
+"""Requests of scheduler tests, and models that wait for the test."""
 
 import threading
+import time
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
@@ -15,8 +16,16 @@ def ask(uri="file:///a.py", text="a = ", **more):
     return FillRequest(Snapshot(uri, 1, text), len(text), **more)
 
 
+def wait_until(is_so):
+    """Waits for a condition."""
+    end = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 class Gate(ScriptedDenoiser):
-    """Waits inside each step until it is let go on."""
+    """Waits inside each step until `go_on` is set."""
 
     def __init__(self, fill, **script):
         super().__init__(fill, **script)
@@ -30,7 +39,7 @@ class Gate(ScriptedDenoiser):
 
 
 class Stepping(ScriptedDenoiser):
-    """Makes as many steps as it is allowed to."""
+    """Makes as many steps as `allowed` permits."""
 
     def __init__(self, *args, **more):
         super().__init__(*args, **more)

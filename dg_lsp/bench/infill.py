@@ -10,8 +10,9 @@ from typing import Any
 
 from dg_lsp.bench.sites import Site
 from dg_lsp.bench.ways import attempt_of, before_last_key, warm
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.metrics.attempt import Attempt
 from dg_lsp.metrics.summary import Summary
 
@@ -35,7 +36,7 @@ class Asking:
     max_lines: int | None = None
     """With `Length.GIVEN`."""
     suffix_lines: int | None = None
-    plan: DecoderName | None = None
+    decoder: DecoderName | None = None
     """None takes the setting."""
     deadline_ms: float | None = None
     """None waits for the whole fill."""
@@ -51,7 +52,7 @@ class Asking:
             max_lines=lines,
             suffix_lines=self.suffix_lines,
             deadline_ms=self.deadline_ms,
-            plan=self.plan,
+            decoder=self.decoder,
         )
 
     def json(self) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dg_lsp.bench.sites import Site
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.remote import RemoteEngine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.remote_engine import RemoteEngine
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
 
@@ -78,12 +79,12 @@ def first_lines(text: str, num: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EngineWay:
-    """An engine by one of its plans. The engine is its own: one shared by two ways would have the prompt cached for
+    """An engine by one of its decoders. The engine is its own: one shared by two ways would have the prompt cached for
     whichever comes second."""
 
     name: str
     engine: Engine
-    plan: DecoderName
+    decoder: DecoderName
     terms: Terms = TERMS
     remarks: Sequence[str] = ()
 
@@ -109,7 +110,7 @@ class EngineWay:
             site.snapshot,
             site.offset,
             max_lines=self.terms.num_lines(site),
-            plan=self.plan,
+            decoder=self.decoder,
             early_stop_ms=self.terms.early_stop_ms,
             deadline_ms=1e3 * ANSWER_SECONDS,
         )
@@ -127,14 +128,14 @@ def attempt_of(engine: Engine, result: FillResult, site: Site, way: str, ms: flo
         site=site.id,
         kind=site.kind,
         way=way,
-        plan=result.plan.value,
+        decoder=result.decoder.value,
         want=site.want,
         shown=(Shown(ms, best.text),) if best else (),
         is_exact=best is not None and is_same(best.text, site.want),
         passes=None,
         latency_ms=ms,
         steps=result.steps,
-        tokens=round(result.tokens_per_forward * result.steps),
+        tokens=result.output_tokens,
         confidence=best.score if best else math.nan,
         rejection=result.rejections[0].reason.value if result.rejections and not best else None,
         prefill_ms=result.timings.prefill,

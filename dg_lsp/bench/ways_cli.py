@@ -86,7 +86,7 @@ class CommandWay:
             site=site.id,
             kind=site.kind,
             way=self.name,
-            plan="canvas",
+            decoder="diffusion",
             want=site.want,
             shown=(Shown(ms, text),) if text else (),
             is_exact=is_same(text, site.want),

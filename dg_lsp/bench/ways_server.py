@@ -107,7 +107,7 @@ class ServerProcess:
 
 
 class ServerWay:
-    """See `Way`. Greedy, as our own causal plan is; the answer counts as it comes, nothing of it is judged."""
+    """See `Way`. Greedy, as our autoregressive decoder is; the answer counts as it comes, nothing of it is judged."""
 
     name = "llama-server"
 
@@ -183,7 +183,7 @@ class ServerWay:
             site=site.id,
             kind=site.kind,
             way=self.name,
-            plan="causal",
+            decoder="autoregressive",
             want=site.want,
             shown=(Shown(ms, text),) if text else (),
             is_exact=is_same(text, site.want),

@@ -98,7 +98,7 @@ def template_of(name: str, model: str) -> ChatTemplate:
     """
     if name not in TEMPLATES:
         what = f"the unknown chat template {name!r}" if name else "no chat template"
-        raise ModelUnsupportedError(f"{model} has {what}; choose the prompt format fim, pinned or prefix")
+        raise ModelUnsupportedError(f"{model} has {what}; choose the prompt format fim, infill or prefix")
     return TEMPLATES[name]
 
 

@@ -1,22 +1,35 @@
-"""Selects the layout function of a prompt format."""
+"""Prompt of a cursor position, and the layout function of a prompt format."""
 
 from dataclasses import replace
 
 from dg_lsp.canvas.chat import TEMPLATES, Special, instruct_layout
-from dg_lsp.canvas.fim import fim_layout
+from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
 from dg_lsp.canvas.infill import infill_layout
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.context.window import Prompt
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.errors import RequestError
 
 _BUILDERS = {
     PromptFormat.FIM: fim_layout,
     PromptFormat.PREFIX: fim_layout,
-    PromptFormat.PINNED: infill_layout,
+    PromptFormat.INFILL: infill_layout,
     PromptFormat.INSTRUCT: instruct_layout,
 }
+
+
+def prompt_of(snapshot: Snapshot, offset: int, spec: ModelSpec, suffix_lines: int | None = None) -> Prompt:
+    """The text around a cursor, about as much of it as the model's prompt holds.
+
+    Raises:
+        PositionError: the buffer is shorter than `offset`.
+    """
+    chars = spec.max_prompt_tokens * CHARS_PER_TOKEN
+    suffix_chars = int(chars * SUFFIX_SHARE)
+    prompt = prompt_at(snapshot, offset, prefix_chars=chars, suffix_chars=suffix_chars, suffix_lines=suffix_lines)
+    return replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)
 
 
 def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
@@ -49,13 +62,13 @@ def in_format(spec: ModelSpec, name: str) -> ModelSpec:
     wanted = PromptFormat(name) if name else spec.prompt_format
     lacks = {
         PromptFormat.FIM: "" if spec.fim else "fill-in-the-middle tokens",
-        PromptFormat.PINNED: "" if spec.sampling else "canvas",
+        PromptFormat.INFILL: "" if spec.sampling else "canvas",
         PromptFormat.INSTRUCT: "" if spec.template in TEMPLATES else "known chat template",
         PromptFormat.PREFIX: "",
     }
     if name and lacks[wanted]:
         others = ", ".join(format_.value for format_ in PromptFormat if not lacks[format_])
         raise RequestError(f"{spec.name} has no {lacks[wanted]}, which the format {wanted} needs; choose {others}")
-    has_head = spec.has_causal_head and wanted is not PromptFormat.PINNED
+    has_head = spec.has_causal_head and wanted is not PromptFormat.INFILL
     expectations = spec.expectations if wanted is spec.prompt_format else ()
     return replace(spec, prompt_format=wanted, has_causal_head=has_head, expectations=expectations)

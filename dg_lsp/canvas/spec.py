@@ -8,13 +8,40 @@ from enum import StrEnum
 from pathlib import Path
 
 
+class DecoderName(StrEnum):
+    """How a request is decoded, as settings, the command line and records spell it."""
+
+    AUTO = "auto"
+    """The decoder with the least expected time to a useful edit on this machine."""
+    DIFFUSION = "diffusion"
+    """Open canvases, denoised; several share each pass where several candidates are wanted or where it pays."""
+    AUTOREGRESSIVE = "autoregressive"
+    """Token by token, greedily."""
+    SPECULATIVE = "speculative"
+    """A canvas drafts and one causal pass verifies. The text is that of `autoregressive`."""
+    PROMPT_LOOKUP = "prompt-lookup"
+    """Like `speculative`, but the draft is what followed the same tokens elsewhere in the buffer."""
+    INFILL = "infill"
+    """Canvases with the prefix's tail and the suffix's head frozen around gaps of several lengths."""
+
+    @property
+    def needs_canvas(self) -> bool:
+        """Requires a model that denoises."""
+        return self in (DecoderName.DIFFUSION, DecoderName.SPECULATIVE, DecoderName.INFILL)
+
+    @property
+    def needs_causal_head(self) -> bool:
+        """Requires weights that also decode token by token."""
+        return self in (DecoderName.AUTOREGRESSIVE, DecoderName.SPECULATIVE, DecoderName.PROMPT_LOOKUP)
+
+
 @dataclass(frozen=True, slots=True)
 class ExpectedPasses:
     """Mean number of passes of one decoder at one kind of cursor position."""
 
     kind: str
     """`line-end`, `whole-line` or `block`."""
-    plan: str
+    decoder: DecoderName
     singles: float
     """Causal passes over one token."""
     checks: float
@@ -23,6 +50,8 @@ class ExpectedPasses:
     """Bidirectional passes over one canvas or several."""
     hits: float
     """Fraction of fills whose first line is right, above 0."""
+    num_canvases: int = 1
+    """Canvases that share each pass."""
 
 
 class PromptFormat(StrEnum):
@@ -30,7 +59,7 @@ class PromptFormat(StrEnum):
 
     FIM = "fim"
     """Suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token."""
-    PINNED = "pinned"
+    INFILL = "infill"
     """Prefix tail and suffix head frozen in the canvas around a gap."""
     PREFIX = "prefix"
     """Only the text before the cursor: for models without fill-in-the-middle tokens."""
@@ -161,7 +190,7 @@ class ModelSpec:
     """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
     gap_lengths: tuple[int, ...] = ()
     """Gap lengths that are tried in one pass when the length of the fill is unknown, ascending."""
-    echo_match: int = 0
+    repetition_match: int = 0
     """Length of an n-gram of the buffer whose continuation overrides the prediction; 0: never. Helps small models."""
     expectations: tuple[ExpectedPasses, ...] = ()
     """Expected passes of the decoders, from the model file."""

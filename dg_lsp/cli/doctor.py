@@ -64,7 +64,7 @@ def report(checkup: "Checkup") -> Iterator[str]:
     yield from _model(checkup.model or {})
     if checkup.threads is not None:
         yield _row("threads", str(checkup.threads))
-    yield from _planning(checkup.costs or {}, checkup.plans or {})
+    yield from _selection_rows(checkup.costs or {}, checkup.decoders or {})
     if checkup.memory_bytes is not None:
         yield _row("memory", f"{_megabytes(checkup.memory_bytes)} at most in this process")
     if checkup.fill is not None:
@@ -105,13 +105,13 @@ def _model(model: dict[str, Any]) -> Iterator[str]:
             yield _row(f"model {key.replace('_', ' ')}", shown)
 
 
-def _planning(costs: dict[str, dict[int, float]], plans: dict[str, str]) -> Iterator[str]:
+def _selection_rows(costs: dict[str, dict[int, float]], decoders: dict[str, str]) -> Iterator[str]:
     for what, passes in costs.items():
         if passes:
             shown = ", ".join(f"{ms:.1f} ms for {num}" for num, ms in passes.items())
             yield _row(f"{what} pass", f"{shown} tokens")
-    if plans:
-        yield _row("plans", ", ".join(f"{kind}: {plan}" for kind, plan in plans.items()))
+    if decoders:
+        yield _row("decoders", ", ".join(f"{kind}: {decoder}" for kind, decoder in decoders.items()))
 
 
 def _fill(fill: dict[str, Any]) -> Iterator[str]:
@@ -154,7 +154,7 @@ class Checkup:
     threads: int | None = None
     costs: dict[str, dict[int, float]] | None = None
     """Milliseconds of a causal pass and of a pass over a canvas, by their tokens."""
-    plans: dict[str, str] | None = None
+    decoders: dict[str, str] | None = None
     """What `auto` decodes by, by kind of place."""
     fill: dict[str, Any] | None = None
     memory_bytes: int | None = None
@@ -213,7 +213,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     costs = measure_costs(denoiser)
     checkup.costs = {"causal": _rounded(costs.causal), "canvas": _rounded(costs.canvas)}
     engine = Engine(denoiser, denoiser.tokenizer, settings.fill, costs)
-    checkup.plans = {kind.value: engine.planner.choose(kind).value for kind in PositionKind}
+    checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     try:
         checkup.fill = _timed_fill(engine, load_ms)
     finally:
@@ -265,6 +265,6 @@ def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> d
         "steps": result.steps,
         "total_ms": round(result.timings.total, 3),
         "prompt_tokens": result.prompt_tokens,
-        "plan": result.plan.value,
+        "decoder": result.decoder.value,
         "canvas_length": result.canvas_length,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.cli.options import Format, GpuLayers, Json, Model, Plan, Remote, Threads
+from dg_lsp.cli.options import Decoder, Format, GpuLayers, Json, Model, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -30,7 +30,7 @@ def fill(
     deadline: Annotated[
         float | None, typer.Option(min=1, metavar="MS", help="Take what is stable after this time, load not counted.")
     ] = None,
-    plan: Plan = None,
+    decoder: Decoder = None,
     prompt_format: Format = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same fill.")] = 0,
     visual: Annotated[bool, typer.Option("--visual", help="Show the canvas settling step by step.")] = False,
@@ -59,7 +59,7 @@ def fill(
         suffix_lines=suffix_lines,
         deadline_ms=deadline,
         seed=seed,
-        plan=plan,
+        decoder=decoder,
     )
 
     from dg_lsp.cli import loading

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.engine.request import DecoderName
+from dg_lsp.canvas.spec import DecoderName, PromptFormat
 
 Model = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", help="A model's name, auto, or the path of a GGUF file.")
@@ -20,7 +19,9 @@ Threads = Annotated[
 Remote = Annotated[
     str | None, typer.Option("--remote", metavar="URL", help="Ask the server there instead of a model here.")
 ]
-Plan = Annotated[DecoderName | None, typer.Option("--plan", help="How a fill is decoded, instead of what is set.")]
+Decoder = Annotated[
+    DecoderName | None, typer.Option("--decoder", help="How a fill is decoded, instead of what is set.")
+]
 Format = Annotated[
     PromptFormat | None,
     typer.Option("--prompt-format", help="How the place is put to the model, instead of its own way."),

@@ -24,7 +24,7 @@ def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
         "model": result.model,
         "candidates": [{"text": c.text, "score": round(c.score, 4)} for c in result.candidates],
         "rejected": rejected(result),
-        "plan": result.plan.value,
+        "decoder": result.decoder.value,
         "canvas_length": result.canvas_length,
         "steps": result.steps,
         "tokens_per_forward": round(result.tokens_per_forward, 3),
@@ -53,14 +53,14 @@ def timing_line(result: FillResult, load_ms: float) -> str:
     return (
         f"{result.model}: {timings.total:.0f} ms"
         f" (prefill {timings.prefill:.0f}, denoise {timings.denoise:.0f}, postprocess {timings.postprocess:.0f})"
-        f" after {load_ms:.0f} ms load; {_plan(result)}, {result.steps} steps,"
+        f" after {load_ms:.0f} ms load; {_decoder(result)}, {result.steps} steps,"
         f" {result.tokens_per_forward:.1f} tokens per step;"
         f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached"
     )
 
 
-def _plan(result: FillResult) -> str:
-    return f"{result.plan} {result.canvas_length}" if result.canvas_length else result.plan.value
+def _decoder(result: FillResult) -> str:
+    return f"{result.decoder} {result.canvas_length}" if result.canvas_length else result.decoder.value
 
 
 NUM_LINES_AROUND = 3

@@ -33,16 +33,16 @@ from dg_lsp.bench.tables import (
     step_table,
 )
 from dg_lsp.bench.twin import write_twin
-from dg_lsp.canvas.spec import Checkpoint, ModelSpec
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec
 from dg_lsp.cli.loading import load_model, open_denoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.hf.denoiser import HfDenoiser
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 COMPARED_PROMPT = 512
 """Tokens of the prompt that is cached on one side and recomputed on the other."""
@@ -124,7 +124,7 @@ def measure(settings: Settings, rounds: int) -> StepReport:
     return StepReport(spec.name, denoiser.threads, times, batches, shares, overhead, comparisons)
 
 
-def _shares(engine: Engine, denoiser: "OpenedDenoiser | HfDenoiser") -> Shares:
+def _shares(engine: Engine, denoiser: "OpenedDenoiser | TransformersDenoiser") -> Shares:
     if not isinstance(denoiser, OpenedDenoiser):  # one call to the device does everything
         return measure_shares(engine, denoiser, list(_requests()), decode=((denoiser.stepper, "run"),), reduction=())
     context, reducer = denoiser._context, denoiser._reducer  # noqa: SLF001  (looked at, not used)
@@ -147,7 +147,7 @@ def _requests() -> Iterator[FillRequest]:
         offset = text.index(word, start) + len(word)
         end = text.index("\n", offset)
         snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[end:])
-        yield FillRequest(snapshot, offset, deadline_ms=60_000, plan=DecoderName.CANVAS)
+        yield FillRequest(snapshot, offset, deadline_ms=60_000, decoder=DecoderName.DIFFUSION)
 
 
 def _compare(sizes: Mapping[str, str], spec: ModelSpec, settings: Settings, rounds: int) -> tuple[Comparison, ...]:

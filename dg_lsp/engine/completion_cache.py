@@ -1,31 +1,26 @@
-"""Finished fills that still hold: what was typed since is what they begin with. Knows texts, no model.
-
-Typing through ghost text is the commonest thing that happens to it; the model would only say the rest again, or worse,
-something else.
-"""
+"""Finished fills that stay valid while the user types what they suggest. Knows texts and no model."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.result import NO_TIME, FillResult
 from dg_lsp.postprocess.validate import Candidate
 
 CAPACITY = 128
-"""Fills kept, over all documents; the oldest go first."""
-SEEN = 4000
-"""Characters on each side of the cursor that have to be the same: what a prompt shows of a buffer, and more."""
+"""Fills of all documents together; the least recently used go first."""
+CONTEXT_CHARS = 4000
+"""Characters on each side of the cursor that must be the same: at least as many as a prompt shows."""
 _CLOSERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'"}
-_AT_ONCE = Timings(prefill=0.0, denoise=0.0, postprocess=0.0, total=0.0, predict=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """A fill, and the text around it when it was asked for."""
+class _Entry:
+    """A fill, and the text around its cursor."""
 
-    asked: tuple[object, ...]
-    """What else the fill depended on."""
+    key: tuple[object, ...]
+    """What else the fill depends on."""
     offset: int
     before: str
     after: str
@@ -34,87 +29,82 @@ class _Kept:
 
 
 class CompletionCache:
-    """A bounded store of fills. Not thread-safe: `worker` guards it."""
+    """A bounded store of fills. Not thread-safe: the scheduler guards it."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._number = 0
 
     def keep(self, request: FillRequest, result: FillResult) -> None:
-        """Remembers a fill; one without candidates says nothing of what the next try would give."""
+        """Stores a fill that has candidates."""
         if not result.candidates:
             return
         text, offset = request.snapshot.text, request.offset
-        before, after = text[max(0, offset - SEEN) : offset], text[offset : offset + SEEN]
+        before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
         self._number += 1
-        self._kept[self._number] = _Kept(_asked(request), offset, before, after, request.num_candidates, result)
-        while len(self._kept) > self._capacity:
-            self._kept.popitem(last=False)
+        self._entries[self._number] = _Entry(_key(request), offset, before, after, request.num_candidates, result)
+        while len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)
 
     def find(self, request: FillRequest) -> FillResult | None:
-        """What is left of the newest fill that the buffer has followed since, or None.
+        """The rest of the newest fill whose beginning the user has typed since, or None.
 
-        The result's candidates begin at the request's cursor; its passes and times are 0, for nothing was computed.
+        Its candidates begin at the request's cursor. Its steps and times are 0, since nothing is computed.
         """
-        asked = _asked(request)
-        for number in reversed(self._kept):
-            kept = self._kept[number]
-            if kept.asked != asked or kept.num_candidates < request.num_candidates:
+        key = _key(request)
+        for number in reversed(self._entries):
+            entry = self._entries[number]
+            if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
-            if left := _left(kept, request.snapshot, request.offset):
-                self._kept.move_to_end(number)
+            rests = _rests(entry, request.snapshot, request.offset)
+            if candidates := tuple(one for one in rests if one.confidence >= request.min_confidence):
+                self._entries.move_to_end(number)
                 return replace(
-                    kept.result,
-                    candidates=left[: request.num_candidates],
+                    entry.result,
+                    candidates=candidates[: request.num_candidates],
                     rejections=(),
                     steps=0,
-                    tokens_per_forward=0.0,
-                    cached_tokens=kept.result.prompt_tokens,
-                    timings=_AT_ONCE,
+                    output_tokens=0,
+                    cached_tokens=entry.result.prompt_tokens,
+                    timings=NO_TIME,
                     is_cached=True,
                 )
         return None
 
 
-def _asked(request: FillRequest) -> tuple[object, ...]:
-    return (
-        request.snapshot.uri,
-        request.snapshot.language,
-        request.max_lines,
-        request.suffix_lines,
-        request.plan,
-        request.seed,
-    )
+def _key(request: FillRequest) -> tuple[object, ...]:
+    document = request.snapshot.uri, request.snapshot.language
+    return *document, request.max_lines, request.suffix_lines, request.decoder, request.seed
 
 
-def _left(kept: _Kept, snapshot: Snapshot, offset: int) -> tuple[Candidate, ...]:
-    """The rests of the candidates that the buffer has followed so far; none when it went elsewhere."""
-    text = snapshot.text
-    # lengths first: most fills of a session fail here, and comparing texts costs
-    num_typed = offset - kept.offset
-    if num_typed < 0 or num_typed >= max(len(one.text) for one in kept.result.candidates):
+def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, ...]:
+    """The rests of the candidates that begin with what was typed; none where the text around differs."""
+    text, candidates = snapshot.text, entry.result.candidates
+    # lengths first: most entries fail here, and comparing texts takes longer
+    num_typed = offset - entry.offset
+    if num_typed < 0 or num_typed >= max(len(one.text) for one in candidates):
         return ()
-    if text[max(0, kept.offset - SEEN) : kept.offset] != kept.before:
+    if text[max(0, entry.offset - CONTEXT_CHARS) : entry.offset] != entry.before:
         return ()
-    typed = text[kept.offset : offset]
+    typed = text[entry.offset : offset]
     closer = _auto_closed(typed, text, offset)
-    if text[offset : offset + SEEN] == kept.after:
+    if text[offset : offset + CONTEXT_CHARS] == entry.after:
         closer = ""
-    elif not closer or text[offset + 1 : offset + 1 + SEEN] != kept.after:
+    elif not closer or text[offset + 1 : offset + 1 + CONTEXT_CHARS] != entry.after:
         return ()
-    rests = (replace(one, text=one.text[num_typed:]) for one in kept.result.candidates if one.text.startswith(typed))
+    rests = (replace(one, text=one.text[num_typed:]) for one in candidates if one.text.startswith(typed))
     if closer:
         rests = (replace(one, text=one.text[:-1]) for one in rests if _ends_at(one.text, closer))
     return tuple(one for one in rests if one.text.strip())
 
 
 def _auto_closed(typed: str, text: str, offset: int) -> str:
-    """The closing character that an editor has put after the cursor when its opener was typed, or nothing."""
+    """The closing character that the editor put after the cursor when its opener was typed, or nothing."""
     after = text[offset : offset + 1]
     return after if after and any(_CLOSERS.get(char) == after for char in typed) else ""
 
 
 def _ends_at(rest: str, closer: str) -> bool:
-    """The rest of one line ends with the closer that is there already."""
+    """The rest of one line ends with the closer that the editor has inserted."""
     return rest.endswith(closer) and "\n" not in rest and "\r" not in rest

@@ -1,6 +1,6 @@
-"""One request in, ranked candidates out.
+"""One request in, ranked candidates out. Knows a denoiser and its tokenizer, and no runtime.
 
-Is handed a denoiser and its tokenizer. Not thread-safe: one thread owns an engine (see `worker`).
+Not thread-safe: one thread owns an engine (see `scheduler`).
 """
 
 import time
@@ -8,26 +8,22 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
-
-from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.layout import Layout
-from dg_lsp.canvas.prompt_format import in_format, layout_of
+from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.repetition import BufferTokens, Repetition
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec, Sampling, UnmaskOrder
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, Sampling, UnmaskOrder
 from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
-from dg_lsp.context.document import Cursor, allowed_lines
-from dg_lsp.context.window import CHARS_PER_TOKEN, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.chat import ChatDecoder, ChatRequest
-from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, decoder_of
-from dg_lsp.engine.decoders.base import DecodeTask, Framer, Progress
+from dg_lsp.engine import chat
+from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
+from dg_lsp.engine.decoders.base import Draft, Framer, Progress
+from dg_lsp.engine.decoders.run import DecodeRun, EngineModel
 from dg_lsp.engine.kv_slots import KVSlots
-from dg_lsp.engine.request import DecoderName, FillRequest, RewriteRequest
-from dg_lsp.engine.request_denoiser import EchoingDenoiser, SlotDenoiser, Stopwatch, TimedDenoiser
+from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
+from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.rewrite import Rewriter
-from dg_lsp.engine.stop_criteria import Draft, Limits, StopCriteria, confidence_of, limits_of
+from dg_lsp.engine.rewrite import Rewrite, follows_instructions
+from dg_lsp.engine.stop_criteria import limits_of
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 from dg_lsp.settings import FillSettings
@@ -37,7 +33,7 @@ Result = TypeVar("Result")
 
 
 def drain(values: Generator[Value, None, Result], look: Callable[[Value], object] = lambda _: None) -> Result:
-    """Asks for every value, has each looked at, and gives back the generator's result."""
+    """Runs a generator to its end and returns its result; `look` is called with every value."""
     while True:
         try:
             value = next(values)
@@ -48,7 +44,7 @@ def drain(values: Generator[Value, None, Result], look: Callable[[Value], object
 
 
 def with_overrides(sampling: Sampling | None, confidence_threshold: float, order: str) -> Sampling | None:
-    """The model's own value where a setting is left at 0 or empty; only mask noise has these two."""
+    """The sampling of a mask model with these values; 0 and the empty string leave its own."""
     if not isinstance(sampling, MaskSampling):
         return sampling
     return replace(
@@ -69,71 +65,69 @@ class Engine:
         costs: StepCosts | None = None,
         slots: KVSlots | None = None,
     ) -> None:
-        """Without costs, `auto` denoises a canvas wherever the model has one; without slots, they are empty.
+        """Without costs, `auto` denoises a canvas where the model has one; without slots, they are empty.
 
         Raises:
-            RequestError: the model cannot be asked in the settings' prompt format.
+            RequestError: the model lacks what the settings' prompt format needs.
         """
         self._denoiser = denoiser
-        self._spec = in_format(denoiser.spec, settings.prompt_format)
         self._tokenizer = tokenizer
-        self._remembering = CachingTokenizer(tokenizer)
+        self._caching_tokenizer = CachingTokenizer(tokenizer)
         self._settings = settings
-        self._sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
-        self.planner = DecoderSelection(self._spec, costs, wanted_length=settings.canvas_length)
-        """What `auto` asks. Read it, don't change it."""
-        self._slots = slots or KVSlots(denoiser.num_slots)
-        self._buffers = BufferTokens(tokenizer, denoiser.spec.echo_match)
-        self._chatting = ChatDecoder(denoiser, tokenizer, self._spec, self._sampling, self._slots)
-        self._rewriting = Rewriter(denoiser, tokenizer, self._spec, self._sampling, self._slots, self.run)
+        sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
+        self._spec = spec = in_format(denoiser.spec, settings.prompt_format)
+        self._loaded = EngineModel(denoiser, tokenizer, spec, sampling, slots or KVSlots(denoiser.num_slots))
+        self.decoder_selection = DecoderSelection(spec, costs, wanted_length=settings.canvas_length)
+        """Read only."""
+        self._buffers = BufferTokens(tokenizer, spec.repetition_match)
 
     @property
     def spec(self) -> ModelSpec:
-        """The model's, in the prompt format in which it is asked."""
+        """The model's, with the prompt format in use."""
         return self._spec
 
     @property
     def settings(self) -> FillSettings:
-        """What a request that says nothing gets."""
+        """Defaults of requests."""
         return self._settings
 
-    def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
-        """The result, without looking at the steps.
+    @property
+    def follows_instructions(self) -> bool:
+        """The model follows the instruction of a rewrite; otherwise it sees a comment."""
+        return follows_instructions(self._loaded)
 
-        Raises:
-            RequestError, BackendError: as `run` does.
-        """
+    @property
+    def footprint(self) -> Footprint:
+        """The model's memory; for any thread."""
+        return self._denoiser.footprint
+
+    def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
+        """Like `run`, but returns only the result."""
         return drain(self.run(request, deadline=deadline))
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        """One value per forward pass, then the result. Not asking for the next one cancels the request.
+        """One value per forward pass, then the result. Closing the generator cancels the request.
 
-        Args:
-            request: what is asked.
-            deadline: in `time.monotonic` seconds; None counts the request's own from now.
+        `deadline` is in `time.monotonic` seconds; None counts the request's own from now.
 
         Raises:
-            RequestError: the plan, the canvas length or the number of candidates is nothing that the model can do.
+            RequestError: the model cannot run the decoder, the canvas length or the number of candidates.
             BackendError: the runtime failed.
         """
         watch = Stopwatch()
         with watch.stage("prompt"):
-            plan = self._plan(request)
-            layout = self._layout(request, plan)
-            limits = limits_of(request, self._settings, self.spec, plan, deadline, layout)
-            enough = StopCriteria(self._tokenizer, limits, layout.stop)
-            prompt_ids = layout.prompt_ids
-            denoiser: Denoiser = TimedDenoiser(SlotDenoiser(self._denoiser, self._slots), watch, self.spec)
-            if echo := self._echo(request):
-                denoiser = EchoingDenoiser(denoiser, echo, layout)
-            task = DecodeTask(denoiser, limits, enough, np.random.default_rng(request.seed), echo)
-            filling = decoder_of(plan, task, self._sampling)
-        slot = self._slots.choose(prompt_ids)
-        num_decoded = filling.prefill(slot, prompt_ids, self._slots.num_shared(slot, prompt_ids))
-        self._slots.hold(slot, prompt_ids)
-        drafts = yield from watch.passing_on(filling.run(slot, layout))
+            kind = PositionKind.of(request.cursor, request.line_limit)
+            wanted = request.decoder or DecoderName(self._settings.decoder)
+            decoder = self.decoder_selection.choose(kind, wanted, request.num_candidates)
+            num_canvases = self.decoder_selection.num_canvases(decoder, kind, request.num_candidates)
+            model = self._model_for(decoder)
+            layout = self._layout(request, model.spec, decoder)
+            limits = limits_of(request, self._settings, model.spec, decoder, deadline, layout, num_canvases)
+            repetition = self._repetition(request)
+            run = DecodeRun(model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition)
+        drafts = yield from run.drafts()
         with watch.stage("postprocess"):
-            verdicts = [self._judge(draft, enough, request, limits) for draft in drafts]
+            verdicts = [self._judge(draft, run, request) for draft in drafts]
             candidates, rejections = rank(verdicts)
         best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
         return FillResult(
@@ -141,17 +135,17 @@ class Engine:
             candidates=candidates[: request.num_candidates],
             rejections=rejections,
             canvas_length=limits.canvas_length,
-            steps=max(draft.steps for draft in drafts),
-            tokens_per_forward=best.tokens_per_forward,
-            prompt_tokens=len(prompt_ids),
-            cached_tokens=len(prompt_ids) - num_decoded,
+            steps=run.decoder.num_passes,
+            output_tokens=len(best.confidence),
+            prompt_tokens=len(layout.prompt_ids),
+            cached_tokens=run.num_cached,
             timings=watch.timings(),
-            plan=plan,
-            slot=slot,
-        )
+            decoder=decoder,
+            slot=run.slot,
+        ).confident(request.min_confidence)
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
-        """`run` for who wants to look at the canvas."""
+        """Like `run`, but yields each canvas as a frame."""
         framer, steps = self.framer(), self.run(request, deadline=deadline)
         while True:
             try:
@@ -161,110 +155,80 @@ class Engine:
                 return result
             yield framer.frame(progress)
 
-    def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        """One value per forward pass, then the answer as the only candidate. Not asking for the next one cancels.
-
-        `deadline` is in `time.monotonic` seconds; at it, what is settled is the answer.
-
-        Raises:
-            RequestError: nobody said anything, or more than the model takes.
-            ModelUnsupportedError: the model has no chat template that is known here.
-            BackendError: the runtime failed.
-        """
-        return self._chatting.run(request, deadline)
-
     def framer(self) -> Framer:
-        """What makes frames of progress; for any thread."""
-        return Framer(self._tokenizer, self._spec)
-
-    def configured(self, settings: FillSettings) -> "Engine":
-        """An engine with other settings over the same model, whose slots they share; one of them at a time may be used.
-
-        Raises:
-            RequestError: the model cannot be asked in the settings' prompt format.
-        """
-        return type(self)(self._denoiser, self._tokenizer, settings, self.planner.costs, self._slots)
+        """Makes frames of progress; for any thread."""
+        return Framer(self._tokenizer, self.spec)
 
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
-        """One value per forward pass, then what stands for the stretch. Not asking for the next one cancels.
+        """One value per forward pass, then the new text of the range; otherwise as `run`.
 
         Raises:
-            RequestError: the stretch is empty or outside of the buffer, or the model lacks what the strength needs.
+            RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
             BackendError: the runtime failed.
         """
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        return self._rewriting.run(request, deadline=end, check_syntax=self._settings.check_syntax)
+        return Rewrite(self._loaded, request, end, self.run, check_syntax=self._settings.check_syntax).run()
 
-    @property
-    def follows_instructions(self) -> bool:
-        """Whether a rewrite's instruction is understood, or only seen as a comment."""
-        return self._rewriting.follows_instructions
+    def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
+        """See `chat.answer`; otherwise as `run`."""
+        return chat.answer(self._loaded, request, deadline)
 
-    @property
-    def footprint(self) -> Footprint:
-        """What the model holds of the memory here; for any thread."""
-        return self._denoiser.footprint
+    def configured(self, settings: FillSettings) -> "Engine":
+        """An engine with other settings over the same model and slots; one of the two at a time may be used.
+
+        Raises:
+            RequestError: as the constructor does.
+        """
+        return type(self)(self._denoiser, self._tokenizer, settings, self.decoder_selection.costs, self._loaded.slots)
 
     def close(self) -> None:
-        """Gives the model's memory back."""
+        """Frees the model's memory."""
         self._denoiser.close()
 
-    def _plan(self, request: FillRequest) -> DecoderName:
-        """What runs; several candidates are a race wherever there is a canvas."""
-        plan = request.plan or DecoderName(self._settings.plan)
-        several = request.num_candidates > 1
-        if plan is DecoderName.AUTO and not (several and self.spec.sampling):
-            place = Cursor.at(request.snapshot.text, request.offset)
-            max_lines = allowed_lines(place) if request.max_lines is None else request.max_lines
-            return self.planner.choose(PositionKind.of(place, max_lines))
-        return DecoderName.RACE if several and plan in (DecoderName.AUTO, DecoderName.CANVAS) else plan
+    def _model_for(self, decoder: DecoderName) -> EngineModel:
+        """The model, in the prompt format infill for the decoder that needs it."""
+        if decoder is DecoderName.INFILL and self.spec.prompt_format is not PromptFormat.INFILL:
+            return replace(self._loaded, spec=in_format(self.spec, PromptFormat.INFILL))
+        return self._loaded
 
-    def _layout(self, request: FillRequest, plan: DecoderName) -> Layout:
-        """The place in the model's format; who goes on causally has all that precedes the hole in the prompt."""
-        chars = self.spec.max_prompt_tokens * CHARS_PER_TOKEN
-        prompt = prompt_at(
-            request.snapshot,
-            request.offset,
-            prefix_chars=chars,
-            suffix_chars=int(chars * SUFFIX_SHARE),
-            suffix_lines=request.suffix_lines,
-        )
-        snapshot = request.snapshot
-        prompt = replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language, extra=request.extra)
-        layout = layout_of(prompt, self._remembering, self.spec, self.spec.max_prompt_tokens)
-        return layout.in_prompt() if plan.needs_causal_head else layout
+    def _layout(self, request: FillRequest, spec: ModelSpec, decoder: DecoderName) -> Layout:
+        """Prompt and canvas; for a causal head all that precedes the gap is prompt."""
+        prompt = prompt_of(request.snapshot, request.offset, spec, request.suffix_lines)
+        layout = layout_of(replace(prompt, extra=request.extra), self._caching_tokenizer, spec, spec.max_prompt_tokens)
+        return layout.in_prompt() if decoder.needs_causal_head else layout
 
-    def _echo(self, request: FillRequest) -> Repetition | None:
-        if not (self._settings.echo and self.spec.echo_match):
+    def _repetition(self, request: FillRequest) -> Repetition | None:
+        if not (self._settings.echo and self.spec.repetition_match):
             return None
         return self._buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
 
-    def _judge(self, draft: Draft, enough: StopCriteria, request: FillRequest, limits: Limits) -> Candidate | Rejection:
-        if not (len(draft.confidence) or draft.is_ended):
+    def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Candidate | Rejection:
+        if draft.is_empty and not draft.is_ended:
             return Rejection(Reason.UNFINISHED)
         verdict = judge(
-            enough.fill(draft),
+            run.stop.shown_bytes(draft.ids, is_ended=draft.is_ended),
             snapshot=request.snapshot,
             offset=request.offset,
-            max_lines=limits.max_lines,
+            cursor=request.cursor,
+            max_lines=run.task.limits.max_lines,
             score=draft.score,
             check_syntax=self._settings.check_syntax,
         )
         if isinstance(verdict, Rejection):
             return verdict
-        return replace(verdict, confidence=confidence_of(draft.ids, draft.confidence, self._tokenizer))
+        return replace(verdict, confidence=run.confidence(draft))
 
 
 class LazyEngine:
-    """Belongs to the model's thread; others may read whether it is there."""
+    """An engine that is opened when it is needed. Belongs to the model's thread; any thread may read its state."""
 
     def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings) -> None:
         self._open_engine = open_engine
         self._engine: Engine | None = None
         self.settings = settings
-        """Of requests that bring none. Whoever sets them is heard at the next request."""
+        """Defaults of requests that bring no settings; a change holds from the next request on."""
 
     @property
     def is_open(self) -> bool:
@@ -273,37 +237,29 @@ class LazyEngine:
 
     @property
     def footprint(self) -> Footprint:
-        """Of the memory, as it is; nothing while no model is there."""
+        """The model's memory now."""
         engine = self._engine
         return engine.footprint if engine is not None else Footprint()
 
     def open(self) -> Engine:
-        """The engine as it is; opened where it is not.
-
-        Raises:
-            ModelError, BackendError: it cannot be opened.
-        """
+        """The engine; opens it if it is closed, which may raise any `ModelError` or `BackendError`."""
         if self._engine is None:
             self._engine = self._open_engine()
         return self._engine
 
     def configured(self, settings: FillSettings | None) -> Engine:
-        """The engine with these settings, or its own.
-
-        Raises:
-            ModelError, BackendError: as `open` does.
-        """
+        """The engine with these settings, or with its own. Opens it as `open` does."""
         engine, wanted = self.open(), settings or self.settings
         if wanted == engine.settings:
             return engine
         try:
             self._engine = engine.configured(wanted)
-        except DgLspError:  # a prompt format that the model does not know: it goes on as it was
+        except DgLspError:  # a prompt format that the model lacks: it keeps the settings that it had
             return engine
         return self._engine
 
     def close(self) -> None:
-        """Gives the model's memory back. Harmless when repeated."""
+        """Frees the model's memory. Idempotent."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

@@ -1,4 +1,4 @@
-"""Which prompt each slot of the KV cache holds, and which slot a new prompt should take."""
+"""Which prompt each slot of the KV cache holds, and which slot a new prompt takes."""
 
 from collections import OrderedDict
 
@@ -15,8 +15,8 @@ class KVSlots:
 
     def choose(self, prompt_ids: TokenIds) -> int:
         """The slot that shares at least half of the prompt; without one, the least recently used."""
-        best = max(self._held, key=lambda slot: common_prefix_length(self._held[slot], prompt_ids))
-        if 2 * common_prefix_length(self._held[best], prompt_ids) < len(prompt_ids):
+        best = max(self._held, key=lambda slot: self.num_shared(slot, prompt_ids))
+        if 2 * self.num_shared(best, prompt_ids) < len(prompt_ids):
             best = next(iter(self._held))
         self._held.move_to_end(best)
         return best
@@ -26,5 +26,5 @@ class KVSlots:
         return common_prefix_length(self._held[slot], prompt_ids)
 
     def hold(self, slot: int, prompt_ids: TokenIds) -> None:
-        """Notes that the slot holds this prompt now."""
+        """Records that the slot holds this prompt now."""
         self._held[slot] = prompt_ids

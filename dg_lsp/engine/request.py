@@ -1,64 +1,44 @@
-"""What is asked of the engine."""
+"""Requests to the engine."""
 
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import IntEnum
+from typing import ClassVar
 
-from dg_lsp.context.document import Snapshot
+from dg_lsp.canvas.chat import Turn
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 
-
-class DecoderName(StrEnum):
-    """How a request is decoded; as settings, the command line and records write it."""
-
-    AUTO = "auto"
-    """Whichever is expected to be useful first on this machine."""
-    CANVAS = "canvas"
-    """One open canvas, denoised."""
-    RACE = "race"
-    """Several canvases in one batch; the one that is judged best wins."""
-    CAUSAL = "causal"
-    """Token by token, greedily."""
-    DRAFT_VERIFY = "draft-verify"
-    """A canvas drafts; one causal pass accepts the longest run that it agrees with. Says what `causal` says."""
-    LOOKUP = "lookup"
-    """As draft-verify, but the draft is what followed the same last tokens elsewhere in the buffer."""
-
-    @property
-    def needs_canvas(self) -> bool:
-        """Only for models that denoise."""
-        return self in (DecoderName.CANVAS, DecoderName.RACE, DecoderName.DRAFT_VERIFY)
-
-    @property
-    def needs_causal_head(self) -> bool:
-        """Only for weights that also decode token by token."""
-        return self in (DecoderName.CAUSAL, DecoderName.DRAFT_VERIFY, DecoderName.LOOKUP)
+CHAT_MAX_TOKENS = 1024
+"""Longest answer of a chat that sets no length."""
+CHAT_DEADLINE_MS = 60_000.0
 
 
 class Priority(IntEnum):
-    """Of a request, the most urgent first. One that comes while a less urgent one runs has the model at once."""
+    """Order of requests, the most urgent first. A more urgent request interrupts the one that runs."""
 
     TYPED = 0
-    """A completion that nobody asked for by a key; it is worth something until the next character."""
+    """An automatic completion: out of date at the next keystroke."""
     INVOKED = 1
-    """A completion that was asked for."""
+    """A completion that the user asked for."""
     REWRITE = 2
     CHAT = 3
-    GUESS = 4
-    """What will probably be asked for next."""
-    WARM_UP = 5
-    """A prompt that is only to be decoded."""
+    WARM_UP = 4
+    """Only decodes a prompt."""
+    SPECULATION = 5
+    """The fill that would follow if the user accepted the last one. Any other request ends it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FillRequest:
-    """A cursor in a buffer, and what may be shown there."""
+    """A cursor in a buffer, and limits of the completion there."""
 
     snapshot: Snapshot
     offset: int
     """Code-point offset of the cursor in the snapshot's text."""
     num_candidates: int = 1
     max_lines: int | None = None
-    """None lets the place decide: one line inside or at the end of a line with text, a block on a blank line."""
+    """None allows one line on a line with text and any number on a blank line."""
     max_tokens: int | None = None
     """Longest fill; None takes the setting."""
     suffix_lines: int | None = None
@@ -67,30 +47,60 @@ class FillRequest:
     """Milliseconds from submission; None takes the setting."""
     early_stop_ms: float | None = None
     """Milliseconds after which whole lines are enough, 0 for never; None takes the setting."""
-    plan: DecoderName | None = None
-    """How it is decoded; None takes the setting."""
+    decoder: DecoderName | None = None
+    """None takes the setting."""
     seed: int = 0
     extra: Snippets = NO_SNIPPETS
-    """Code from elsewhere; whether the model is shown any is for who asks to decide."""
+    """Code of other files for the prompt."""
+    min_confidence: float = 0.0
+    """Candidates of a lower confidence are rejected: the setting for an automatic request, 0 for an invoked one."""
     priority: Priority = field(default=Priority.TYPED, compare=False)
+    cursor: Cursor = field(init=False, repr=False, compare=False)
+    """The lines around the offset, computed once for all that look at them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cursor", Cursor.at(self.snapshot.text, self.offset))
+
+    @property
+    def line_limit(self) -> int | None:
+        """Most lines of the fill; None is any number."""
+        return allowed_lines(self.cursor) if self.max_lines is None else self.max_lines
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteRequest:
-    """A stretch of a buffer that is to be written anew; everything else is frozen."""
+    """A range of a buffer to write anew; the rest of the buffer stays as it is."""
 
+    priority: ClassVar = Priority.REWRITE
     snapshot: Snapshot
     start: int
     end: int
     """Code-point offsets into the snapshot's text, `start < end`."""
     instruction: str = ""
-    """What is to be done, in words; empty lets the model write what it thinks belongs there."""
+    """What to do, in words; empty leaves it to the model."""
     strength: float = 1.0
-    """Share of the tokens that are given up, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
+    """Share of the tokens to replace, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
     deadline_ms: float = 60_000.0
-    """Milliseconds from submission after which nothing is the answer."""
+    """Milliseconds from submission; an unfinished rewrite is rejected."""
     seed: int = 0
     must_fix_errors: bool = False
-    """A buffer that does not parse must parse better afterwards."""
+    """A buffer with syntax errors must have fewer afterwards."""
     extra: Snippets = NO_SNIPPETS
-    """Code from elsewhere."""
+    """Code of other files for the prompt."""
+    min_confidence: float = 0.0
+    """See `FillRequest.min_confidence`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A conversation to continue."""
+
+    priority: ClassVar = Priority.CHAT
+    turns: tuple[Turn, ...]
+    name: str
+    """Of the conversation: a newer request with the same name replaces this one."""
+    max_tokens: int = CHAT_MAX_TOKENS
+    """Longest answer, over as many canvases as that takes and the model has room for."""
+    deadline_ms: float = CHAT_DEADLINE_MS
+    """Milliseconds from submission; the answer is what is settled by then."""
+    seed: int = 0

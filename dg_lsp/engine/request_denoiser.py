@@ -1,208 +1,114 @@
-"""A denoiser around another; what a kind of it does not change passes through."""
+"""The model as one request sees it."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import Layout, TokenIds
-from dg_lsp.canvas.repetition import Repetition
+from dg_lsp.canvas.layout import TokenIds, token_ids
+from dg_lsp.canvas.repetition import Repetition, RepetitionMatch
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint, Prediction
 from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.result import Timings
-
-
-class WrappedDenoiser:
-    """See `Denoiser`."""
-
-    def __init__(self, inner: Denoiser) -> None:
-        self._inner = inner
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The inner denoiser's."""
-        return self._inner.spec
-
-    @property
-    def num_slots(self) -> int:
-        """The inner denoiser's."""
-        return self._inner.num_slots
-
-    @property
-    def footprint(self) -> Footprint:
-        """The inner denoiser's."""
-        return self._inner.footprint
-
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """As the inner denoiser's."""
-        return self._inner.prefill(slot, prompt_ids)
-
-    def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
-    ) -> list[Prediction]:
-        """As the inner denoiser's."""
-        return self._inner.predict(slot, canvases, temperature, rng, lanes)
-
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """As the inner denoiser's."""
-        return self._inner.extend(slot, ids)
-
-    def close(self) -> None:
-        """Does nothing: whoever made the inner denoiser closes it."""
-
-
-class SlotDenoiser(WrappedDenoiser):
-    """Makes its slot hold again what it held, wherever another request has used the model since.
-
-    That costs nothing while the slot was left alone. A model that is conditioned on its last prediction begins anew.
-    """
-
-    def __init__(self, inner: Denoiser, slots: KVSlots) -> None:
-        super().__init__(inner)
-        self._slots = slots
-        self._held: list[TokenIds] = []
-
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """As the inner denoiser's."""
-        self._slots.user, self._held = self, [prompt_ids]
-        return super().prefill(slot, prompt_ids)
-
-    def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
-    ) -> list[Prediction]:
-        """As the inner denoiser's."""
-        self._regain(slot)
-        return super().predict(slot, canvases, temperature, rng, lanes)
-
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """As the inner denoiser's."""
-        self._regain(slot)
-        prediction = super().extend(slot, ids)
-        self._held.append(ids)
-        return prediction
-
-    def _regain(self, slot: int) -> None:
-        if self._slots.user is not self and self._held:
-            held = np.concatenate(self._held)
-            self.prefill(slot, held)
-            self._slots.hold(slot, held)
-
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
 class Stopwatch:
-    """Starts at once; each stage adds up over all its uses."""
+    """The seconds of one request by stage."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._stages: dict[str, float] = {}
+        self.prompt = self.prefill = self.predict = self.postprocess = self.paused = 0.0
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Counts the time of the `with` block to this stage."""
-        start = time.perf_counter()
+    def stage(self, name: Literal["prompt", "postprocess"]) -> Iterator[None]:
+        """Adds the time of the `with` block to this stage."""
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self._stages[name] = self._stages.get(name, 0.0) + time.perf_counter() - start
+            setattr(self, name, getattr(self, name) + time.perf_counter() - began)
 
-    def passing_on(self, values: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
-        """The generator itself; the time until its next value is asked for belongs to whoever looks at the last one."""
+    def relay(self, steps: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
+        """The same steps; the time in which the caller holds one is not counted."""
         try:
             while True:
-                value = next(values)
-                with self.stage("looking"):
-                    yield value
+                step = next(steps)
+                began = time.perf_counter()
+                yield step
+                self.paused += time.perf_counter() - began
         except StopIteration as end:
             result: Result = end.value
             return result
         finally:
-            values.close()
+            steps.close()
 
     def timings(self) -> Timings:
         """Milliseconds so far; `denoise` is what neither prefill nor postprocess took."""
-        names = ("prompt", "prefill", "predict", "postprocess", "looking")
-        prompt, prefill, predict, postprocess, looking = (self._stages.get(name, 0.0) for name in names)
-        total = time.perf_counter() - self._start - looking
+        total = time.perf_counter() - self._start - self.paused
         return Timings(
-            prefill=1e3 * (prompt + prefill),
-            denoise=1e3 * (total - prompt - prefill - postprocess),
-            postprocess=1e3 * postprocess,
+            prefill=1e3 * (self.prompt + self.prefill),
+            denoise=1e3 * (total - self.prompt - self.prefill - self.postprocess),
+            postprocess=1e3 * self.postprocess,
             total=1e3 * total,
-            predict=1e3 * predict,
+            predict=1e3 * self.predict,
         )
 
 
-class TimedDenoiser(WrappedDenoiser):
-    """Counts to the stages `prefill` and `predict` of a request's stopwatch."""
+class RequestDenoiser:
+    """See `Denoiser`. Restores the request's slot, measures time, and overrides predictions with repetitions.
 
-    def __init__(self, inner: Denoiser, watch: Stopwatch, spec: ModelSpec | None = None) -> None:
-        """`spec` is how this request asks the model, where that is not the model's own way."""
-        super().__init__(inner)
-        self._watch = watch
-        self._spec = spec or inner.spec
+    Another request may use the slot between two passes; then the slot is prefilled again with what it held. Nothing is
+    decoded twice where the slot was left alone. A model that is conditioned on its last prediction starts afresh.
 
-    @property
-    def spec(self) -> ModelSpec:
-        """The inner denoiser's, unless this request asks otherwise."""
-        return self._spec
-
-    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """As the inner denoiser's."""
-        with self._watch.stage("prefill"):
-            return super().prefill(slot, prompt_ids)
-
-    def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
-    ) -> list[Prediction]:
-        """As the inner denoiser's."""
-        with self._watch.stage("predict"):
-            return super().predict(slot, canvases, temperature, rng, lanes)
-
-    def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """As the inner denoiser's; counts to `predict`."""
-        with self._watch.stage("predict"):
-            return super().extend(slot, ids)
-
-
-class EchoingDenoiser(WrappedDenoiser):
-    """For one request on one slot. Every plan hears the same echo, so that plans which agree go on agreeing.
-
-    Of a canvas only the leftmost masks change: what is between a mask and the buffer's end is not known yet. Uniform
-    noise, which has no masks, stays as the model says.
+    Every decoder sees the same repetitions, so that decoders which give the same text still do. Of a canvas only the
+    leftmost masks are overridden, since the text between a mask and its left neighbour is unknown. A model of uniform
+    noise, which has no masks, is overridden in causal passes only.
     """
 
-    def __init__(self, inner: Denoiser, echo: Repetition, layout: Layout) -> None:
-        super().__init__(inner)
-        self._echo = echo
-        self._num_known = layout.num_known
-        self._held = layout.prompt_ids[:0]
+    def __init__(
+        self,
+        inner: Denoiser,
+        slots: KVSlots,
+        watch: Stopwatch,
+        spec: ModelSpec,
+        repetition: Repetition | None = None,
+        num_known: int = 0,
+    ) -> None:
+        """`spec` has the request's prompt format; `num_known` tokens precede the fill, prompt and head together."""
+        self.spec = spec
+        self._inner = inner
+        self._slots = slots
+        self._watch = watch
+        self._repetition = repetition
+        self._num_known = num_known
+        self._mask_id = spec.sampling.mask_id if isinstance(spec.sampling, MaskSampling) else None
+        self._held = token_ids([])
+        """What the request has put into its slot."""
+
+    @property
+    def num_slots(self) -> int:
+        """The model's."""
+        return self._inner.num_slots
+
+    @property
+    def footprint(self) -> Footprint:
+        """The model's."""
+        return self._inner.footprint
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """As the inner denoiser's."""
-        self._held = prompt_ids
-        return super().prefill(slot, prompt_ids)
+        """See `Denoiser.prefill`."""
+        self._slots.user, self._held = self, prompt_ids
+        began = time.perf_counter()
+        num_decoded = self._inner.prefill(slot, prompt_ids)
+        self._watch.prefill += time.perf_counter() - began
+        return num_decoded
 
     def predict(
         self,
@@ -212,50 +118,71 @@ class EchoingDenoiser(WrappedDenoiser):
         rng: np.random.Generator,
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
-        """As the inner denoiser's, with echoes from the leftmost mask on."""
-        predictions = super().predict(slot, canvases, temperature, rng, lanes)
-        sampling = self.spec.sampling
-        if not isinstance(sampling, MaskSampling):
+        """See `Denoiser.predict`."""
+        self._restore(slot)
+        began = time.perf_counter()
+        predictions = self._inner.predict(slot, canvases, temperature, rng, lanes)
+        self._watch.predict += time.perf_counter() - began
+        if self._repetition is None or self._mask_id is None:
             return predictions
         return [
-            self._with_canvas_echoes(prediction, canvas, sampling.mask_id)
+            _overridden(prediction, self._canvas_matches(self._repetition, canvas, self._mask_id))
             for prediction, canvas in zip(predictions, canvases, strict=True)
         ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """As the inner denoiser's, with echoes after every token that the fill may end with."""
-        prediction = super().extend(slot, ids)
+        """See `Denoiser.extend`."""
+        self._restore(slot)
+        began = time.perf_counter()
+        prediction = self._inner.extend(slot, ids)
+        self._watch.predict += time.perf_counter() - began
+        num_before = len(self._held)
         self._held = np.concatenate([self._held, ids])
-        echoes = {}
-        for i in range(len(ids)):
-            if (end := len(self._held) - len(ids) + i + 1) >= self._num_known:
-                echoes[i] = self._held[self._num_known : end]
-        return self._changed(prediction, echoes)
+        if self._repetition is None:
+            return prediction
+        matches = []
+        for at in range(max(0, self._num_known - num_before - 1), len(ids)):
+            match = self._repetition.following(self._held[self._num_known : num_before + at + 1])
+            if match is not None:
+                matches.append((at, match))
+        return _overridden(prediction, matches)
 
-    def _with_canvas_echoes(self, prediction: Prediction, canvas: TokenIds, mask_id: int) -> Prediction:
+    def close(self) -> None:
+        """Does nothing: the model outlives the request."""
+
+    def _restore(self, slot: int) -> None:
+        if self._slots.user is not self and len(self._held):
+            held = self._held
+            self.prefill(slot, held)
+            self._slots.hold(slot, held)
+
+    def _canvas_matches(
+        self, repetition: Repetition, canvas: TokenIds, mask_id: int
+    ) -> list[tuple[int, RepetitionMatch]]:
+        """Positions from the leftmost mask on, and the repetition at each."""
         masks = np.flatnonzero(canvas == mask_id)
         if not len(masks):
-            return prediction
-        first = int(masks[0])
-        num_head = max(0, self._num_known - len(self._held))  # frozen before the hole
-        known = np.concatenate([self._held[self._num_known :], canvas[num_head:first]])
-        at = first
-        while at < len(canvas) and canvas[at] == mask_id and (echoed := self._echo.following(known)):
-            prediction = self._changed(prediction, {at: known})
-            known, at = np.append(known, np.int32(echoed.token)), at + 1
-        return prediction
+            return []
+        at = int(masks[0])
+        num_head = max(0, self._num_known - len(self._held))  # frozen before the gap
+        fill = np.concatenate([self._held[self._num_known :], canvas[num_head:at]])
+        matches = []
+        while at < len(canvas) and canvas[at] == mask_id and (match := repetition.following(fill)):
+            matches.append((at, match))
+            fill, at = np.append(fill, np.int32(match.token)), at + 1
+        return matches
 
-    def _changed(self, prediction: Prediction, fills: dict[int, TokenIds]) -> Prediction:
-        """The prediction with echoes at positions, given the fill before each."""
-        heard = {i: echoed for i, fill in fills.items() if (echoed := self._echo.following(fill))}
-        if not heard:
-            return prediction
-        argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
-        confidence = prediction.confidence.copy()
-        for i, echoed in heard.items():
-            agrees = argmax_ids[i] == echoed.token
-            confidence[i] = max(confidence[i], echoed.confidence) if agrees else echoed.confidence
-            if sampled_ids[i] == argmax_ids[i]:
-                sampled_ids[i] = echoed.token
-            argmax_ids[i] = echoed.token
-        return replace(prediction, argmax_ids=argmax_ids, sampled_ids=sampled_ids, confidence=confidence)
+
+def _overridden(prediction: Prediction, matches: Sequence[tuple[int, RepetitionMatch]]) -> Prediction:
+    """The prediction with a repeated token at each of these positions."""
+    if not matches:
+        return prediction
+    argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
+    confidence = prediction.confidence.copy()
+    for at, match in matches:
+        agrees = argmax_ids[at] == match.token
+        confidence[at] = max(confidence[at], match.confidence) if agrees else match.confidence
+        if sampled_ids[at] == argmax_ids[at]:
+            sampled_ids[at] = match.token
+        argmax_ids[at] = match.token
+    return replace(prediction, argmax_ids=argmax_ids, sampled_ids=sampled_ids, confidence=confidence)

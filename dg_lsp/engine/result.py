@@ -1,58 +1,106 @@
-"""What the engine answers: a frame per denoising step, and one result."""
+"""Results of the engine: a frame per denoising step, and one result per request."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-from dg_lsp.engine.request import DecoderName
-from dg_lsp.postprocess.validate import Candidate, Rejection
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
     """Wall milliseconds of one request."""
 
-    prefill: float
-    """Making the prompt and decoding what the cache lacks of it."""
-    denoise: float
-    postprocess: float
-    total: float
-    """From the engine's first look at the request to its result, less the time in which somebody drew its steps."""
-    predict: float
-    """Inside the backend's forward passes over canvases: what is left of `denoise` is the engine's own."""
+    prefill: float = 0.0
+    """Building the prompt, and decoding what the cache lacks of it."""
+    denoise: float = 0.0
+    postprocess: float = 0.0
+    total: float = 0.0
+    """From the engine's start on the request to its result, without the time in which the caller held a step."""
+    predict: float = 0.0
+    """Inside the backend's forward passes; the rest of `denoise` is the engine's own overhead."""
+
+
+NO_TIME = Timings()
 
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """Ranked candidates, best first, and what they cost."""
+    """Ranked candidates, best first, and their cost."""
 
     model: str
     candidates: tuple[Candidate, ...]
     rejections: tuple[Rejection, ...]
     canvas_length: int
-    """0 for a plan without a canvas."""
+    """0 for a decoder without a canvas."""
     steps: int
     """Forward passes after the prompt's."""
-    tokens_per_forward: float
-    """Fill tokens of the best candidate, its end token included, over the forward passes that made it."""
+    output_tokens: int
+    """Tokens of the best candidate, its end token included; 0 where nothing was computed."""
     prompt_tokens: int
     cached_tokens: int
-    """Prompt tokens that did not have to be decoded."""
+    """Prompt tokens that were not decoded again."""
     timings: Timings
-    plan: DecoderName = DecoderName.AUTO
-    """What ran; `auto` where the request never got so far."""
+    decoder: DecoderName = DecoderName.AUTO
+    """The decoder that ran; `auto` where none did."""
     is_cached: bool = False
-    """The rest of an earlier fill, through which the user has typed so far."""
+    """The rest of an earlier fill that the user has typed into so far."""
     slot: int = -1
     """Of the KV cache; -1 where none was taken."""
 
+    @classmethod
+    def unfinished(cls) -> "FillResult":
+        """The result at the deadline of a request that the model never started on."""
+        return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
+
     @property
     def text(self) -> str:
-        """The best candidate's text, or nothing."""
+        """The best candidate's text; empty without one."""
         return self.candidates[0].text if self.candidates else ""
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Output tokens per forward pass."""
+        return self.output_tokens / self.steps if self.steps else 0.0
+
+    @property
+    def num_blocks(self) -> int:
+        """Canvases in a row that the best candidate took."""
+        return max(1, math.ceil(self.output_tokens / self.canvas_length)) if self.canvas_length and self.steps else 0
+
+    def confident(self, min_confidence: float) -> "FillResult":
+        """The result with candidates under `min_confidence` among the rejections."""
+        kept = tuple(one for one in self.candidates if one.confidence >= min_confidence)
+        if len(kept) == len(self.candidates):
+            return self
+        low = (Rejection(Reason.LOW_CONFIDENCE, one.text) for one in self.candidates if one not in kept)
+        return replace(self, candidates=kept, rejections=(*low, *self.rejections))
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """The new text of a range, or the reason why there is none."""
+
+    model: str
+    start: int
+    end: int
+    """Offsets of the text to replace: an instruction covers whole lines."""
+    text: str
+    """In the buffer's own line ends and indentation; empty where rejected."""
+    rejection: Rejection | None
+    score: float
+    """Mean log probability per token, in nats; 0 where rejected."""
+    confidence: float
+    """Estimated probability that the first line is right; 0 where rejected."""
+    follows_instructions: bool
+    """False where the model saw the instruction as a comment only."""
+    steps: int
+    timings: Timings
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One canvas position as a person may look at it."""
+    """One canvas position, for display."""
 
     text: str
     """The draft's text here; empty for an end token."""
@@ -64,33 +112,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The best canvas after one denoising step."""
+    """The best canvas after one denoising step, for display."""
 
     block: int
-    """0 for the first canvas; a longer fill goes on in further ones."""
+    """0 for the first canvas; a longer fill continues in further ones."""
     step: int
     """1-based, counted over the whole request."""
     cells: tuple[Cell, ...]
     settled_text: str
     """The beginning of the fill that will not change any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteResult:
-    """The new text of the stretch, or why there is none."""
-
-    model: str
-    start: int
-    end: int
-    """Offsets of what `text` stands for: an instruction is about whole lines."""
-    text: str
-    """In the buffer's own line ends and indentation; empty where it was rejected."""
-    rejection: Rejection | None
-    score: float
-    """Mean log probability per token, in nats."""
-    confidence: float
-    """Probability that the first line is what the user wants, as the model sees it; 0 where it was rejected."""
-    follows_instructions: bool
-    """False where an instruction was given to a model that knows none: it saw it as a comment."""
-    steps: int
-    timings: Timings

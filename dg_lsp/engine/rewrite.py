@@ -1,42 +1,37 @@
-"""How a stretch of a buffer is written anew: by instruction, from partly kept tokens, or from nothing."""
+"""Rewrites a range of a buffer: by an instruction, from partly kept tokens, or from nothing."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from dg_lsp.canvas.chat import TEMPLATES, rewrite_layout
 from dg_lsp.canvas.layout import NOTHING, Layout, Renoise, resume_sampling
-from dg_lsp.canvas.prompt_format import layout_of
-from dg_lsp.canvas.spec import ModelSpec, Sampling
-from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.canvas.prompt_format import layout_of, prompt_of
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import LINE_END, TextStyle, line_start
 from dg_lsp.context.languages import language_of
-from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
-from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.loop import denoise
-from dg_lsp.engine.decoders.base import DecodeTask, Progress, gap_of
-from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
-from dg_lsp.engine.kv_slots import KVSlots
+from dg_lsp.engine.decoders.base import EMPTY, Progress, gap_of
+from dg_lsp.engine.decoders.run import DecodeRun, EngineModel
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.request_denoiser import SlotDenoiser, Stopwatch, TimedDenoiser
+from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.engine.stop_criteria import Draft, Limits, StopCriteria, confidence_of
+from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
 
 GROWTH = 2
-"""Times as long as the selection that an instructed rewrite may get, and `SPARE` tokens more."""
+"""Longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added."""
 SPARE = 96
 MAX_TRIES = 4
-"""Draws of which tokens are given up, where what came of the first one cannot be shown."""
-WORTH_ANOTHER = (Reason.SYNTAX_ERROR, Reason.UNCHANGED, Reason.REPEATS_ITSELF, Reason.EMPTY)
+"""Tries with other tokens replaced, where the result of the first cannot be shown."""
+RETRY_REASONS = (Reason.SYNTAX_ERROR, Reason.UNCHANGED, Reason.REPEATS_ITSELF, Reason.EMPTY)
 Fill = Callable[..., Generator[Progress, None, FillResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteAttempt:
-    """What the model said, before anybody judged it."""
+    """The model's text before it is judged."""
 
     text: bytes
     score: float
@@ -46,100 +41,69 @@ class RewriteAttempt:
     """False where the deadline came first."""
 
 
-class Rewriter:
-    """One model's way to rewrite. Belongs to the engine's thread."""
+class Rewrite:
+    """One request at work."""
 
     def __init__(
-        self,
-        denoiser: Denoiser,
-        tokenizer: Tokenizer,
-        spec: ModelSpec,
-        sampling: Sampling | None,
-        slots: KVSlots,
-        fill: Fill,
+        self, model: EngineModel, request: RewriteRequest, deadline: float, fill: Fill, *, check_syntax: bool
     ) -> None:
-        self._denoiser = denoiser
-        self._tokenizer = tokenizer
-        self._spec = spec
-        self._sampling = sampling
-        self._slots = slots
-        self._fill = fill
-
-    @property
-    def follows_instructions(self) -> bool:
-        """The model has a chat template that is known here."""
-        return self._spec.template in TEMPLATES
-
-    def run(
-        self, request: RewriteRequest, *, deadline: float, check_syntax: bool
-    ) -> Generator[Progress, None, RewriteResult]:
-        """One value per forward pass, then the result. `deadline` in `time.monotonic` seconds.
+        """`deadline` is in `time.monotonic` seconds; `fill` is `Engine.run`.
 
         Raises:
-            RequestError: the stretch is empty or outside of the buffer, or the model lacks what the strength needs.
-            BackendError: the runtime failed.
+            RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
         """
-        is_instructed = bool(request.instruction.strip()) and self.follows_instructions
-        request = self._checked(request, is_instructed=is_instructed)
-        watch = Stopwatch()
-        steps = 0
-        for number in range(MAX_TRIES):
-            asked = replace(request, seed=request.seed + number)
-            answer = yield from watch.passing_on(self._answer(asked, deadline, watch, is_instructed=is_instructed))
-            steps += answer.steps
-            with watch.stage("postprocess"):
-                verdict = _judged(answer, asked, check_syntax=check_syntax)
-            if isinstance(verdict, Candidate) or verdict.reason not in WORTH_ANOTHER or request.strength >= 1:
-                break
-        return RewriteResult(
-            model=self._spec.name,
-            start=request.start,
-            end=request.end,
-            text="" if isinstance(verdict, Rejection) else verdict.text,
-            rejection=verdict if isinstance(verdict, Rejection) else None,
-            score=0.0 if isinstance(verdict, Rejection) else verdict.score,
-            confidence=0.0 if isinstance(verdict, Rejection) else answer.confidence,
-            follows_instructions=self.follows_instructions,
-            steps=steps,
-            timings=watch.timings(),
-        )
-
-    def _answer(
-        self, request: RewriteRequest, deadline: float, watch: Stopwatch, *, is_instructed: bool
-    ) -> Generator[Progress, None, RewriteAttempt]:
-        if request.strength >= 1 and not is_instructed:
-            return (yield from self._anew(request, deadline))
-        return (yield from self._on_canvas(request, deadline, watch, is_instructed=is_instructed))
-
-    def _checked(self, request: RewriteRequest, *, is_instructed: bool) -> RewriteRequest:
-        text = request.snapshot.text
-        if not 0 <= request.start < request.end <= len(text) or not text[request.start : request.end].strip():
-            raise RequestError("there is nothing to rewrite: select some code")
+        check_range(request)
         if not 0 < request.strength <= 1:
             raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
-        if request.strength < 1 and self._sampling is None:
-            raise RequestError(f"{self._spec.name} has no canvas to renoise: use strength 1, or a diffusion model")
-        bounds = whole_lines if is_instructed else without_blanks
-        start, end = bounds(text, request.start, request.end)
-        return replace(request, start=start, end=end)
+        if request.strength < 1 and model.sampling is None:
+            raise RequestError(f"{model.spec.name} has no canvas to renoise: use strength 1, or a diffusion model")
+        self._is_instructed = bool(request.instruction.strip()) and follows_instructions(model)
+        self._model = model
+        self._request = whole_range(request, is_instructed=self._is_instructed)
+        self._deadline = deadline
+        self._fill = fill
+        self._check_syntax = check_syntax
+        self._watch = Stopwatch()
 
-    def _anew(self, request: RewriteRequest, deadline: float) -> Generator[Progress, None, RewriteAttempt]:
-        """The stretch is a hole like any other, as many lines as it had at most."""
-        snapshot = request.snapshot
-        old = snapshot.text[request.start : request.end]
+    def run(self) -> Generator[Progress, None, RewriteResult]:
+        """One value per forward pass, then the result."""
+        request, steps = self._request, 0
+        attempt_rewrite = self._denoise if self._is_instructed or request.strength < 1 else self._fill_range
+        for number in range(MAX_TRIES):
+            attempt = yield from attempt_rewrite(request.seed + number)
+            steps += attempt.steps
+            with self._watch.stage("postprocess"):
+                verdict = self._judge(attempt)
+            if isinstance(verdict, Candidate) or verdict.reason not in RETRY_REASONS or request.strength >= 1:
+                break
+        best = verdict if isinstance(verdict, Candidate) else Candidate("", 0.0, 0.0)
+        return RewriteResult(
+            model=self._model.spec.name,
+            start=request.start,
+            end=request.end,
+            text=best.text,
+            rejection=verdict if isinstance(verdict, Rejection) else None,
+            score=best.score,
+            confidence=best.confidence,
+            follows_instructions=follows_instructions(self._model),
+            steps=steps,
+            timings=self._watch.timings(),
+        )
+
+    def _fill_range(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
+        """A fill of at most as many lines where the range was."""
+        request, snapshot = self._request, self._request.snapshot
         before = snapshot.text[: request.start] + as_comment(request)
         text = before + snapshot.text[request.end :]
-        result = yield from self._fill(
-            FillRequest(
-                replace(snapshot, text=text),
-                len(before),
-                max_lines=len(LINE_END.split(old)),
-                early_stop_ms=0.0,
-                seed=request.seed,
-                extra=request.extra,
-            ),
-            deadline=deadline,
+        fill = FillRequest(
+            replace(snapshot, text=text),
+            len(before),
+            max_lines=len(LINE_END.split(snapshot.text[request.start : request.end])),
+            early_stop_ms=0.0,
+            seed=seed,
+            extra=request.extra,
         )
+        result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:
             is_whole = bool(result.rejections) and result.rejections[0].reason is not Reason.UNFINISHED
             return RewriteAttempt(b"", 0.0, 0.0, result.steps, is_whole)
@@ -147,129 +111,129 @@ class Rewriter:
         written = TextStyle.of(text).to_model(best.text).encode()
         return RewriteAttempt(written, best.score, best.confidence, result.steps)
 
-    def _on_canvas(
-        self, request: RewriteRequest, deadline: float, watch: Stopwatch, *, is_instructed: bool
-    ) -> Generator[Progress, None, RewriteAttempt]:
-        sampling = self._sampling
-        if sampling is None:
-            raise RequestError(f"{self._spec.name} has no canvas; choose a diffusion model")
-        with watch.stage("prompt"):
-            prompt = self._prompt(request, is_instructed=is_instructed)
-            build = rewrite_layout if is_instructed else layout_of
-            layout = build(prompt, self._tokenizer, self._spec, self._spec.max_prompt_tokens)
-            ids = self._tokenizer.encode(prompt.selection)
-            longest = GROWTH * len(ids) + SPARE
-            limits = Limits(self._canvas(longest), longest, None, deadline=deadline)
-            enough = StopCriteria(self._tokenizer, limits, layout.stop)
-            denoiser = TimedDenoiser(SlotDenoiser(self._denoiser, self._slots), watch, self._spec)
-            task = DecodeTask(denoiser, limits, enough, np.random.default_rng(request.seed))
-        slot = self._slots.choose(layout.prompt_ids)
-        self._slots.hold(slot, layout.prompt_ids)
+    def _denoise(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
+        model, request = self._model, self._request
+        with self._watch.stage("prompt"):
+            prompt = self._prompt()
+            build = rewrite_layout if self._is_instructed else layout_of
+            layout = build(prompt, model.tokenizer, model.spec, model.spec.max_prompt_tokens)
+            longest = GROWTH * len(model.tokenizer.encode(prompt.selection)) + SPARE
+            lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
+            limits = Limits(min(lengths, default=model.spec.longest_block), longest, None, deadline=self._deadline)
+            run = DecodeRun(model, DecoderName.DIFFUSION, layout, limits, self._watch, seed=seed)
         if request.strength >= 1:
-            return (yield from self._from_nothing(task, sampling, slot, layout, prompt))
-        return (
-            yield from self._from_there(
-                task, resume_sampling(sampling, request.strength), request, slot, layout, prompt
-            )
-        )
+            return (yield from self._from_nothing(run, prompt))
+        return (yield from self._watch.relay(self._from_selection(run, layout, prompt)))
 
-    def _from_nothing(
-        self, task: DecodeTask, sampling: Sampling, slot: int, layout: Layout, prompt: Prompt
-    ) -> Generator[Progress, None, RewriteAttempt]:
-        """An open canvas after the question; the answer has begun with the selection's indentation."""
-        filling = DiffusionDecoder(task, sampling)
-        filling.prefill(slot, layout.prompt_ids, 0)
-        (draft, *_) = yield from filling.run(slot, layout)
-        is_whole = not task.limits.is_over() or draft.is_ended
+    def _from_nothing(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
+        """An open canvas after the instruction; the answer begins with the selection's indentation."""
+        (draft, *_) = yield from run.drafts()
+        is_whole = draft.is_ended or not run.task.limits.is_over()
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
-        text = indentation.encode() + task.enough.fill(draft)
-        return RewriteAttempt(text, draft.score, self._confidence(draft), draft.steps, is_whole)
+        text = indentation.encode() + run.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
+        return RewriteAttempt(text, draft.score, run.confidence(draft), run.decoder.num_passes, is_whole)
 
-    def _from_there(
-        self, task: DecodeTask, sampling: Sampling, request: RewriteRequest, slot: int, layout: Layout, prompt: Prompt
+    def _from_selection(
+        self, run: DecodeRun, layout: Layout, prompt: Prompt
     ) -> Generator[Progress, None, RewriteAttempt]:
-        """Canvases that begin as the selection, a share of it noise."""
-        selection = prompt.selection
-        begun = len(selection) - len(selection.lstrip(" ")) if layout.stop else 0  # frozen as the answer's beginning
-        ids = self._tokenizer.encode(selection[begun:])
-        renoising = Renoise(layout, ids, self._spec, request.strength, task.rng)
-        draft, steps = Draft.empty(), 0
-        for block, plan in enumerate(renoising):
-            task.denoiser.prefill(slot, plan.prompt_ids)
-            settled, hole_ids = draft, NOTHING
-            for step in denoise(task.denoiser, slot, plan, sampling, task.rng):
+        """Canvases that begin as the selection, with a share of the tokens replaced by noise."""
+        model, task, selection, strength = self._model, run.task, prompt.selection, self._request.strength
+        assert model.sampling is not None  # checked before
+        sampling = resume_sampling(model.sampling, strength)
+        num_frozen = len(selection) - len(selection.lstrip(" ")) if layout.stop else 0  # stands in the layout's head
+        renoise = Renoise(layout, model.tokenizer.encode(selection[num_frozen:]), model.spec, strength, task.rng)
+        draft, steps = EMPTY, 0
+        model.slots.hold(run.slot, layout.prompt_ids)
+        for block, canvas in enumerate(renoise):
+            task.denoiser.prefill(run.slot, canvas.prompt_ids)
+            settled, gap_ids = draft, NOTHING
+            for step in denoise(task.denoiser, run.slot, canvas, sampling, task.rng):
                 steps += 1
-                hole = gap_of(step)
-                settled, hole_ids = draft.grow(hole.draft_ids, hole.confidence, NOTHING), hole.draft_ids
-                yield Progress(block, steps, hole, settled)
+                gap = gap_of(step)
+                settled, gap_ids = draft.grow(gap.draft_ids, gap.confidence, NOTHING), gap.draft_ids
+                yield Progress(block, steps, gap, settled)
                 if task.limits.is_over() and step.stop is None:
                     return RewriteAttempt(b"", 0.0, 0.0, steps, is_whole=False)
             draft = settled
-            renoising.settle(hole_ids)
-        text = selection[:begun].encode() + self._tokenizer.decode(renoising.result_ids)
-        return RewriteAttempt(text, draft.score, self._confidence(draft), steps)
+            renoise.settle(gap_ids)
+        text = selection[:num_frozen].encode() + model.tokenizer.decode(renoise.result_ids)
+        return RewriteAttempt(text, draft.score, run.confidence(draft), steps)
 
-    def _confidence(self, draft: Draft) -> float:
-        return confidence_of(draft.ids, draft.confidence, self._tokenizer)
+    def _judge(self, attempt: RewriteAttempt) -> Candidate | Rejection:
+        request = self._request
+        if not attempt.is_whole:
+            return Rejection(Reason.UNFINISHED)
+        verdict = judge_rewrite(
+            attempt.text,
+            snapshot=request.snapshot,
+            start=request.start,
+            end=request.end,
+            score=attempt.score,
+            check_syntax=self._check_syntax,
+            must_fix_errors=request.must_fix_errors,
+        )
+        if isinstance(verdict, Rejection):
+            return verdict
+        if attempt.confidence < request.min_confidence:
+            return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
+        return replace(verdict, confidence=attempt.confidence)
 
-    def _prompt(self, request: RewriteRequest, *, is_instructed: bool) -> Prompt:
-        snapshot = request.snapshot
-        old = snapshot.text[request.start : request.end]
+    def _prompt(self) -> Prompt:
+        request, snapshot = self._request, self._request.snapshot
         around = replace(snapshot, text=snapshot.text[: request.start] + snapshot.text[request.end :])
-        chars = self._spec.max_prompt_tokens * CHARS_PER_TOKEN
-        prompt = prompt_at(around, request.start, prefix_chars=chars, suffix_chars=chars // 3)
-        comment = "" if is_instructed else as_comment(request)
+        prompt = prompt_of(around, request.start, self._model.spec)
+        old = snapshot.text[request.start : request.end]
         return replace(
             prompt,
-            prefix=prompt.prefix + comment,
+            prefix=prompt.prefix + ("" if self._is_instructed else as_comment(request)),
             selection=TextStyle.of(snapshot.text, request.start).to_model(old),
             instruction=request.instruction.strip(),
-            path=shown_path(snapshot.uri),
-            language=snapshot.language,
             extra=request.extra,
         )
 
-    def _canvas(self, longest: int) -> int:
-        lengths = self._spec.canvas_lengths
-        return min((length for length in lengths if length >= min(longest, 64)), default=self._spec.longest_block)
+
+def follows_instructions(model: EngineModel) -> bool:
+    """The model has a known chat template."""
+    return model.spec.template in TEMPLATES
+
+
+def check_range(request: RewriteRequest) -> None:
+    """Checks that the range holds text.
+
+    Raises:
+        RequestError: it is empty, blank, or outside of the buffer.
+    """
+    text, start, end = request.snapshot.text, request.start, request.end
+    if not 0 <= start < end <= len(text) or not text[start:end].strip():
+        raise RequestError("there is nothing to rewrite: select some code")
+
+
+def whole_range(request: RewriteRequest, *, is_instructed: bool) -> RewriteRequest:
+    """The request for whole lines under an instruction, else without the blanks around the range's text."""
+    bounds = whole_lines if is_instructed else without_blanks
+    start, end = bounds(request.snapshot.text, request.start, request.end)
+    return replace(request, start=start, end=end)
 
 
 def whole_lines(text: str, start: int, end: int) -> tuple[int, int]:
-    """The stretch with the rest of its first and its last line, line end included."""
+    """The range with the rest of its first and its last line, line end included."""
     first = line_start(text, start)
-    if end > start and text[end - 1] in "\n\r":
+    if text[end - 1 : end] in ("\n", "\r"):
         return first, end
-    ends = [at for at in (text.find(mark, end) for mark in "\n\r") if at >= 0]
-    if not ends:
-        return first, len(text)
-    last = min(ends)
-    return first, last + (2 if text[last : last + 2] == "\r\n" else 1)
+    line_end = LINE_END.search(text, end)
+    return first, line_end.end() if line_end else len(text)
 
 
 def without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
-    """The stretch without the blanks and line ends around its text: they are not the model's to change."""
+    """The range without the blanks and line ends around its text."""
     old = text[start:end]
     return start + len(old) - len(old.lstrip()), start + len(old.rstrip())
 
 
 def as_comment(request: RewriteRequest) -> str:
-    """The instruction for a model that knows code only: a comment above, where the stretch begins a line."""
+    """The instruction as a comment above a range that begins a line, for a model without a chat template."""
     instruction = " ".join(request.instruction.split())
     comment = language_of(request.snapshot.language).comment
     text = request.snapshot.text
     blanks = text[line_start(text, request.start) : request.start]
     return "" if not (instruction and comment) or blanks.strip() else f"{comment} {instruction}\n{blanks}"
-
-
-def _judged(answer: RewriteAttempt, request: RewriteRequest, *, check_syntax: bool) -> Candidate | Rejection:
-    if not answer.is_whole:
-        return Rejection(Reason.UNFINISHED)
-    return judge_rewrite(
-        answer.text,
-        snapshot=request.snapshot,
-        start=request.start,
-        end=request.end,
-        score=answer.score,
-        check_syntax=check_syntax,
-        must_fix_errors=request.must_fix_errors,
-    )

@@ -1,88 +1,145 @@
-"""One model thread. The newest request of a document wins; a stale one stops within one denoising step.
+"""The model thread and its queue. The newest request of a document wins; a stale one stops within one step.
 
-A job's future stays pending while it runs, so that whoever waits can cancel it at any moment; the thread looks
-between steps. There it also turns to what is more urgent, and comes back afterwards: nobody who types waits for a
-chat. Nothing else in dg-lsp starts a thread for the model.
+The future of a request stays pending while the request runs, so that its owner can cancel it at any moment; the thread
+checks it between steps. There the thread also turns to more urgent requests and continues afterwards: typing never
+waits for a chat. Nothing else in dg-lsp starts a thread for the model.
 
-What a fill leaves idle goes into the next one: while the user looks at ghost text, the fill that would follow it is
-made as if it had been accepted. Any request stops that.
+Idle time after a fill goes into the next one: while the user reads the suggestion, the thread computes the fill that
+follows if it is accepted. Any request stops that.
 """
 
 import itertools
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import replace
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import psutil
-
-from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Footprint
-from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Framer, Progress
 from dg_lsp.engine.engine import Engine, LazyEngine
-from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.request_queue import (
-    ActiveRun,
-    Job,
-    RequestQueue,
-    Spent,
-    cancel_stale,
-    is_same,
-    settle,
-    settle_in,
-)
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.settings import FillSettings, Settings
 
-_PAUSE = 30.0
-"""Seconds for which an answer holds."""
+Key = tuple[str, type]
+"""Document or conversation, and kind of request: a document's rewrite and its fills do not replace each other."""
+OnStep = Callable[[Progress], None]
 
 
-class Power:
-    """Remembers the last answer."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A request on its way through the scheduler."""
+
+    request: FillRequest | RewriteRequest | ChatRequest
+    deadline: float
+    """`time.monotonic` seconds."""
+    future: Future[Any]
+    on_step: OnStep | None = None
+    settings: FillSettings | None = None
+    """The client's, where several share the model; None takes the scheduler's."""
+    steps: Generator[Progress, None, Any] | None = None
+    """The rest of the work; None before it begins."""
+
+    @property
+    def key(self) -> Key:
+        """Of two jobs with the same key the newer one wins."""
+        request = self.request
+        return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
+
+    @property
+    def priority(self) -> int:
+        """The request's; a job that has begun and is overdue comes first, to return what it has."""
+        return -1 if self.steps and time.monotonic() >= self.deadline else self.request.priority
+
+    @property
+    def is_speculative(self) -> bool:
+        """No client has asked for it yet."""
+        return self.request.priority is Priority.SPECULATION
+
+    def start(self, engine: Engine) -> Generator[Progress, None, Any]:
+        """The work, one forward pass at a time."""
+        if isinstance(self.request, RewriteRequest):
+            return engine.rewrite(self.request, deadline=self.deadline)
+        if isinstance(self.request, ChatRequest):
+            return engine.chat(self.request, deadline=self.deadline)
+        return engine.run(self.request, deadline=self.deadline)
+
+
+class RequestQueue:
+    """The most urgent first; of equal ones those that were interrupted, then in order of arrival.
+
+    Interrupted jobs leave only by `pop` and `pop_done`, for the model thread to close their steps. Not thread-safe.
+    """
 
     def __init__(self) -> None:
-        self._asked = -_PAUSE
-        self._is_battery = False
+        self._jobs: list[Job] = []
 
-    def on_battery(self) -> bool:
-        """True where there is a battery and it is what the machine lives on; False where nobody knows."""
-        now = time.monotonic()
-        if now - self._asked >= _PAUSE:
-            self._asked = now
-            self._is_battery = _reads_battery()
-        return self._is_battery
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Lets the job wait."""
+        self._jobs.append(job)
+
+    def pop(self) -> Job:
+        """The next one; the queue must not be empty."""
+        job = min(self._jobs, key=lambda job: (job.priority, job.steps is None))
+        self._jobs.remove(job)
+        return job
+
+    def pop_done(self) -> list[Job]:
+        """Interrupted jobs whose futures have ended meanwhile."""
+        done = [job for job in self._jobs if job.steps and job.future.done()]
+        self._jobs = [job for job in self._jobs if job not in done]
+        return done
+
+    def outranks(self, running: Job) -> bool:
+        """A job that has not begun is more urgent than the running one."""
+        priority = running.priority
+        return any(job.steps is None and job.priority < priority for job in self._jobs)
+
+    def replace(self, key: Key | None) -> list[Job]:
+        """Removes jobs with this key and speculative ones; returns them."""
+        return self._removed([job for job in self._jobs if job.is_speculative or job.key == key])
+
+    def clear(self) -> list[Job]:
+        """Removes all jobs; returns them."""
+        return self._removed(self._jobs)
+
+    def _removed(self, jobs: list[Job]) -> list[Job]:
+        self._jobs = [job for job in self._jobs if job.steps or job not in jobs]
+        return jobs
 
 
-def _reads_battery() -> bool:
-    try:
-        battery = psutil.sensors_battery()
-    except (AttributeError, OSError, RuntimeError):  # no such sensor on this system
-        return False
-    return battery is not None and battery.power_plugged is False
+@dataclass(frozen=True, slots=True)
+class ModelTime:
+    """Seconds of the model thread so far."""
+
+    total: float = 0.0
+    stale: float = 0.0
+    """For requests that were cancelled, by a newer one or by the client."""
+    speculative: float = 0.0
+    """For fills that no client had asked for."""
 
 
 class Scheduler:
-    """Owns the engine: opens it first, then serves requests until closed. All methods may be called by any thread."""
+    """Owns the engine: opens it first, then serves requests until it is closed. Any thread may call any method."""
 
     def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings, idle_seconds: float = 0.0) -> None:
-        """After `idle_seconds` without work the model is given up until there is some again; 0 keeps it."""
+        """After `idle_seconds` without work the model is closed until the next request; 0 keeps it open."""
         self.ready: Future[Engine] = Future()
-        """The engine once it is open, or why it could not be opened. Read it, don't run it."""
-        self.ready.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it for the others
-        self._held = LazyEngine(open_engine, settings)
+        """The engine once it is open, or the error. Read only."""
+        self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
+        self.model_time = ModelTime()
+        """Read only."""
+        self._lazy = LazyEngine(open_engine, settings)
         self._idle_seconds = idle_seconds or None
-        self.spent = Spent()
-        """What the thread has worked on. Read it, don't change it."""
         self._cache = CompletionCache()
-        self._power = Power()
-        self._guess: Job | None = None
-        """What would be asked next if the last fill were accepted; waits until nothing else does."""
-        self._agenda = RequestQueue()
+        self._queue = RequestQueue()
         self._running: Job | None = None
         self._is_closed = False
         self._changed = threading.Condition()
@@ -91,248 +148,222 @@ class Scheduler:
 
     @classmethod
     def of(cls, open_engine: Callable[[Settings], Engine], settings: Settings) -> "Scheduler":
-        """One that begins to open the model of these settings."""
+        """A scheduler that starts to open the model of these settings."""
         return cls(lambda: open_engine(settings), settings.fill, settings.runtime.idle_seconds)
 
     def submit(
-        self,
-        request: FillRequest,
-        on_step: Callable[[Progress], None] | None = None,
-        settings: FillSettings | None = None,
+        self, request: FillRequest, on_step: OnStep | None = None, settings: FillSettings | None = None
     ) -> Future[FillResult]:
-        """The result to come; cancelling it stops the model. An older request of the same document is cancelled.
+        """The result to come; cancelling it stops the model. An older fill of the same document is cancelled.
 
-        At the deadline, which counts from here and covers waiting for the model, the future has a result. What an
-        earlier fill still says of this place is the result at once. `on_step` is as of `submit_rewrite`. With settings,
-        they are taken instead of the worker's; the document's name then has to say whose they are.
+        The deadline counts from now and covers waiting for the model. What is left of an earlier fill at this position
+        is the result at once. `on_step` is called by the model thread after each forward pass. `settings` replace the
+        scheduler's; then the document's name has to be the client's own.
         """
-        held = settings or self._held.settings
-        seconds = (request.deadline_ms or held.deadline_ms) / 1e3
-        job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step, settings=settings)
+        defaults = settings or self._lazy.settings
+        job = _new_job(request, request.deadline_ms or defaults.deadline_ms, on_step, settings)
         with self._changed:
-            if self._is_guessed(job) and self._running is not None:
-                running = self._running
-                self._running = replace(running, is_guess=False, on_step=on_step)  # it is on its way
-                return running.future
-            kept = self._cache.find(request) if held.type_through and not self._is_closed else None
-        must_wait = self._take(job, request, kept)
-        if kept is not None:
-            settle(job.future, kept)
+            cached = self._cache.find(request) if defaults.type_through else None
+            queued = self._next_fill(job, request, cached) if cached is not None else job
+        must_wait = self._enqueue(job, queued)
+        if cached is not None:
+            _settle(job.future, cached)
         elif must_wait:
-            settle_in(seconds, job.future)
+            _settle_at_deadline(job)
         return job.future
 
     def submit_rewrite(
-        self,
-        request: RewriteRequest,
-        on_step: Callable[[Progress], None] | None = None,
-        settings: FillSettings | None = None,
+        self, request: RewriteRequest, on_step: OnStep | None = None, settings: FillSettings | None = None
     ) -> Future[RewriteResult]:
-        """The result to come; cancelling it stops the model. An older rewrite of the same document is cancelled.
-
-        `on_step` is called by the model's thread after each forward pass.
-        """
-        deadline = time.monotonic() + request.deadline_ms / 1e3
-        job = Job(request, deadline, Future(), on_step=on_step, settings=settings)
-        self._take(job)
+        """As `submit`. An older rewrite of the same document is cancelled."""
+        job = _new_job(request, request.deadline_ms, on_step, settings)
+        self._enqueue(job, job)
         return job.future
 
-    def submit_chat(
-        self, request: ChatRequest, on_step: Callable[[Progress], None] | None = None
-    ) -> Future[FillResult]:
-        """The answer to come, as its only candidate; cancelling it stops the model.
-
-        An older request of the same conversation is cancelled. Deadline and `on_step` are as of `submit`.
-        """
-        seconds = request.deadline_ms / 1e3
-        job = Job(request, time.monotonic() + seconds, Future(), on_step=on_step)
-        if self._take(job):
-            settle_in(seconds, job.future)
+    def submit_chat(self, request: ChatRequest, on_step: OnStep | None = None) -> Future[FillResult]:
+        """As `submit`; the answer is the only candidate. An older request of the same conversation is cancelled."""
+        job = _new_job(request, request.deadline_ms, on_step)
+        if self._enqueue(job, job):
+            _settle_at_deadline(job)
         return job.future
 
     def configure(self, settings: FillSettings) -> None:
-        """Other settings from the next request on; what was remembered under the old ones is forgotten."""
+        """Other settings from the next request on; cached completions are dropped."""
         with self._changed:
-            self._held.settings = settings
+            self._lazy.settings = settings
             self._cache = CompletionCache()
-            self._guess = None
+            self._queue.replace(None)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs or waits, no guess either."""
+        """Nothing runs or waits, speculation included."""
         with self._changed:
-            return self.ready.done() and not (self._running or self._agenda or self._guess)
+            return self.ready.done() and not (self._running or self._queue)
 
     @property
     def is_asleep(self) -> bool:
-        """The model was given up for want of work; the next request has it opened again."""
-        return not self._held.is_open and self.ready.done() and self.ready.exception() is None
+        """The model is closed for lack of work; the next request opens it again."""
+        return not self._lazy.is_open and self.ready.done() and self.ready.exception() is None
 
     @property
     def footprint(self) -> Footprint:
-        """What the model holds of the memory; nothing while it is given up."""
-        return self._held.footprint
+        """The model's memory now."""
+        return self._lazy.footprint
 
     def framer(self) -> Framer:
-        """What makes frames of progress; only for whom the model's thread calls after a pass."""
-        return self._held.open().framer()
+        """Makes frames of progress; for callbacks on the model thread."""
+        return self._lazy.open().framer()
 
     def close(self) -> None:
-        """Cancels what waits, stops what runs within one denoising step, and gives the model's memory back.
+        """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.
 
-        A model that is still being opened is left to its daemon thread: that can take long.
+        A model that is being opened is left to its daemon thread, since that can take long.
         """
         with self._changed:
             self._is_closed = True
-            jobs = [*self._agenda.clear(), *([self._running] if self._running else [])]
+            jobs = [*self._queue.clear(), *([self._running] if self._running else [])]
             self._changed.notify()
         for job in jobs:
             job.future.cancel()
         if self.ready.done():
             self._thread.join(timeout=10)
 
-    def _is_guessed(self, job: Job) -> bool:
-        """What runs is this very job, and nothing has stopped it; whoever calls holds the lock."""
-        running = self._running
-        if running is None or not running.is_guess or running.future.done() or self._agenda:
-            return False
-        return running.settings == job.settings and is_same(running, job.request)
-
-    def _take(self, job: Job, request: FillRequest | None = None, kept: FillResult | None = None) -> bool:
-        """The job takes the place of older ones and of any guess; whether it has to wait for the model.
-
-        One whose request an earlier fill answers, with `kept`, only does that, and the next fill is guessed instead.
-        """
+    def _enqueue(self, job: Job, queued: Job | None) -> bool:
+        """Cancels what the job replaces, and queues it or another one; True if the model is not free for it."""
         with self._changed:
             if self._is_closed:
                 job.future.cancel()
                 return False
-            stale, running = self._agenda.stale(job.key), self._running
-            must_wait = not self._held.is_open or running is not None or bool(self._agenda)
-            self._guess = self._guess_after(job, request, kept) if request and kept else None
-            if kept is None:
-                self._agenda.add(job)
-            self._changed.notify()
-        cancel_stale(job, stale, running)
-        return must_wait
+            stale, running = self._queue.replace(job.key), self._running
+            is_busy = not self._lazy.is_open or running is not None or bool(self._queue)
+            if queued is not None:
+                self._queue.add(queued)
+                self._changed.notify()
+        if running is not None and (running.is_speculative or running.key == job.key):
+            stale.append(running)
+        for one in stale:
+            one.future.cancel()
+        return is_busy
 
     def _serve(self) -> None:
         try:
-            engine = self._held.open()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the engine hears it, of whatever kind
+            engine = self._lazy.open()
+        except Exception as error:  # noqa: BLE001 - every client gets the error, of whatever kind
             self.ready.set_exception(error)
-            self._refuse_all(error)
-            return
-        self.ready.set_result(engine)
-        while (run := self._next()) is not None:
-            self._do(run)
-        self._held.close()
+        else:
+            self.ready.set_result(engine)
+        while not self._is_closed:
+            job = self._next_job()
+            if job is not None:
+                self._advance(job)
+            elif not self._is_closed:
+                self._lazy.close()
+        self._lazy.close()
 
-    def _begun(self, job: Job) -> ActiveRun | None:
-        """None when there is no engine for it, and whoever waits hears why."""
+    def _next_job(self) -> Job | None:
+        """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed."""
+        self._close_done()
+        with self._changed:
+            self._running = None
+            timeout = self._idle_seconds if self._lazy.is_open else None
+            self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
+            if self._queue and not self._is_closed:
+                self._running = self._queue.pop()
+            return self._running
+
+    def _advance(self, job: Job) -> None:
+        """Runs until the end, a cancellation, or a more urgent request."""
+        began, steps, is_paused = time.monotonic(), job.steps, False
         try:
-            return ActiveRun(job, job.steps(self._held.configured(job.settings)))
-        except Exception as error:  # noqa: BLE001 - as in `_serve`; the next one may have more luck
-            settle(job.future, error)
-            return None
-
-    def _next(self) -> ActiveRun | None:
-        """What is to be done now; None when the worker was closed. Gives the model up while there is nothing."""
-        while True:
-            self._end_unwanted()
-            with self._changed:
-                self._running = None
-                has_work = self._changed.wait_for(self._has_work, self._idle_seconds if self._held.is_open else None)
-                if self._is_closed:
-                    return None
-                found = self._popped() if has_work else None
-            if found is None:
-                self._held.close()
-            elif isinstance(found, ActiveRun):
-                return found
-            elif (run := self._begun(found)) is not None:
-                return run
-
-    def _has_work(self) -> bool:
-        return bool(self._agenda or self._guess or self._is_closed)
-
-    def _popped(self) -> Job | ActiveRun | None:
-        if self._agenda:
-            found = self._agenda.pop()
-            self._running = found.job if isinstance(found, ActiveRun) else found
-            return found
-        self._running, self._guess = self._guess, None
-        return self._running
-
-    def _do(self, run: ActiveRun) -> None:
-        job, began, is_paused = run.job, time.monotonic(), False
-        try:
-            while not (job.future.done() or (is_paused := self._has_to_wait(run))):
-                progress = next(run.steps)
-                if (look := self._by_now(run).on_step) is not None:
-                    look(progress)
+            if steps is None:
+                self.ready.result()  # a model that could not be opened is not tried again
+                steps = job.start(self._lazy.configured(job.settings))
+            while not (job.future.done() or (is_paused := self._is_interrupted(job, steps))):
+                progress = next(steps)
+                if job.on_step is not None:
+                    job.on_step(progress)
         except StopIteration as end:
             if isinstance(job.request, FillRequest):
-                self._keep(self._by_now(run), job.request, end.value)
-            settle(job.future, end.value)
-        except Exception as error:  # noqa: BLE001 - the model thread outlives whatever one request ran into
-            settle(job.future, error)
+                self._keep(job, job.request, end.value)
+            _settle(job.future, end.value)
+        except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
+            _settle(job.future, error)
         finally:
-            if not is_paused:
-                run.steps.close()
-            self._count(self._by_now(run), time.monotonic() - began)
+            if steps is not None and not is_paused:
+                steps.close()
+            self._count(job, time.monotonic() - began)
 
-    def _by_now(self, run: ActiveRun) -> Job:
-        """What runs: a guess may have become what somebody waits for."""
-        return self._running or run.job
-
-    def _end_unwanted(self) -> None:
-        """Interrupted runs that nobody waits for: a remote one keeps a connection."""
+    def _is_interrupted(self, job: Job, steps: Generator[Progress, None, Any]) -> bool:
+        """Pauses the job where a more urgent one waits."""
+        if not self._queue:  # the usual case; a request that arrives right now interrupts the next step
+            return False
+        self._close_done()
+        begun = replace(job, steps=steps)
         with self._changed:
-            ended = self._agenda.pop_ended()
-        for run in ended:
-            run.steps.close()
-
-    def _has_to_wait(self, run: ActiveRun) -> bool:
-        """Something more urgent came; the run goes on after it."""
-        self._end_unwanted()
-        with self._changed:
-            if outranked := self._agenda.outranks(job := self._by_now(run)):
-                self._agenda.pause(replace(run, job=job))
+            if outranked := self._queue.outranks(begun):
+                self._queue.add(begun)
             return outranked
 
+    def _close_done(self) -> None:
+        """Ends interrupted jobs that were cancelled: a remote one holds a connection."""
+        with self._changed:
+            done = self._queue.pop_done()
+        for job in done:
+            if job.steps is not None:
+                job.steps.close()
+
     def _count(self, job: Job, seconds: float) -> None:
-        spent = self.spent
-        stale = seconds if job.future.cancelled() and not job.is_guess else 0.0
-        guessing = seconds if job.is_guess else 0.0
-        self.spent = Spent(spent.all + seconds, spent.stale + stale, spent.guessing + guessing)
+        spent = self.model_time
+        stale = seconds if job.future.cancelled() and not job.is_speculative else 0.0
+        speculative = seconds if job.is_speculative else 0.0
+        self.model_time = ModelTime(spent.total + seconds, spent.stale + stale, spent.speculative + speculative)
 
     def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
             self._cache.keep(request, result)
-            if not (job.is_guess or self._agenda or job.future.done()):
-                self._guess = self._guess_after(job, request, result)
+            is_last = not (job.is_speculative or self._queue or job.future.done())
+            if is_last and (speculation := self._next_fill(job, request, result)) is not None:
+                self._queue.add(speculation)
 
-    def _guess_after(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
-        """The request that follows when the best candidate is accepted, unless it was made already."""
-        held = job.settings or self._held.settings
-        is_shown = bool(result.candidates) and result.candidates[0].confidence >= held.min_confidence
-        if not (held.speculate and held.type_through and is_shown) or self._power.on_battery():
+    def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
+        """The fill that follows when the best candidate is accepted, unless it is known."""
+        defaults = job.settings or self._lazy.settings
+        if not (defaults.speculate and defaults.type_through and result.candidates):
             return None
-        snapshot, offset = request.snapshot, request.offset
-        text = snapshot.text[:offset] + result.text + snapshot.text[offset:]
-        accepted = replace(request, snapshot=replace(snapshot, text=text), offset=offset + len(result.text))
+        text, offset = request.snapshot.text, request.offset
+        snapshot = replace(request.snapshot, text=text[:offset] + result.text + text[offset:])
+        offset += len(result.text)
+        accepted = replace(request, snapshot=snapshot, offset=offset, priority=Priority.SPECULATION)
         if self._cache.find(accepted) is not None:
             return None
-        seconds = (request.deadline_ms or held.deadline_ms) / 1e3
-        return Job(accepted, time.monotonic() + seconds, Future(), is_guess=True, settings=job.settings)
+        return _new_job(accepted, request.deadline_ms or defaults.deadline_ms, settings=job.settings)
 
-    def _refuse_all(self, error: Exception) -> None:
-        with self._changed:
-            while self._changed.wait_for(self._has_work) and not self._is_closed:
-                found = self._popped()
-                if isinstance(found, Job):
-                    settle(found.future, error)
+
+def _new_job(
+    request: FillRequest | RewriteRequest | ChatRequest,
+    deadline_ms: float,
+    on_step: OnStep | None = None,
+    settings: FillSettings | None = None,
+) -> Job:
+    return Job(request, time.monotonic() + deadline_ms / 1e3, Future(), on_step, settings)
+
+
+def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
+    """Ends a future unless it has ended: the model thread, the deadline and the client all may end it."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _settle_at_deadline(job: Job) -> None:
+    """Ends the job as unfinished at its deadline, whatever the model thread does."""
+    seconds = max(0.0, job.deadline - time.monotonic())
+    timer = threading.Timer(seconds, lambda: _settle(job.future, FillResult.unfinished()))
+    timer.daemon = True
+    job.future.add_done_callback(lambda _: timer.cancel())
+    timer.start()
 
 
 _numbers = itertools.count(1)
@@ -340,17 +371,17 @@ _Request = TypeVar("_Request", FillRequest, RewriteRequest)
 
 
 class SchedulerSession:
-    """Has a worker's methods. Two of them never cancel each other's requests, even for one document."""
+    """One client of a shared scheduler. Sessions never cancel each other's requests, even for the same document."""
 
     def __init__(
         self,
-        worker: Scheduler,
+        scheduler: Scheduler,
         settings: FillSettings,
         on_close: Callable[[], None],
         on_submit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_submit` is called before the worker gets a request."""
-        self._worker = worker
+        """`on_submit` is called before each request."""
+        self._scheduler = scheduler
         self._on_submit = on_submit
         self._settings = settings
         self._on_close = on_close
@@ -360,55 +391,48 @@ class SchedulerSession:
 
     @property
     def ready(self) -> Future[Engine]:
-        """See `Worker.ready`."""
-        return self._worker.ready
+        """See `Scheduler.ready`."""
+        return self._scheduler.ready
 
     @property
-    def spent(self) -> Spent:
-        """The thread's, for all of them."""
-        return self._worker.spent
-
-    def submit(self, request: FillRequest, on_step: Callable[[Progress], None] | None = None) -> Future[FillResult]:
-        """See `Worker.submit`."""
-        self._on_submit()
-        return self._noted(self._worker.submit(self._named(request), on_step, self._settings))
-
-    def submit_rewrite(
-        self, request: RewriteRequest, on_step: Callable[[Progress], None] | None = None
-    ) -> Future[RewriteResult]:
-        """See `Worker.submit_rewrite`."""
-        self._on_submit()
-        return self._noted(self._worker.submit_rewrite(self._named(request), on_step, self._settings))
-
-    def submit_chat(
-        self, request: ChatRequest, on_step: Callable[[Progress], None] | None = None
-    ) -> Future[FillResult]:
-        """See `Worker.submit_chat`."""
-        self._on_submit()
-        named = replace(request, name=f"{request.name}?client={self._number}")
-        return self._noted(self._worker.submit_chat(named, on_step))
+    def model_time(self) -> ModelTime:
+        """See `Scheduler.model_time`; of all sessions."""
+        return self._scheduler.model_time
 
     @property
     def is_asleep(self) -> bool:
-        """See `Worker.is_asleep`."""
-        return self._worker.is_asleep
+        """See `Scheduler.is_asleep`."""
+        return self._scheduler.is_asleep
 
     @property
     def footprint(self) -> Footprint:
-        """See `Worker.footprint`."""
-        return self._worker.footprint
+        """See `Scheduler.footprint`."""
+        return self._scheduler.footprint
 
     def framer(self) -> Framer:
-        """See `Worker.framer`."""
-        return self._worker.framer()
+        """See `Scheduler.framer`."""
+        return self._scheduler.framer()
+
+    def submit(self, request: FillRequest, on_step: OnStep | None = None) -> Future[FillResult]:
+        """See `Scheduler.submit`."""
+        return self._noted(self._scheduler.submit(self._named(request), on_step, self._settings))
+
+    def submit_rewrite(self, request: RewriteRequest, on_step: OnStep | None = None) -> Future[RewriteResult]:
+        """See `Scheduler.submit_rewrite`."""
+        return self._noted(self._scheduler.submit_rewrite(self._named(request), on_step, self._settings))
+
+    def submit_chat(self, request: ChatRequest, on_step: OnStep | None = None) -> Future[FillResult]:
+        """See `Scheduler.submit_chat`."""
+        self._on_submit()
+        return self._noted(self._scheduler.submit_chat(replace(request, name=self._own(request.name)), on_step))
 
     def configure(self, settings: FillSettings) -> None:
-        """See `Worker.configure`."""
+        """See `Scheduler.configure`."""
         self._settings = settings
-        self._number = next(_numbers)  # what is remembered of the old documents is nobody's any more
+        self._number = next(_numbers)  # completions cached under the old number are not found any more
 
     def close(self) -> None:
-        """Cancels what is under way and leaves the model to the others. Harmless, also twice."""
+        """Cancels the session's requests and leaves the model to the other sessions. Idempotent."""
         for future in tuple(self._pending):
             future.cancel()
         if not self._is_closed:
@@ -416,8 +440,11 @@ class SchedulerSession:
             self._on_close()
 
     def _named(self, request: _Request) -> _Request:
-        snapshot: Snapshot = request.snapshot
-        return replace(request, snapshot=replace(snapshot, uri=f"{snapshot.uri}?client={self._number}"))
+        self._on_submit()
+        return replace(request, snapshot=replace(request.snapshot, uri=self._own(request.snapshot.uri)))
+
+    def _own(self, name: str) -> str:
+        return f"{name}?client={self._number}"
 
     def _noted(self, future: Future[Any]) -> Future[Any]:
         self._pending.add(future)

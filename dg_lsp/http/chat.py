@@ -8,8 +8,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from dg_lsp.canvas.chat import Role, Turn
-from dg_lsp.engine.chat import DEADLINE_MS, ChatRequest
-from dg_lsp.engine.request import Priority
+from dg_lsp.engine.request import CHAT_DEADLINE_MS, ChatRequest, Priority
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.http import schemas
 from dg_lsp.http.completion import (
@@ -19,7 +18,6 @@ from dg_lsp.http.completion import (
     CompletionRequest,
     costs,
     cut_at_stops,
-    num_output_tokens,
     response_frame,
     usage,
 )
@@ -85,7 +83,7 @@ async def _chat(
         (*turns, *(Turn(_ROLES[message.role], message.text) for message in body.messages)),
         name="",
         max_tokens=min(body.max_completion_tokens or body.max_tokens, MAX_TOKENS),
-        deadline_ms=body.deadline_ms or DEADLINE_MS,
+        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
         seed=body.seed,
     )
     if body.stream:
@@ -96,7 +94,7 @@ async def _chat(
 
 
 def _completion(result: FillResult, request: ChatRequest, body: schemas.ChatBody) -> Completion:
-    return cut_at_stops(result.text, body.stop, is_full=num_output_tokens(result) >= request.max_tokens)
+    return cut_at_stops(result.text, body.stop, is_full=result.output_tokens >= request.max_tokens)
 
 
 def _response(result: FillResult, completion: Completion) -> schemas.ChatResponse:

@@ -1,6 +1,5 @@
 """A completion request in no dialect, and the texts that answer it."""
 
-import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -68,7 +67,7 @@ class CompletionRequest:
 
     def completions(self, result: FillResult) -> tuple["Completion", ...]:
         """One completion per candidate, best first; an empty one if there is no candidate."""
-        is_full = self.max_tokens is not None and num_output_tokens(result) >= self.max_tokens
+        is_full = self.max_tokens is not None and result.output_tokens >= self.max_tokens
         texts = [candidate.text for candidate in result.candidates] or [""]
         return tuple(cut_at_stops(_cut_at_dedent(text, self.min_indent), self.stops, is_full=is_full) for text in texts)
 
@@ -107,11 +106,6 @@ def cut_at_stops(text: str, stops: Sequence[str], *, is_full: bool) -> Completio
     return Completion(text[:offset], stop, is_full=is_full)
 
 
-def num_output_tokens(result: FillResult) -> int:
-    """Tokens of the best candidate, its end token included."""
-    return round(result.tokens_per_forward * result.steps)
-
-
 def response_frame(kind: str, model: str) -> dict[str, Any]:
     """The first fields of a response of OpenAI's API and of each of its events; `kind` is the value of `object`."""
     prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
@@ -120,7 +114,7 @@ def response_frame(kind: str, model: str) -> dict[str, Any]:
 
 def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
     """OpenAI's `usage`."""
-    num_output = num_output_tokens(result)
+    num_output = result.output_tokens
     return {
         "prompt_tokens": result.prompt_tokens,
         "completion_tokens": num_output,
@@ -131,19 +125,18 @@ def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
 
 def costs(result: FillResult) -> dict[str, Any]:
     """`timings` as llama.cpp names them, and `diffusion`, our own statistics."""
-    num_output, num_prompt = num_output_tokens(result), result.prompt_tokens - result.cached_tokens
+    num_output, num_prompt = result.output_tokens, result.prompt_tokens - result.cached_tokens
     ms, length = result.timings.denoise, result.canvas_length
-    num_blocks = max(1, math.ceil(num_output / length)) if length and result.steps else 0
     timings = {
         "cache_n": result.cached_tokens,
         **_stage("prompt", num_prompt, result.timings.prefill),
         **_stage("predicted", num_output, ms),
     }
     diffusion = DiffusionStats(
-        decoder=result.plan,
+        decoder=result.decoder,
         canvas_length=length,
-        canvas_tokens=num_blocks * length,
-        blocks=num_blocks,
+        canvas_tokens=result.num_blocks * length,
+        blocks=result.num_blocks,
         steps=result.steps,
         steps_per_second=_ratio(1e3 * result.steps, ms),
         ms_per_step=_ratio(ms, result.steps),

@@ -20,7 +20,6 @@ from dg_lsp.http.completion import (
     Completion,
     CompletionRequest,
     costs,
-    num_output_tokens,
     response_frame,
     usage,
 )
@@ -147,7 +146,7 @@ def _infill_response(
         index=number,
         content=completion.text,
         model=result.model,
-        tokens_predicted=num_output_tokens(result),
+        tokens_predicted=result.output_tokens,
         tokens_evaluated=result.prompt_tokens,
         generation_settings=body.model_dump(include={"n_predict", "n_cmpl", "n_indent", "seed", "stop"}),
         has_new_line="\n" in completion.text,

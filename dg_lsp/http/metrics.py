@@ -7,7 +7,6 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dg_lsp.engine.result import FillResult
-from dg_lsp.http.completion import num_output_tokens
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -43,10 +42,10 @@ class Metrics:
 
     def add_result(self, result: FillResult) -> None:
         """Adds one result of the engine."""
-        self._completions.labels(result.plan.value, "yes" if result.candidates else "no").inc()
+        self._completions.labels(result.decoder.value, "yes" if result.candidates else "no").inc()
         self._tokens.labels("prompt_cached").inc(result.cached_tokens)
         self._tokens.labels("prompt_decoded").inc(result.prompt_tokens - result.cached_tokens)
-        self._tokens.labels("output").inc(num_output_tokens(result))
+        self._tokens.labels("output").inc(result.output_tokens)
         self._steps.inc(result.steps)
         for stage in ("prefill", "denoise", "postprocess"):
             self._stages.labels(stage).inc(getattr(result.timings, stage) / 1e3)

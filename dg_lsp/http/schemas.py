@@ -17,8 +17,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from dg_lsp.engine.chat import LONGEST_ANSWER
-from dg_lsp.engine.request import DecoderName
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine.request import CHAT_MAX_TOKENS
 
 MAX_CANDIDATES = 8
 MAX_DEADLINE_MS = 600_000.0
@@ -202,7 +202,7 @@ class ChatBody(GenerationOptions):
     """OpenAI's chat."""
 
     messages: Messages
-    max_tokens: Annotated[int, Field(ge=1)] = LONGEST_ANSWER
+    max_tokens: Annotated[int, Field(ge=1)] = CHAT_MAX_TOKENS
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     n: Annotated[int, Field(ge=1, le=1)] = 1
     stream_options: StreamOptions = StreamOptions()

@@ -21,10 +21,9 @@ from fastapi import Depends
 from starlette.requests import ClientDisconnect, Request
 
 from dg_lsp.engine.audit import Auditor
-from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import Priority
+from dg_lsp.engine.request import ChatRequest, Priority
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.http.completion import CompletionRequest

@@ -28,9 +28,9 @@ class Attempt:
     kind: str
     """`line-end`, `whole-line`, `block`, `span`, or what else the data says."""
     way: str
-    """`diffusion`, `autoregressive`, `llama-server`, ..., or the name of a plan."""
-    plan: str
-    """The plan that really ran."""
+    """`diffusion`, `autoregressive`, `llama-server`, ..., or the name of a decoder."""
+    decoder: str
+    """The decoder that really ran."""
     want: str
     """The reference."""
     shown: tuple[Shown, ...]

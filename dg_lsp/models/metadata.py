@@ -16,6 +16,7 @@ from dg_lsp.canvas.repetition import MIN_MATCH
 from dg_lsp.canvas.spec import (
     CAUSAL_BLOCK,
     Checkpoint,
+    DecoderName,
     ExpectedPasses,
     FimTokens,
     MaskSampling,
@@ -42,7 +43,6 @@ from dg_lsp.models.presets import Family, find_family
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
-EXPECTED_PASSES_PREFIX = "dg.plan."
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""
 CONFIGURATION = "config.json"
@@ -50,6 +50,17 @@ CONFIGURATION = "config.json"
 RELABELLED_FROM = "general.relabelled_from"
 """The original architecture of a file that runs as another one."""
 
+_EXPECTATION_PREFIX = "dg.plan."
+_DECODERS = {
+    "canvas": (DecoderName.DIFFUSION, 1),
+    "race": (DecoderName.DIFFUSION, 2),
+    "causal": (DecoderName.AUTOREGRESSIVE, 1),
+    "draft-verify": (DecoderName.SPECULATIVE, 1),
+    "lookup": (DecoderName.PROMPT_LOOKUP, 1),
+    "diffusion-2": (DecoderName.DIFFUSION, 2),
+    **{name.value: (name, 1) for name in DecoderName if name is not DecoderName.AUTO},
+}
+"""Decoder and number of canvases by their names in a file; files of version 0.1 use the first five."""
 _MAX_DISPLAYED_LENGTH = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINED_ADVICE = "use a GGUF that dg-lsp's training wrote, or --model dg-mini"
@@ -148,7 +159,7 @@ class _Keys:
             raise self.invalid(key, "ascending lengths from 1, separated by commas")
         return lengths
 
-    def echo_match(self) -> int:
+    def repetition_match(self) -> int:
         """`dg.echo_match`; 0 if it is missing."""
         if "dg.echo_match" not in self.metadata:
             return 0
@@ -157,20 +168,21 @@ class _Keys:
             raise self.invalid("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
         return value
 
-    def expected_passes(self) -> tuple[ExpectedPasses, ...]:
-        """One entry for each `dg.plan.KIND.DECODER`."""
-        keys = sorted(key for key in self.metadata if key.startswith(EXPECTED_PASSES_PREFIX))
-        return tuple(self._expected_passes(key) for key in keys)
+    def expectations(self) -> tuple[ExpectedPasses, ...]:
+        """One entry for each `dg.plan.KIND.DECODER`; unknown decoders are left out."""
+        keys = sorted(key for key in self.metadata if key.startswith(_EXPECTATION_PREFIX))
+        return tuple(self._expectation(key) for key in keys if key.rpartition(".")[2] in _DECODERS)
 
-    def _expected_passes(self, key: str) -> ExpectedPasses:
-        kind, _, decoder = key.removeprefix(EXPECTED_PASSES_PREFIX).partition(".")
+    def _expectation(self, key: str) -> ExpectedPasses:
+        kind, _, name = key.removeprefix(_EXPECTATION_PREFIX).rpartition(".")
         try:
             singles, checks, canvases, hits = map(float, self.text(key).split(","))
         except ValueError:
             hits = math.nan
-        if not (kind and decoder and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
+        if not (kind and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
             raise self.invalid(key, "three mean numbers of passes and a share of hits above 0, separated by commas")
-        return ExpectedPasses(kind, decoder, singles, checks, canvases, hits)
+        decoder, num_canvases = _DECODERS[name]
+        return ExpectedPasses(kind, decoder, singles, checks, canvases, hits, num_canvases)
 
 
 def _parse_number(text: str) -> int | None:
@@ -222,8 +234,8 @@ def _describe_trained(keys: _Keys) -> ModelSpec:
         canvas_lengths=keys.canvas_lengths(),
         max_prompt_tokens=keys.number("dg.max_prompt_tokens", 1),
         has_causal_head=keys.metadata.get("dg.causal") == "true",
-        echo_match=keys.echo_match(),
-        expectations=keys.expected_passes(),
+        repetition_match=keys.repetition_match(),
+        expectations=keys.expectations(),
         metadata=_displayed(keys.metadata),
     )
 

@@ -61,7 +61,7 @@ def _masked(name: str, mask_id: int, end_ids: tuple[int, ...], sources: tuple[st
         architecture=name,
         sampling=_mask_sampling(mask_id),
         end_ids=end_ids,
-        prompt_format=PromptFormat.PINNED,
+        prompt_format=PromptFormat.INFILL,
         canvas_lengths=(16, 32, 64, 128),
         gap_lengths=(4, 8, 16, 32),
         max_prompt_tokens=1024,

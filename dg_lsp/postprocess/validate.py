@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """A rewrite equal to the original text."""
     NOT_TEXT = "not-text"
     """Its bytes are not UTF-8 or contain control characters."""
+    LOW_CONFIDENCE = "low-confidence"
+    """Its estimated probability of being right is too low for an automatic completion."""
     UNFINISHED = "unfinished"
     """The deadline passed before any line was stable."""
 
@@ -67,19 +69,25 @@ class Rejection:
 
 
 def judge(
-    fill: bytes, *, snapshot: Snapshot, offset: int, max_lines: int | None, score: float, check_syntax: bool
+    fill: bytes,
+    *,
+    snapshot: Snapshot,
+    offset: int,
+    cursor: Cursor,
+    max_lines: int | None,
+    score: float,
+    check_syntax: bool,
 ) -> Candidate | Rejection:
     """The candidate for `offset`, or the reason why the fill is not shown.
 
-    `fill` is the decoded text before the end token. With `max_lines` None, a line with text gets one line and a blank
-    line any number. The candidate has the buffer's line ends and indentation; inserting it at `offset` changes nothing
-    else.
+    `fill` is the decoded text before the end token, `cursor` the lines around `offset`. With `max_lines` None, a line
+    with text gets one line and a blank line any number. The candidate has the buffer's line ends and indentation;
+    inserting it at `offset` changes nothing else.
     """
     text = to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
-    buffer_cursor = Cursor.at(snapshot.text, offset)
-    cursor = buffer_cursor.as_shown()
+    buffer_cursor, cursor = cursor, cursor.as_shown()
     comment = language_of(snapshot.language).comment
     max_lines = allowed_lines(cursor) if max_lines is None else max_lines
     shown = _shaped(text, cursor, max_lines, comment)

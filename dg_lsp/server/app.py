@@ -13,7 +13,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from dg_lsp.context.document import Cursor, Encoding
+from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.scheduler import Scheduler
@@ -111,21 +111,20 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
     if cursor is None:
         ls.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
         return types.InlineCompletionList(items=[])
-    is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
-    is_unwanted = not is_invoked and Cursor.at(cursor.snapshot.text, cursor.offset).is_deep_inside_word
-    if is_unwanted or ls.is_left_out(cursor.snapshot):
+    if ls.is_left_out(cursor.snapshot):
         return types.InlineCompletionList(items=[])
+    is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
     request = FillRequest(
         cursor.snapshot,
         cursor.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
+        min_confidence=0.0 if is_invoked else ls.settings.fill.min_confidence,
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         extra=ls.extra(cursor.snapshot, cursor.offset),
     )
-    candidates = await ls.fill(request)
-    if not is_invoked:
-        candidates = tuple(one for one in candidates if one.confidence >= ls.settings.fill.min_confidence)
-    return types.InlineCompletionList([_item(ls, one, cursor) for one in candidates])
+    if request.cursor.is_deep_inside_word and not is_invoked:
+        return types.InlineCompletionList(items=[])
+    return types.InlineCompletionList([_item(ls, one, cursor) for one in await ls.fill(request)])
 
 
 def _item(ls: Server, candidate: Candidate, cursor: CompletionPosition) -> types.InlineCompletionItem:

@@ -91,14 +91,21 @@ async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
     start, end = document.lines.span(line)
     if not snapshot.text[start:end].strip():
         return []
-    extra = server.extra(snapshot, start)
-    request = RewriteRequest(snapshot, start, end, "", INLINE_EDIT_STRENGTH, INLINE_EDIT_MS, extra=extra)
+    request = RewriteRequest(
+        snapshot,
+        start,
+        end,
+        strength=INLINE_EDIT_STRENGTH,
+        deadline_ms=INLINE_EDIT_MS,
+        extra=server.extra(snapshot, start),
+        min_confidence=server.settings.fill.min_confidence,
+    )
     try:
         result = await server.rewrite(request)
     except DgLspError as error:
         server.log(types.MessageType.Warning, f"inline edit: {error}")
         return []
-    if result.rejection is not None or result.confidence < server.settings.fill.min_confidence:
+    if result.rejection is not None:
         return []
     old = snapshot.text[result.start : result.end]
     encoding = server.documents.encoding

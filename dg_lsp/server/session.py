@@ -28,9 +28,8 @@ from dg_lsp.engine.audit import Auditor
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.request_queue import Spent
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.engine.scheduler import ModelTime, Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.postprocess.validate import Candidate, Reason
@@ -301,12 +300,12 @@ class Server(LanguageServer):
 
     def stats(self) -> dict[str, float]:
         """What the session has cost and brought so far; seconds and counts."""
-        spent = self._worker.spent if self._worker is not None else Spent()
+        spent = self._worker.model_time if self._worker is not None else ModelTime()
         return {
             **self._counts(),
-            "modelSeconds": spent.all,
+            "modelSeconds": spent.total,
             "staleSeconds": spent.stale,
-            "guessingSeconds": spent.guessing,
+            "guessingSeconds": spent.speculative,
         }
 
     def _new_auditor(self) -> Auditor:

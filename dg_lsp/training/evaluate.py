@@ -24,10 +24,11 @@ from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.bench.sites import Site
 from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import InputFileError
 from dg_lsp.metrics.attempt import has_same_first_line
 from dg_lsp.models.metadata import describe
@@ -59,13 +60,13 @@ MIN_BLOCK, MAX_BLOCK = 2, 8  # lines
 FIRST_LINE = 3  # the first lines of a file cannot be predicted
 
 STATISTICS_KEYS = {
-    DecoderName.CANVAS: "canvas",
-    DecoderName.RACE: "race",
-    DecoderName.CAUSAL: "causal",
-    DecoderName.DRAFT_VERIFY: "draft-verify",
-    DecoderName.LOOKUP: "lookup",
+    "canvas": (DecoderName.DIFFUSION, 1),
+    "race": (DecoderName.DIFFUSION, 2),
+    "causal": (DecoderName.AUTOREGRESSIVE, 1),
+    "draft-verify": (DecoderName.SPECULATIVE, 1),
+    "lookup": (DecoderName.PROMPT_LOOKUP, 1),
 }
-"""The decoders, and their names in the `dg.plan.*` keys of GGUF files. Existing files keep these names."""
+"""Decoders and numbers of candidates by their names in the `dg.plan.*` keys of GGUF files, which keep these names."""
 MIN_HITS = 0.001
 """Share of right first lines of a decoder that was never right; the decoder selection divides by it."""
 
@@ -268,10 +269,10 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     for case in cases:
         if case.kind not in set(CaseKind):
             continue
-        for decoder, name in STATISTICS_KEYS.items():
+        for name, (decoder, num_candidates) in STATISTICS_KEYS.items():
             counting.passes.clear()
             max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
-            request = FillRequest(case.snapshot, case.offset, max_lines=max_lines, plan=decoder)
+            request = FillRequest(case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder)
             result = engine.fill(request, deadline=float("inf"))
             passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]
             rows.setdefault(f"{case.kind}.{name}", []).append([*passes, has_same_first_line(result.text, case.want)])

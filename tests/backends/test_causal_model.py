@@ -4,12 +4,12 @@ import pytest
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
 from dg_lsp.canvas.fim import takes_extra
-from dg_lsp.canvas.spec import FimOrder, FimTokens, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import FillSettings, RuntimeSettings
@@ -41,11 +41,11 @@ def test_its_special_tokens_are_known(engine):
 
 
 @pytest.mark.parametrize("text", ["a = |\nb = 2\n", "|", "def f():\n    |\n"])
-@pytest.mark.parametrize("plan", [None, DecoderName.CAUSAL, DecoderName.LOOKUP])
-def test_it_is_decoded_token_by_token(engine, text, plan):
-    request = FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "")), text.index("|"), plan=plan)
+@pytest.mark.parametrize("decoder", [None, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
+def test_it_is_decoded_token_by_token(engine, text, decoder):
+    request = FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "")), text.index("|"), decoder=decoder)
     result = engine.fill(request)
-    assert result.plan in ((plan,) if plan else (DecoderName.CAUSAL, DecoderName.LOOKUP))
+    assert result.decoder in ((decoder,) if decoder else (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP))
     assert result.canvas_length == 0
     assert 1 <= result.steps <= 25
     again = engine.fill(request)
@@ -53,21 +53,21 @@ def test_it_is_decoded_token_by_token(engine, text, plan):
     assert again.prompt_tokens - again.cached_tokens == 1
 
 
-@pytest.mark.parametrize("plan", [DecoderName.CAUSAL, DecoderName.LOOKUP])
-def test_code_from_elsewhere_stands_first_and_stays_in_the_cache(engine, plan):
+@pytest.mark.parametrize("decoder", [DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
+def test_code_from_elsewhere_stands_first_and_stays_in_the_cache(engine, decoder):
     extra = Snippets((Snippet(SnippetSource.GIVEN, "b.py", "def total(items): ...\n"),))
     buffers = ["a = 1\nx = to", "a = 1\nx = tot"]
     _, typed = (
-        engine.fill(FillRequest(Snapshot("file:///a.py", 1, text), len(text), plan=plan, extra=extra))
+        engine.fill(FillRequest(Snapshot("file:///a.py", 1, text), len(text), decoder=decoder, extra=extra))
         for text in buffers
     )
-    alone = engine.fill(FillRequest(Snapshot("file:///a.py", 1, buffers[1]), len(buffers[1]), plan=plan))
+    alone = engine.fill(FillRequest(Snapshot("file:///a.py", 1, buffers[1]), len(buffers[1]), decoder=decoder))
     assert typed.prompt_tokens > alone.prompt_tokens + 8
     if engine.spec.fim is not None:  # its suffix comes after the prefix
         assert typed.prompt_tokens - typed.cached_tokens <= 8
 
 
-@pytest.mark.parametrize("plan", [plan for plan in DecoderName if plan.needs_canvas])
-def test_it_has_no_canvas(engine, plan):
+@pytest.mark.parametrize("decoder", [decoder for decoder in DecoderName if decoder.needs_canvas])
+def test_it_has_no_canvas(engine, decoder):
     with pytest.raises(RequestError, match="has no canvas"):
-        engine.fill(FillRequest(Snapshot("file:///a.py", 1, "a = "), 4, plan=plan))
+        engine.fill(FillRequest(Snapshot("file:///a.py", 1, "a = "), 4, decoder=decoder))

@@ -13,7 +13,7 @@ SITE = Site("s", "line-end", "def f(a):\n    return ", "\n", "a + 1", "def check
 
 def attempt(*texts):
     shown = tuple(Shown(5.0, text) for text in texts)
-    return Attempt("s", "line-end", "auto", "canvas", SITE.want, shown, False, None, 5.0, 1, 1, -0.1, None, 1.0, 2.0)
+    return Attempt("s", "line-end", "auto", "diffusion", SITE.want, shown, False, None, 5.0, 1, 1, -0.1, None, 1.0, 2.0)
 
 
 class Recorder:

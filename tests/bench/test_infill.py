@@ -9,8 +9,8 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.infill import Asking, Length, fill_site, summary_object
 from dg_lsp.bench.sites import Site, read_sites
 from dg_lsp.bench.summaries import by_kind, summary_table
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName
 from dg_lsp.metrics.summary import summarize
 from dg_lsp.settings import FillSettings
 
@@ -26,7 +26,7 @@ def engine(fill, **more):
 def test_an_exact_fill():
     attempt = fill_site(engine("width * height"), LINE_END, Asking(), "auto")
     assert (attempt.site, attempt.kind, attempt.way) == ("hand/line-end", "line-end", "auto")
-    assert attempt.plan == "canvas"
+    assert attempt.decoder == "diffusion"
     assert [item.text for item in attempt.shown] == ["width * height"]
     assert attempt.is_exact
     assert attempt.ttfue_ms == attempt.latency_ms == attempt.shown[0].ms
@@ -95,7 +95,7 @@ def test_what_follows_can_be_hidden():
 
 
 def test_the_plan_asked_for_is_the_one_that_runs():
-    assert fill_site(engine("x"), LINE_END, Asking(plan=DecoderName.CANVAS), "canvas").plan == "canvas"
+    assert fill_site(engine("x"), LINE_END, Asking(decoder=DecoderName.DIFFUSION), "diffusion").decoder == "diffusion"
 
 
 def test_a_deadline_takes_what_is_there():

@@ -14,9 +14,9 @@ MACHINE = Machine("cpu", 2, "Linux", "3.12.1", "0.1.0", "0.3.36", "abc", 1)
 HEADER = Header("infill", MACHINE, "dg-mini", "00ff", {"a.jsonl": "11"}, {"length": "none", "ways": ["a", "b"]})
 
 
-def attempt(site, way="canvas"):
+def attempt(site, way="diffusion"):
     ends = (True, None, 5.0, 2, 4, math.nan if site == "nan" else -0.5, None, 5.0, 3.0)
-    return Attempt(site, "block", way, "canvas", "é\n\u2028\ud800", (Shown(5.0, "é"),), *ends)
+    return Attempt(site, "block", way, "diffusion", "é\n\u2028\ud800", (Shown(5.0, "é"),), *ends)
 
 
 def test_what_is_added_can_be_read(tmp_path):
@@ -43,11 +43,11 @@ def test_a_run_is_continued(tmp_path):
     with RunFile(path, HEADER) as file:
         file.add(attempt("a"))
     with RunFile(path, HEADER) as file:
-        assert file.has("a", "canvas")
-        assert not file.has("a", "causal")
-        assert not file.has("b", "canvas")
-        file.add(attempt("a", "causal"))
-        assert file.attempts == (attempt("a"), attempt("a", "causal"))
+        assert file.has("a", "diffusion")
+        assert not file.has("a", "autoregressive")
+        assert not file.has("b", "diffusion")
+        file.add(attempt("a", "autoregressive"))
+        assert file.attempts == (attempt("a"), attempt("a", "autoregressive"))
     assert len(Run.read(path).attempts) == 2
 
 

@@ -16,11 +16,12 @@ from dg_lsp.bench.tables import (
     share_table,
     step_table,
 )
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.steps import measure
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion import loop
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
 
 
@@ -103,7 +104,7 @@ def test_the_parts_of_a_step_make_the_step():
     denoiser = Slow("abcdefgh", tokens_per_step=1)
     engine = Engine(denoiser, denoiser.tokenizer, FillSettings(deadline_ms=60_000))
     before = loop.unmask
-    request = FillRequest(Snapshot("a", 0, "a = "), 4, plan=DecoderName.CANVAS)
+    request = FillRequest(Snapshot("a", 0, "a = "), 4, decoder=DecoderName.DIFFUSION)
     decode, reduction = ((denoiser, "decode"),), ((denoiser, "reduce"),)
     shares = measure_shares(engine, denoiser, [request] * 2, decode=decode, reduction=reduction)
     assert shares.num_steps == denoiser.num_steps == 18

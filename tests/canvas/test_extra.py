@@ -88,7 +88,7 @@ def test_no_room_is_no_chunk_and_no_lonely_path():
     assert len(extra_ids(prompt(*CHUNKS, share=0.02), TOKENIZER, MASK_SPEC, 500)) == 0
 
 
-@pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX, PromptFormat.PINNED])
+@pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX, PromptFormat.INFILL])
 @pytest.mark.parametrize("max_tokens", [8, 40, 100, 400])
 def test_no_prompt_gets_longer_than_it_may(format_, max_tokens):
     spec = replace(MASK_SPEC, prompt_format=format_)
@@ -96,8 +96,8 @@ def test_no_prompt_gets_longer_than_it_may(format_, max_tokens):
     assert len(layout_of(given, TOKENIZER, spec, max_tokens).prompt_ids) <= max_tokens
 
 
-def test_pinned_and_prefix_prompts_begin_with_them():
-    for format_ in (PromptFormat.PREFIX, PromptFormat.PINNED):
+def test_infill_and_prefix_prompts_begin_with_them():
+    for format_ in (PromptFormat.PREFIX, PromptFormat.INFILL):
         layout = layout_of(prompt(*CHUNKS), TOKENIZER, replace(MASK_SPEC, prompt_format=format_), 1000)
         assert text_of(layout.prompt_ids).startswith("# pkg/a.py\ndef a():")
 

@@ -17,7 +17,7 @@ from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
 
 TOKENIZER = ByteTokenizer()
-SPEC = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PINNED, canvas_lengths=(16, 32, 64))
+SPEC = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, canvas_lengths=(16, 32, 64))
 START = replace(SPEC, start_ids=(1,))
 
 

@@ -55,8 +55,8 @@ def test_a_selection_longer_than_a_canvas_goes_on_after_what_became_of_its_begin
     assert not plans[0].frozen.any()
 
 
-def test_pinned_canvases_stand_between_what_is_there():
-    spec = replace(MASK_SPEC, prompt_format=PromptFormat.PINNED, canvas_lengths=(64,))
+def test_infill_canvases_stand_between_frozen_text():
+    spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(64,))
     layout = Layout(token_ids([1, 2]), head_ids=token_ids([3, 4]), tail_ids=token_ids([5, 6]))
     [plan], result = canvases(layout, spec)
     assert plan.canvas_ids[:2].tolist() == [3, 4]
@@ -66,7 +66,7 @@ def test_pinned_canvases_stand_between_what_is_there():
 
 
 def test_a_head_is_prompt_from_the_second_canvas_on():
-    spec = replace(MASK_SPEC, prompt_format=PromptFormat.PINNED, canvas_lengths=(32,))
+    spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(32,))
     layout = Layout(token_ids([1]), head_ids=token_ids([3, 4]))
     plans, _ = canvases(layout, spec)
     assert plans[1].prompt_ids.tolist()[:3] == [1, 3, 4]

@@ -110,7 +110,9 @@ def test_a_run_is_continued_and_a_complete_one_asks_nothing(dg_lsp, data, model)
     assert dg_lsp(*command, "--limit", "2").json["num"] == 2
 
 
-@pytest.mark.parametrize("option", ["--execute", "--warm", "--length=oracle", "--plan=canvas", "--suffix-lines=1"])
+@pytest.mark.parametrize(
+    "option", ["--execute", "--warm", "--length=oracle", "--decoder=diffusion", "--suffix-lines=1"]
+)
 def test_a_run_of_another_kind_is_not_continued(dg_lsp, data, model, option):
     command = ("bench", "infill", data, "--output", "run.jsonl")
     dg_lsp(*command, "--limit", "1")
@@ -156,7 +158,7 @@ def test_a_page_is_written(dg_lsp, data, model):
     [
         pytest.param(["--length", "some"], "none or oracle", id="no such word"),
         pytest.param(["--length", "oracle", "--max-lines", "2"], "leave one out", id="two answers to one question"),
-        pytest.param(["--plan", "magic"], "magic", id="no such plan"),
+        pytest.param(["--decoder", "magic"], "magic", id="no such decoder"),
         pytest.param(["--html", "gone/out.html"], "gone", id="no such folder"),
         pytest.param(["--limit", "0"], "--limit", id="no sites at all"),
     ],

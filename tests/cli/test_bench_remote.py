@@ -139,8 +139,8 @@ def test_a_server_competes_with_the_model_here(dg_lsp, data, served):
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
-        pytest.param(("infill", "problems.jsonl", "--plan", "canvas"), "--plan is the server's own", id="infill"),
-        pytest.param(("replay", "problems.jsonl", "--plan", "canvas"), "--plan is the server's own", id="replay"),
+        pytest.param(("infill", "problems.jsonl", "--decoder", "diffusion"), "--decoder is the server", id="infill"),
+        pytest.param(("replay", "problems.jsonl", "--decoder", "diffusion"), "--decoder is the server", id="replay"),
     ],
 )
 def test_nobody_tells_a_server_how_to_decode(dg_lsp, data, knowing, command, complaint):
@@ -163,5 +163,5 @@ def test_a_server_that_fails_ends_the_run_and_keeps_what_there_is(dg_lsp, data):
     outcome = dg_lsp("bench", "infill", data, "--remote", server.url, "--output", "run.jsonl")
     server.close()
     assert outcome.code == 3
-    assert "wants a key" in outcome.err
+    assert "requires a key" in outcome.err
     assert len(Run.read(Path("run.jsonl")).attempts) == 2

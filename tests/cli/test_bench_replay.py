@@ -36,7 +36,7 @@ def model(monkeypatch, tmp_path):
     monkeypatch.setattr(opening, "open_model", open_model)
     # a clock that stands still: the model takes no time, however busy this machine is
     monkeypatch.setattr(replaying, "LiveAsker", partial(LiveAsker, clock=lambda: 0.0))
-    (tmp_path / "dg-lsp.toml").write_text('[fill]\ndeadline_ms = 600000.0\nplan = "canvas"\n')
+    (tmp_path / "dg-lsp.toml").write_text('[fill]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
     return denoiser
 
 
@@ -90,9 +90,9 @@ def test_bodies_and_start_choose_what_is_typed(dg_lsp, model, code):
 def test_several_files_and_a_limit_for_each(dg_lsp, model, code, tmp_path):
     other = tmp_path / "other.py"
     other.write_text("x = 1\n")
-    told = dg_lsp("bench", "replay", code, other, other, "--limit", 2, "--json", "--plan", "canvas").json
+    told = dg_lsp("bench", "replay", code, other, other, "--limit", 2, "--json", "--decoder", "diffusion").json
     assert told["num"] == 4
-    assert told["plan"] == "canvas"
+    assert told["decoder"] == "diffusion"
     assert [name.rsplit("/", 1)[-1] for name in told["files"]] == ["area.py", "other.py"]
 
 

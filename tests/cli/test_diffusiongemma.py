@@ -33,13 +33,13 @@ def model(tiny_repacked, tmp_path):
 
 
 @needs_runtime
-@pytest.mark.parametrize("options", [(), ("--candidates", "2"), ("--prompt-format", "pinned")])
+@pytest.mark.parametrize("options", [(), ("--candidates", "2"), ("--prompt-format", "infill")])
 def test_a_fill_runs_through_and_is_judged(dg_lsp, hole, tiny_repacked, options):
     outcome = dg_lsp("fill", hole, "--model", tiny_repacked, *QUICK, *options)
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == "tiny"
-    assert answer["plan"] in ("canvas", "race")
+    assert answer["decoder"] in ("diffusion", "infill")
     assert answer["canvas_length"] in (16, 32)
     assert answer["steps"] >= 1
     assert answer["prompt_tokens"] > 0
@@ -94,7 +94,7 @@ def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, hole, tiny_repacked, tmp_path
     writer.close()
     outcome = dg_lsp("fill", hole, "--model", tmp_path / "gemma.gguf", *QUICK)
     assert outcome.code in (0, 1), outcome.err
-    assert outcome.json["plan"] in ("causal", "lookup")
+    assert outcome.json["decoder"] in ("autoregressive", "prompt-lookup")
 
 
 @needs_runtime

@@ -11,7 +11,7 @@ KEYS = [
     "model",
     "threads",
     "costs",
-    "plans",
+    "decoders",
     "fill",
     "memory_bytes",
     "problems",
@@ -35,7 +35,7 @@ def test_a_sound_installation_is_told_with_a_timed_fill(dg_lsp):
         "prefill",
         "steps",
         "causal pass",
-        "plans",
+        "decoders",
     ):
         assert word in outcome.out
     assert str(BUNDLED[0].path) in outcome.out
@@ -56,7 +56,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
     assert list(found["costs"]) == ["causal", "canvas"]
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
-    assert list(found["plans"]) == ["line-end", "whole-line", "block"]
+    assert list(found["decoders"]) == ["line-end", "whole-line", "block"]
     assert found["fill"]["steps"] >= 1
     assert found["fill"]["load_ms"] > 0
     assert found["memory_bytes"] > 1e6

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dg_lsp"]
 HEAVY = ("llama_cpp", "pygls", "lsprotocol", "numpy", "tree_sitter", "attrs", "dg_lsp.engine", "dg_lsp.server")
 NAMES = {"dg_lsp.engine", "dg_lsp.engine.request"}
-"""What the plans are called, for `--plan`: no engine comes with it."""
+"""What the decoders are called, for `--decoder`: no engine comes with it."""
 
 
 def dg_lsp(*arguments, **keywords):
@@ -91,10 +91,10 @@ def test_a_real_fill_of_a_sample_by_the_bundled_model():
 
 
 def test_the_same_seed_is_the_same_fill(tmp_path):
-    # how long it may take and which plan is the fastest depend on what else the machine does
+    # how long it may take and which decoder is the fastest depend on what else the machine does
     (tmp_path / "dg-lsp.toml").write_text("[fill]\nearly_stop_ms = 0\n")
     place = ROOT / "samples/words.py"
-    asked = ("fill", f"{place}:5", "--json", "--seed", 3, "--plan", "canvas", "--deadline", 60_000)
+    asked = ("fill", f"{place}:5", "--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000)
     first, second = (json.loads(dg_lsp(*asked, cwd=tmp_path).stdout) for _ in range(2))
     assert first["candidates"] == second["candidates"]
     assert first["steps"] == second["steps"]

@@ -10,7 +10,7 @@ KEYS = [
     "model",
     "candidates",
     "rejected",
-    "plan",
+    "decoder",
     "canvas_length",
     "steps",
     "tokens_per_forward",
@@ -249,12 +249,12 @@ def test_a_format_that_the_model_cannot_take_is_told_in_one_line(dg_lsp, script,
     assert outcome.code == 2
     assert outcome.out == ""
     assert outcome.err.count("\n") == 1
-    assert "choose fim, pinned, prefix" in outcome.err
+    assert "choose fim, infill, prefix" in outcome.err
 
 
 def test_the_bundled_model_between_frozen_text(dg_lsp, hole):
-    outcome = dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "pinned", "--json", "--threads", "1")
+    outcome = dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "infill", "--json", "--threads", "1")
     assert outcome.code in (0, 1)
-    assert outcome.json["plan"] == "canvas"
+    assert outcome.json["decoder"] == "infill"
     assert outcome.json["canvas_length"] == 64
     assert outcome.json["steps"] >= 2

@@ -71,7 +71,7 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, cache):
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == architecture
-    assert answer["plan"] == "canvas"
+    assert answer["decoder"] == "infill"
     assert answer["canvas_length"] in (16, 32, 64, 128)
     assert answer["prompt_tokens"] > 0
     assert answer["steps"] > 1
@@ -90,7 +90,7 @@ def test_typing_decodes_again_what_nothing_is_kept_of_and_no_more(engine_of, wri
         assert (second.cached_tokens > 0) == (engine is cached)
 
 
-@pytest.mark.parametrize("prompt_format", [PromptFormat.PREFIX, PromptFormat.PINNED])
+@pytest.mark.parametrize("prompt_format", [PromptFormat.PREFIX, PromptFormat.INFILL])
 def test_other_formats_than_the_models_own_can_be_asked_for(engine_of, written, prompt_format):
     engine = engine_of(written("llada"), prompt_format=prompt_format.value)
     result = engine.fill(request())

@@ -1,7 +1,7 @@
 import pytest
 
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.output import fill_object, rejected, timing_line
-from dg_lsp.engine.request import DecoderName
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
@@ -9,7 +9,7 @@ TIMINGS = Timings(prefill=10.0, denoise=20.0, postprocess=1.0, total=31.5, predi
 
 
 def result_of(candidates=(), rejections=()):
-    return FillResult("m", candidates, rejections, 32, 4, 2.5, 100, 90, TIMINGS, DecoderName.CANVAS)
+    return FillResult("m", candidates, rejections, 32, 4, 10, 100, 90, TIMINGS, DecoderName.DIFFUSION)
 
 
 def test_the_total_holds_the_load():
@@ -34,5 +34,5 @@ def test_a_person_reads_one_line():
     line = timing_line(result_of(), 250.0)
     assert line == (
         "m: 32 ms (prefill 10, denoise 20, postprocess 1) after 250 ms load; "
-        "canvas 32, 4 steps, 2.5 tokens per step; prompt 100 tokens, 90 cached"
+        "diffusion 32, 4 steps, 2.5 tokens per step; prompt 100 tokens, 90 cached"
     )

@@ -38,7 +38,7 @@ def test_bounds_are_what_the_server_would_refuse(configuration):
     confidence = described["dg-lsp.fill.min_confidence"]
     assert confidence | {"minimum": 0, "maximum": 1} == confidence
     assert described["dg-lsp.fill.deadline_ms"]["exclusiveMinimum"] == 0
-    assert "canvas" in described["dg-lsp.fill.plan"]["enum"]
+    assert "diffusion" in described["dg-lsp.fill.decoder"]["enum"]
     assert re.search(described["dg-lsp.runtime.device"]["pattern"], "cuda:1")
     assert not re.search(described["dg-lsp.runtime.device"]["pattern"], "cuda:1x")
     assert described["dg-lsp.exclude.patterns"]["default"] == []

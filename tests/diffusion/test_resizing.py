@@ -126,7 +126,7 @@ class Stretching:
     """Says: too few, until there are as many masks as a text has tokens; then the text, one token at a time."""
 
     num_slots = 1
-    spec = ModelSpec("s", 16, SAMPLING, end_ids=(END,), prompt_format=PromptFormat.PINNED)
+    spec = ModelSpec("s", 16, SAMPLING, end_ids=(END,), prompt_format=PromptFormat.INFILL)
 
     def __init__(self, wanted):
         self.wanted, self.seen = wanted, []
@@ -156,7 +156,7 @@ class Babbling:
     num_slots = 1
 
     def __init__(self, sampling, seed):
-        self.spec = ModelSpec("b", 16, sampling, end_ids=(END,), prompt_format=PromptFormat.PINNED)
+        self.spec = ModelSpec("b", 16, sampling, end_ids=(END,), prompt_format=PromptFormat.INFILL)
         self.seen, self._rng = [], np.random.default_rng(seed)
 
     def predict(self, _slot, canvases, *_):

@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
+from workers import LONG, TIMEOUT, Stepping
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.chat import Role, Turn
-from dg_lsp.engine.chat import ChatRequest
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.engine.request import ChatRequest
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import FillSettings
 
-TIMEOUT = 30
 ASKED = ChatRequest((Turn(Role.USER, "hi"),), "name")
 ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas, so that it goes on in another."
 
@@ -30,27 +29,27 @@ def chat(engine, request=ASKED, deadline=math.inf):
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["masks", "uniform noise"])
-def test_the_answer_comes_as_it_is(spec):
+def test_answer_is_not_changed(spec):
     engine, _ = engine_of("  x = [\n", spec)
     result = chat(engine)
-    assert result.text == "  x = [\n"
-    assert result.plan.value == "canvas"
+    assert (result.text, result.decoder.value) == ("  x = [\n", "diffusion")
     assert result.prompt_tokens == len("user\nhi\nmodel\nthought\n") + 6
+    assert result.output_tokens == len("  x = [\n") + 1
 
 
-def test_an_answer_longer_than_a_canvas_goes_on_in_another():
+def test_answer_longer_than_a_canvas_continues_in_another():
     engine, _ = engine_of(ANSWER)
     result = chat(engine)
     assert result.text == ANSWER
     assert len(ANSWER) > result.canvas_length == 64
 
 
-def test_max_tokens_bound_it():
+def test_max_tokens_limits_the_answer():
     engine, _ = engine_of(ANSWER)
     assert chat(engine, replace(ASKED, max_tokens=70)).text == ANSWER[:70]
 
 
-def test_the_next_question_decodes_what_is_new():
+def test_next_turn_decodes_only_what_is_new():
     engine, denoiser = engine_of("ok")
     first = (Turn(Role.USER, "x" * 100),)
     chat(engine, replace(ASKED, turns=first))
@@ -61,67 +60,61 @@ def test_the_next_question_decodes_what_is_new():
     assert denoiser.num_prefilled - before == result.prompt_tokens - result.cached_tokens
 
 
-def test_at_the_deadline_what_is_settled_is_the_answer():
+def test_deadline_without_a_settled_token_gives_no_answer():
     engine, _ = engine_of(ANSWER)
-    steps = engine.chat(ASKED, deadline=-math.inf)
-    with pytest.raises(StopIteration) as end:
-        next(steps)
-    assert [one.reason for one in end.value.value.rejections] == [Reason.UNFINISHED]
+    assert [one.reason for one in chat(engine, deadline=-math.inf).rejections] == [Reason.UNFINISHED]
 
 
-def test_looked_at_step_by_step():
+def test_each_step_shows_the_settled_text():
     engine, _ = engine_of("abcdefgh", tokens_per_step=4)
     settled = [engine.framer().frame(progress).settled_text for progress in engine.chat(ASKED, deadline=math.inf)]
     assert settled == ["abcd", "abcdefgh", "abcdefgh"]
 
 
-def test_who_has_no_template_cannot_chat():
+def test_model_without_a_template_refuses_chats():
     denoiser = ScriptedDenoiser("x")
     with pytest.raises(ModelUnsupportedError, match="has no chat template"):
         chat(Engine(denoiser, denoiser.tokenizer, FillSettings()))
 
 
-def test_too_much_was_said():
+def test_conversation_longer_than_the_prompt_is_refused():
     engine, _ = engine_of("x")
     with pytest.raises(RequestError, match="shorten it"):
         chat(engine, replace(ASKED, turns=(Turn(Role.USER, "x" * 600),)))
 
 
 @pytest.fixture
-def worker():
-    """A worker whose model answers slowly, and the model."""
-    denoiser = chatty(ANSWER, step_seconds=0.02, tokens_per_step=1)
-    worker = Scheduler(lambda: Engine(denoiser, denoiser.tokenizer, FillSettings()), FillSettings())
-    yield worker, denoiser
-    worker.close()
+def stepping(scheduler_of):
+    """A scheduler, and its model, which makes as many steps as it is allowed to."""
+    recited = chatty(ANSWER)
+    denoiser = Stepping(ANSWER, spec=recited.spec, tokens_per_step=1)
+    denoiser.tokenizer.special = recited.tokenizer.special
+    yield scheduler_of(denoiser, LONG), denoiser
+    denoiser.allowed.release(1000)
 
 
-def test_a_newer_question_of_a_conversation_takes_the_olders_place(worker):
-    worker, denoiser = worker
-    stale = worker.submit_chat(ASKED)
-    other = worker.submit_chat(replace(ASKED, name="other", max_tokens=4))
-    newer = worker.submit_chat(replace(ASKED, max_tokens=4))
+def test_newer_request_of_a_conversation_replaces_the_older(stepping):
+    scheduler, denoiser = stepping
+    stale = scheduler.submit_chat(ASKED)
+    other = scheduler.submit_chat(replace(ASKED, name="other", max_tokens=4))
+    newer = scheduler.submit_chat(replace(ASKED, max_tokens=4))
     assert stale.cancelled()
+    denoiser.allowed.release(20)
     assert (other.result(TIMEOUT).text, newer.result(TIMEOUT).text) == (ANSWER[:4], ANSWER[:4])
     assert denoiser.num_steps <= 1 + 4 + 4
 
 
-def test_the_deadline_covers_waiting(worker):
-    worker, _ = worker
-    first = worker.submit_chat(ASKED)
-    result = worker.submit_chat(replace(ASKED, name="other", deadline_ms=20)).result(TIMEOUT)
+def test_deadline_covers_waiting_for_another_conversation(stepping):
+    scheduler, _ = stepping
+    first = scheduler.submit_chat(ASKED)
+    result = scheduler.submit_chat(replace(ASKED, name="other", deadline_ms=20)).result(TIMEOUT)
     assert [one.reason for one in result.rejections] == [Reason.UNFINISHED]
     assert first.cancel()
 
 
-def test_who_looks_sees_every_step(worker):
-    worker, _ = worker
+def test_on_step_gets_every_step(stepping):
+    scheduler, denoiser = stepping
     seen = []
-    worker.submit_chat(replace(ASKED, max_tokens=4), seen.append).result(TIMEOUT)
+    denoiser.allowed.release(4)
+    scheduler.submit_chat(replace(ASKED, max_tokens=4), seen.append).result(TIMEOUT)
     assert [progress.number for progress in seen] == [1, 2, 3, 4]
-
-
-def test_a_worker_that_is_closed_answers_nobody(worker):
-    worker, _ = worker
-    worker.close()
-    assert worker.submit_chat(ASKED).cancelled()

@@ -91,7 +91,7 @@ def test_a_response_has_llama_cpps_fields_and_diffusion_statistics(start):
     assert diffusion["tokens_per_forward"] == 1.0
     assert diffusion["blocks"] * diffusion["canvas_length"] == diffusion["canvas_tokens"] == 16
     assert diffusion["ms_per_step"] > 0
-    assert diffusion["decoder"] == "canvas"
+    assert diffusion["decoder"] == "diffusion"
 
 
 def test_a_completion_longer_than_a_canvas_uses_several(complete):

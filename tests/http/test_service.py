@@ -230,7 +230,7 @@ def test_metrics_count_requests_completions_and_steps(start):
         'dg_lsp_request_seconds_count{path="/infill"}': 2,
         'dg_lsp_request_seconds_bucket{le="+Inf",path="/infill"}': 2,
         "dg_lsp_steps_total": 2,
-        'dg_lsp_completions_total{decoder="canvas",shown="yes"}': 1,
+        'dg_lsp_completions_total{decoder="diffusion",shown="yes"}': 1,
         'dg_lsp_tokens_total{kind="output"}': 2,
     }
     assert {row: metric(client, row) for row in rows} == rows

@@ -14,7 +14,7 @@ def attempt(*shown, want="return a", passes=None, **more):
         site="s/1",
         kind="line-end",
         way="diffusion",
-        plan="canvas",
+        decoder="diffusion",
         want=want,
         shown=items,
         is_exact=bool(items) and is_same(items[-1].text, want),

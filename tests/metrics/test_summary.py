@@ -13,7 +13,7 @@ def attempt(*shown, want="x", passes=None, latency=100.0, steps=2, tokens=4, mod
     items = tuple(Shown(*item) for item in shown)
     is_exact = bool(items) and is_same(items[-1].text, want)
     ends = (is_exact, passes, latency, steps, tokens, -0.5, None, 5.0, model_ms)
-    return Attempt("s", "block", "diffusion", "canvas", want, items, *ends)
+    return Attempt("s", "block", "diffusion", "diffusion", want, items, *ends)
 
 
 def test_hand_made_attempts():

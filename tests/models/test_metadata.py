@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.canvas.spec import (
+    DecoderName,
     ExpectedPasses,
     FimOrder,
     FimTokens,
@@ -92,7 +93,7 @@ def test_a_trained_model_is_described_by_its_keys():
     assert spec.canvas_lengths == (8, 16, 32, 64)
     assert spec.max_prompt_tokens == 512
     assert spec.has_causal_head
-    assert spec.echo_match == 0
+    assert spec.repetition_match == 0
 
 
 def test_displayed_metadata_has_no_vocabulary_and_no_long_texts():
@@ -113,17 +114,23 @@ def test_a_causal_head_has_to_be_declared():
 
 
 def test_the_repetition_length_is_read():
-    assert trained({"dg.echo_match": "3"}).echo_match == 3
-    assert trained({"dg.echo_match": "0"}).echo_match == 0
+    assert trained({"dg.echo_match": "3"}).repetition_match == 3
+    assert trained({"dg.echo_match": "0"}).repetition_match == 0
     with pytest.raises(ModelUnsupportedError, match=r"dg\.echo_match"):
         trained({"dg.echo_match": "2"})
 
 
-def test_expected_passes_are_read():
-    spec = trained({"dg.plan.line-end.causal": "7.5,0,0,0.3", "dg.plan.block.draft-verify": "0,4,4.5,0.25"})
+def test_expected_passes_are_read_under_old_and_new_decoder_names():
+    rows = {
+        "block.draft-verify": "0,4,4.5,0.25",
+        "line-end.autoregressive": "7.5,0,0,0.3",
+        "line-end.race": "0,0,9,1",
+    }
+    spec = trained({f"dg.plan.{name}": row for name, row in rows.items()} | {"dg.plan.block.of-a-later-version": "?"})
     assert spec.expectations == (
-        ExpectedPasses("block", "draft-verify", 0.0, 4.0, 4.5, 0.25),
-        ExpectedPasses("line-end", "causal", 7.5, 0.0, 0.0, 0.3),
+        ExpectedPasses("block", DecoderName.SPECULATIVE, 0.0, 4.0, 4.5, 0.25),
+        ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 7.5, 0.0, 0.0, 0.3),
+        ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 9.0, 1.0, num_canvases=2),
     )
 
 
@@ -272,7 +279,7 @@ def test_a_masked_model_has_the_settings_of_its_family(architecture, name, mask_
     assert spec.is_shifted is is_shifted
     assert spec.is_bidirectional
     assert not spec.has_causal_head
-    assert spec.prompt_format is PromptFormat.PINNED
+    assert spec.prompt_format is PromptFormat.INFILL
     assert spec.sampling.order is UnmaskOrder.CONFIDENT
     assert spec.sampling.expand_id is spec.sampling.delete_id is None
 

@@ -2,16 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.document import LINE_END, Snapshot
+from dg_lsp.context.document import LINE_END, Cursor, Snapshot
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
 
 
 def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"):
-    snapshot = Snapshot("file:///a.py", 1, marked.replace("|", "", 1), language)
+    snapshot, offset = Snapshot("file:///a.py", 1, marked.replace("|", "", 1), language), marked.index("|")
     return judge(
         fill if isinstance(fill, bytes) else fill.encode(),
         snapshot=snapshot,
-        offset=marked.index("|"),
+        offset=offset,
+        cursor=Cursor.at(snapshot.text, offset),
         max_lines=max_lines,
         score=-0.5,
         check_syntax=check_syntax,
@@ -132,7 +133,8 @@ def test_a_line_with_text_gets_no_line_end(text, fill, data):
 def test_a_giant_line_costs_no_more_than_its_neighbourhood(giant_line):
     text = giant_line
     snapshot = Snapshot("file:///a.py", 1, text)
-    result = judge(b" = 1", snapshot=snapshot, offset=2_500_000, max_lines=None, score=0.0, check_syntax=True)
+    more = {"cursor": Cursor.at(text, 2_500_000), "max_lines": None, "score": 0.0, "check_syntax": True}
+    result = judge(b" = 1", snapshot=snapshot, offset=2_500_000, **more)
     assert result == Candidate(" = 1", 0.0)
     assert text.num_read < 100_000
 

@@ -102,7 +102,7 @@ def test_the_product_reads_the_metadata(model):
     assert spec.end_ids == (vocabulary.END_OF_MIDDLE,)
     assert spec.banned_ids == vocabulary.BANNED_IDS
     assert spec.has_causal_head
-    assert spec.echo_match == 3
+    assert spec.repetition_match == 3
     assert spec.expectations == (
         ExpectedPasses("block", "canvas", 0.0, 0.0, 9.5, 0.2),
         ExpectedPasses("line-end", "causal", 5.8, 0.0, 0.0, 0.31),

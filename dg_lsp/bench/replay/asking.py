@@ -13,7 +13,7 @@ from dg_lsp.bench.ways import unseen
 from dg_lsp.context.document import LINE_END
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.remote import RemoteEngine
+from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same
@@ -105,7 +105,7 @@ class LiveAsker:
             site=question.site,
             kind=question.kind,
             way=WAY,
-            plan=question.request.plan or self._engine.settings.plan,
+            decoder=question.request.decoder or self._engine.settings.decoder,
             want=_reference(question.coming, ""),
             shown=(),
             is_exact=False,
@@ -155,14 +155,14 @@ def _answered(question: Question, result: FillResult, latency_ms: float, model_m
         site=question.site,
         kind=question.kind,
         way=WAY,
-        plan=result.plan.value,
+        decoder=result.decoder.value,
         want=want,
         shown=(Shown(latency_ms, text),) if text else (),
         is_exact=bool(text) and is_same(text, want),
         passes=None,
         latency_ms=latency_ms,
         steps=result.steps,
-        tokens=round(result.tokens_per_forward * result.steps),
+        tokens=result.output_tokens,
         confidence=result.candidates[0].score if result.candidates else math.nan,
         rejection=result.rejections[0].reason.value if result.rejections and not text else None,
         prefill_ms=result.timings.prefill,

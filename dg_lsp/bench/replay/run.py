@@ -11,7 +11,7 @@ from dg_lsp.bench.replay.events import Asked, Event
 from dg_lsp.bench.replay.keys import Typist, keys_of
 from dg_lsp.bench.replay.passage import Passage
 from dg_lsp.bench.replay.session import Session
-from dg_lsp.engine.request import DecoderName
+from dg_lsp.canvas.spec import DecoderName
 
 
 class Buffer(StrEnum):
@@ -35,7 +35,7 @@ class Replay:
     seed: int = 0
     limit: int | None = None
     """Requests for each file."""
-    plan: DecoderName | None = None
+    decoder: DecoderName | None = None
     """How requests are decoded; None takes the setting."""
 
     @property
@@ -50,7 +50,7 @@ class Replay:
             if self.limit is not None and asked[passage.path] >= self.limit:
                 continue
             asker.begin()
-            session = Session(passage, self.typist, self.editor, asker, seed=self.seed, plan=self.plan)
+            session = Session(passage, self.typist, self.editor, asker, seed=self.seed, decoder=self.decoder)
             for event in session.run():
                 yield event
                 asked[passage.path] += isinstance(event, Asked)

@@ -18,8 +18,9 @@ from dg_lsp.bench.replay.editor import Editor, TypeThrough
 from dg_lsp.bench.replay.events import Accepted, Asked, Event, Typed
 from dg_lsp.bench.replay.keys import Typist, keys_of
 from dg_lsp.bench.replay.passage import Passage
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import LINE_END, Snapshot
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Session:
         asker: Asker,
         *,
         seed: int = 0,
-        plan: DecoderName | None = None,
+        decoder: DecoderName | None = None,
     ) -> None:
         self._passage = passage
         self._editor = editor
@@ -54,7 +55,7 @@ class Session:
         self._starts = (0, *accumulate(map(len, self._keys)))
         self._key_at = {start: number for number, start in enumerate(self._starts)}
         self._seed = seed
-        self._plan = plan
+        self._decoder = decoder
 
     @property
     def num_keys(self) -> int:
@@ -96,7 +97,7 @@ class Session:
             request=FillRequest(
                 Snapshot(passage.path, done, text + passage.tail, passage.language),
                 len(text),
-                plan=self._plan,
+                decoder=self._decoder,
                 seed=self._seed,
             ),
             coming=coming,

@@ -131,7 +131,7 @@ def _log(records: Records, num_bad: int) -> Html:
             "first": times[0] if times else None,
             "last": times[-1] if times else None,
             "models": sorted({record.model for record in records if record.model}),
-            "plans": sorted({record.plan for record in records if record.plan}),
+            "decoders": sorted({record.decoder for record in records if record.decoder}),
             "slots": len({record.slot for record in records if record.slot >= 0}),
             "most memory, MB": round(max((record.resident_bytes for record in records), default=0) / 1e6),
         }

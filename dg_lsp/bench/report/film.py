@@ -63,7 +63,7 @@ def _title(film: Film) -> str:
 
 def _panel(film: Film, i: int) -> Html:
     last = len(film.frames)
-    facts = [film.plan, count(last, "step"), count(max(_lengths(film), default=0), "position")]
+    facts = [film.decoder, count(last, "step"), count(max(_lengths(film), default=0), "position")]
     return element(
         "section",
         element("h3", _title(film)),

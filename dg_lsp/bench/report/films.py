@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dg_lsp.bench.report.record import Film
 from dg_lsp.bench.sites import Site
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Frame
 from dg_lsp.metrics.attempt import Attempt, has_same_first_line, is_same
 
@@ -26,7 +27,7 @@ def record_films(
 ) -> tuple[Film, ...]:
     """Fills each site once more and keeps every step; sites that took none are left out.
 
-    Where the planner has the choice, a model with a canvas is filmed on it: there is more to see.
+    Where the decoder selection has the choice, a model with a canvas is filmed on it: there is more to see.
 
     Raises:
         RequestError, BackendError: as the engine's `frames` does.
@@ -46,7 +47,7 @@ def record_film(engine: Engine, site: Site, request: FillRequest) -> Film:
         before=_last_lines(site.prefix),
         after=_first_lines(site.suffix),
         text=result.text,
-        plan=result.plan.value,
+        decoder=result.decoder.value,
         why=verdict(result.text, site.want),
     )
 
@@ -82,8 +83,8 @@ _SORTS: Sequence[Callable[[Attempt], bool]] = (
 
 
 def _on_canvas(engine: Engine, request: FillRequest) -> FillRequest:
-    is_free = (request.plan or engine.settings.plan) == DecoderName.AUTO
-    return dataclasses.replace(request, plan=DecoderName.CANVAS) if is_free and engine.spec.sampling else request
+    is_free = (request.decoder or engine.settings.decoder) == DecoderName.AUTO
+    return dataclasses.replace(request, decoder=DecoderName.DIFFUSION) if is_free and engine.spec.sampling else request
 
 
 def _last_lines(text: str) -> str:

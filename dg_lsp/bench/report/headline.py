@@ -49,10 +49,10 @@ def by_kind(attempts: Mapping[str, Sequence[Attempt]]) -> Html:
     return _split("By kind of place", "kind", attempts)
 
 
-def by_plan(attempts: Mapping[str, Sequence[Attempt]]) -> Html:
-    """The main numbers of ways that ran several plans, per plan; nothing where each way ran one."""
-    several = {way: listed for way, listed in attempts.items() if len({attempt.plan for attempt in listed}) > 1}
-    return _split("By plan that ran", "plan", several)
+def by_decoder(attempts: Mapping[str, Sequence[Attempt]]) -> Html:
+    """The main numbers of ways that ran several decoders, per decoder; nothing where each way ran one."""
+    several = {way: listed for way, listed in attempts.items() if len({attempt.decoder for attempt in listed}) > 1}
+    return _split("By decoder that ran", "decoder", several)
 
 
 def _split(caption: str, field: str, attempts: Mapping[str, Sequence[Attempt]]) -> Html:

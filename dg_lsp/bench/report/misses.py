@@ -25,6 +25,7 @@ _MEANINGS = {
     "unchanged": "It said what was there already.",
     "indentation": "It would have left the lines below too deep.",
     "not-text": "Its bytes are no UTF-8, or hold control characters.",
+    "low-confidence": "It was less likely to be right than an automatic completion has to be.",
     "unfinished": "The deadline came before anything was stable.",
 }
 

@@ -16,7 +16,7 @@ from dg_lsp.bench.report.chart import look, table
 from dg_lsp.bench.report.curves import Curve, useful_by
 from dg_lsp.bench.report.facts import facts
 from dg_lsp.bench.report.film import films, legend
-from dg_lsp.bench.report.headline import by_kind, by_plan, headline, lead
+from dg_lsp.bench.report.headline import by_decoder, by_kind, headline, lead
 from dg_lsp.bench.report.histograms import Row, latencies, steps
 from dg_lsp.bench.report.markup import Html, element, escape, join
 from dg_lsp.bench.report.measures import definitions
@@ -128,7 +128,7 @@ def _table(one: Table) -> Html:
 
 def _numbers(report: Report) -> Html:
     attempts = report.attempts
-    return join((headline(attempts), *map(_table, report.tables), by_kind(attempts), by_plan(attempts)))
+    return join((headline(attempts), *map(_table, report.tables), by_kind(attempts), by_decoder(attempts)))
 
 
 def _machine(report: Report) -> Html:

@@ -26,7 +26,7 @@ class Film:
     """Some text after the cursor."""
     text: str = ""
     """What the engine would show; empty when nothing was worth showing."""
-    plan: str = ""
+    decoder: str = ""
     """That really ran."""
     why: str = ""
     """What it is an example of."""

@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.options import GpuLayers, Json, Model, Threads
-from dg_lsp.engine.request import DecoderName
 
 
 def compare(
     data: Annotated[Path, typer.Argument(metavar="DATA.jsonl[.gz]", help="Sites in the HumanEval-Infilling format.")],
     model: Model = None,
-    plans: Annotated[
+    decoders: Annotated[
         list[DecoderName] | None,
-        typer.Option("--plan", metavar="PLAN", help="Another plan to compare; may be repeated."),
+        typer.Option("--decoder", metavar="DECODER", help="Another decoder to compare; may be repeated."),
     ] = None,
     pretrained: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def compare(
     # the model competes here, whatever else does
     settings = configure(here if remote is None else {**here, "backend": "remote", "remote": {"url": remote}})
     contenders = Contenders(
-        plans=tuple(plans or ()),
+        decoders=tuple(decoders or ()),
         pretrained=pretrained,
         llama_server=llama_server,
         llama_diffusion_cli=llama_diffusion_cli,

@@ -13,18 +13,17 @@ from dg_lsp.bench.runs import file_sha256
 from dg_lsp.bench.ways import TERMS, EngineWay, Terms, Way
 from dg_lsp.bench.ways_cli import CommandWay
 from dg_lsp.bench.ways_server import ServerWay
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.cli import loading
 from dg_lsp.cli.bench.opening import REMOTE, remote_notes, remote_options
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName
 from dg_lsp.models.registry import locate
 from dg_lsp.settings import RemoteSettings, Settings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.hf.denoiser import HfDenoiser
     from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 
@@ -33,7 +32,7 @@ DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 class Contenders:
     """What was asked for beside the model's own two ways."""
 
-    plans: tuple[DecoderName, ...] = ()
+    decoders: tuple[DecoderName, ...] = ()
     pretrained: str | None = None
     llama_server: Path | None = None
     llama_diffusion_cli: Path | None = None
@@ -43,7 +42,7 @@ class Contenders:
 
     def options(self) -> dict[str, Any]:
         """What a run's header must say of them, as plain JSON values."""
-        options: dict[str, Any] = {"plans": [plan.value for plan in self.plans]}
+        options: dict[str, Any] = {"decoders": [decoder.value for decoder in self.decoders]}
         options |= asdict(self.terms)
         if self.pretrained is not None:
             options |= {"pretrained": self.pretrained, "pretrained_sha256": file_sha256(locate(self.pretrained))}
@@ -87,11 +86,11 @@ class Ring:
         model, denoiser = self._open(self._settings)
         self.path, self.threads = model.path, denoiser.threads
         ready = [denoiser]
-        for name, plan in _own(model.spec, contenders.plans):
-            self._add_engine(name, plan, ready.pop() if ready else self._open(self._settings)[1], contenders)
+        for name, decoder in _own(model.spec, contenders.decoders):
+            self._add_engine(name, decoder, ready.pop() if ready else self._open(self._settings)[1], contenders)
         if contenders.pretrained is not None:
             _, other = self._open(attrs.evolve(self._settings, model=contenders.pretrained))
-            self._add_engine(PRETRAINED, DecoderName.CAUSAL, other, contenders)
+            self._add_engine(PRETRAINED, DecoderName.AUTOREGRESSIVE, other, contenders)
         if contenders.llama_server is not None:
             server = ServerWay.start(
                 contenders.llama_server,
@@ -122,19 +121,19 @@ class Ring:
         """Ends everybody; harmless when repeated."""
         self._stack.close()
 
-    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, OpenedDenoiser | HfDenoiser]":
+    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, OpenedDenoiser | TransformersDenoiser]":
         runtime = attrs.evolve(settings.runtime, num_slots=1, threads=self.threads)
         settings = attrs.evolve(settings, runtime=runtime)
         model = loading.load_model(settings)
         return model, loading.open_denoiser(model, settings)
 
     def _add_engine(
-        self, name: str, plan: DecoderName, denoiser: "OpenedDenoiser | HfDenoiser", contenders: Contenders
+        self, name: str, decoder: DecoderName, denoiser: "OpenedDenoiser | TransformersDenoiser", contenders: Contenders
     ) -> None:
         # only who may choose has to know what passes cost
-        costs = measure_costs(denoiser) if plan is DecoderName.AUTO else None
+        costs = measure_costs(denoiser) if decoder is DecoderName.AUTO else None
         engine = Engine(denoiser, denoiser.tokenizer, self._settings.fill, costs)
-        self._add(EngineWay(name, engine, plan, contenders.terms))
+        self._add(EngineWay(name, engine, decoder, contenders.terms))
 
     def _add(self, way: Way) -> None:
         self._stack.callback(way.close)
@@ -156,9 +155,9 @@ def ring(contenders: Contenders, settings: Settings) -> Iterator[Ring]:
         opened.close()
 
 
-def _own(spec: ModelSpec, plans: tuple[DecoderName, ...]) -> Iterator[tuple[str, DecoderName]]:
-    """Names and plans of the ways that the model itself goes."""
-    own = {DIFFUSION: DecoderName.CANVAS} if spec.sampling else {}
-    own |= {BASELINE: DecoderName.CAUSAL} if spec.has_causal_head else {}
+def _own(spec: ModelSpec, decoders: tuple[DecoderName, ...]) -> Iterator[tuple[str, DecoderName]]:
+    """Names and decoders of the ways that the model itself goes."""
+    own = {DIFFUSION: DecoderName.DIFFUSION} if spec.sampling else {}
+    own |= {BASELINE: DecoderName.AUTOREGRESSIVE} if spec.has_causal_head else {}
     yield from own.items()
-    yield from ((plan.value, plan) for plan in dict.fromkeys(plans) if plan not in own.values())
+    yield from ((decoder.value, decoder) for decoder in dict.fromkeys(decoders) if decoder not in own.values())

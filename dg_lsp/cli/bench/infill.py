@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Remote, Threads
+from dg_lsp.cli.options import Decoder, GpuLayers, Json, Model, Remote, Threads
 
 
 def infill(
     data: Annotated[Path, typer.Argument(metavar="DATA.jsonl[.gz]", help="Sites in the HumanEval-Infilling format.")],
     model: Model = None,
     remote: Remote = None,
-    plan: Plan = None,
+    decoder: Decoder = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many sites, drawn by the seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Draws the sites of --limit.")] = 0,
     execute: Annotated[bool, typer.Option("--execute", help="Run the tests of each site, in a sandbox.")] = False,
@@ -50,7 +50,7 @@ def infill(
         length=known_length(length, max_lines),
         max_lines=max_lines,
         suffix_lines=suffix_lines,
-        plan=plan,
+        decoder=decoder,
         deadline_ms=deadline,
         is_warm=warm,
     )

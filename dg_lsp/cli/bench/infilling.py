@@ -83,7 +83,7 @@ class Infilling:
             InputFileError: `output` or `html` cannot be written, or `output` holds another run.
             SandboxError: programs cannot be run here.
         """
-        opening.check_plan(asking.plan, settings)
+        opening.check_decoder(asking.decoder, settings)
         sandbox, layers = open_sandbox(sites) if execute else (None, ())
         is_remote = settings.backend == opening.REMOTE
         model = opening.open_model(settings)
@@ -102,7 +102,7 @@ class Infilling:
                     **(opening.remote_options(settings.remote) if is_remote else {}),
                 },
             )
-            way = opening.REMOTE if is_remote else asking.plan.value if asking.plan else settings.fill.plan
+            way = opening.REMOTE if is_remote else asking.decoder.value if asking.decoder else settings.fill.decoder
             with RunFile(output, header) as run:
                 is_complete = _fill(model.engine, sites, asking, way, run, sandbox)
                 by_site = {attempt.site: attempt for attempt in run.attempts}
@@ -134,7 +134,7 @@ class Infilling:
         """As Markdown."""
         digest = "" if self.header.model_sha256 is None else f", sha256 {self.header.model_sha256[:16]}"
         yield f"{self.header.model}{digest}; {self.header.machine.line()}"
-        yield f"{_KNOWN[self.asking.length]}; plan {self.attempts[0].way if self.attempts else '-'}"
+        yield f"{_KNOWN[self.asking.length]}; decoder {self.attempts[0].way if self.attempts else '-'}"
         yield from self.notes
         yield ""
         yield from summary_table(by_kind(self.attempts), "kind")

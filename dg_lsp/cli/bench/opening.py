@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 from dg_lsp.bench.runs import file_sha256
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import UsageError
 from dg_lsp.settings import RemoteSettings, Settings
 
@@ -56,14 +56,14 @@ def open_model(settings: Settings) -> OpenedModel:
     return OpenedModel(engine, model.path, denoiser.threads)
 
 
-def check_plan(plan: DecoderName | None, settings: Settings) -> None:
+def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
     """Nobody tells a server how to decode.
 
     Raises:
         UsageError: somebody tries.
     """
-    if plan is not None and settings.backend == REMOTE:
-        raise UsageError("--plan is the server's own matter where backend is remote: leave it out")
+    if decoder is not None and settings.backend == REMOTE:
+        raise UsageError("--decoder is the server's own matter where backend is remote: leave it out")
 
 
 def remote_options(settings: RemoteSettings) -> dict[str, Any]:

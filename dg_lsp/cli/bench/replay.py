@@ -9,7 +9,7 @@ import typer
 
 from dg_lsp.bench.replay.editor import Editor, TypeThrough
 from dg_lsp.bench.replay.keys import Typist
-from dg_lsp.cli.options import GpuLayers, Json, Model, Plan, Remote, Threads
+from dg_lsp.cli.options import Decoder, GpuLayers, Json, Model, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.bench.replay.passage import Passage
@@ -46,7 +46,7 @@ def replay(
     ] = _EDITOR.type_through,
     model: Model = None,
     remote: Remote = None,
-    plan: Plan = None,
+    decoder: Decoder = None,
     as_json: Json = False,
     output: Annotated[
         Path | None, typer.Option(metavar="RUN.jsonl", help="Keep every request here, and go on with an earlier run.")
@@ -70,7 +70,7 @@ def replay(
         editor=Editor(debounce, type_through),
         seed=seed,
         limit=limit,
-        plan=plan,
+        decoder=decoder,
     )
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     playback = Playback.play(typed, buffer, settings, output)

@@ -48,7 +48,7 @@ class Playback:
             ModelError, BackendError, RequestError: as the model does.
             InputFileError: `output` cannot be written, or holds another run.
         """
-        opening.check_plan(replay.plan, settings)
+        opening.check_decoder(replay.decoder, settings)
         model = opening.open_model(settings)
         try:
             header = _header(replay, buffer, settings, model)
@@ -153,7 +153,7 @@ def _header(replay: Replay, buffer: Buffer, settings: Settings, model: opening.O
             "editor": dataclasses.asdict(replay.editor),
             "typist": dataclasses.asdict(replay.typist),
             "seed": replay.seed,
-            "plan": replay.plan.value if replay.plan else None,
+            "decoder": replay.decoder.value if replay.decoder else None,
             "settings": attrs.asdict(settings.fill),
             **(opening.remote_options(settings.remote) if settings.backend == opening.REMOTE else {}),
         },

@@ -1,7 +1,7 @@
-"""What a plan gets, and what it gives."""
+"""What every decoder takes and gives."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -10,10 +10,57 @@ from dg_lsp.canvas.layout import Layout, TokenIds, among, token_ids
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.diffusion.denoiser import Denoiser, Floats
 from dg_lsp.diffusion.step import Step
 from dg_lsp.engine.result import Cell, Frame
-from dg_lsp.engine.stop_criteria import Draft, Limits, StopCriteria
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """Settled tokens of one candidate, the end token left out."""
+
+    ids: TokenIds
+    confidence: Floats
+    """Probability of each token when it was committed, that of the end token included."""
+    is_ended: bool = False
+    join: float = 0.0
+    """Mean log probability in nats of the frozen tokens after the fill; 0 where none are."""
+
+    def grow(self, ids: TokenIds, confidence: Floats, end_ids: TokenIds) -> "Draft":
+        """This draft and committed tokens after it, up to the first end token."""
+        ends = among(ids, end_ids)
+        length = int(ends.argmax()) if ends.any() else len(ids)
+        is_ended = length < len(ids)
+        return Draft(
+            np.concatenate([self.ids, ids[:length]]) if len(self.ids) else ids[:length],
+            np.concatenate([self.confidence, confidence[: length + is_ended]]),
+            is_ended,
+        )
+
+    def settle(self, step: Step, end_ids: TokenIds) -> "Draft":
+        """This draft and the settled beginning of the canvas after it."""
+        settled = slice(0, step.num_settled)
+        return self.grow(step.canvas_ids[settled], step.confidence[settled], end_ids)
+
+    def cut(self, length: int) -> "Draft":
+        """The first tokens, as a complete fill."""
+        return replace(self, ids=self.ids[:length], confidence=self.confidence[:length], is_ended=True)
+
+    @property
+    def is_empty(self) -> bool:
+        """Neither a token nor an end is settled."""
+        return not len(self.confidence)
+
+    @property
+    def score(self) -> float:
+        """Mean log probability per token in nats, plus that of the join."""
+        if self.is_empty:
+            return self.join
+        return float(np.log(np.maximum(self.confidence, 1e-9)).mean()) + self.join
+
+
+EMPTY = Draft(token_ids([]), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,68 +68,70 @@ class Progress:
     """The first candidate after one forward pass."""
 
     block: int
-    """0 for the first canvas; a longer fill goes on in further ones. Always 0 without canvases."""
+    """0 for the first canvas; a longer fill continues in further ones. Always 0 without canvases."""
     number: int
     """Passes so far, counted over the whole request."""
     step: Step
-    """The canvas, or its hole where some is frozen; without one, the fill so far and what is guessed to follow."""
+    """The canvas, or its gap where parts are frozen; without a canvas, the fill and the tokens drafted after it."""
     draft: Draft
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeTask:
-    """One request as every plan sees it."""
+    """One request as every decoder sees it."""
 
     denoiser: Denoiser
+    slot: int
+    """Of the KV cache."""
     limits: Limits
-    enough: StopCriteria
+    stop: StopCriteria
     rng: np.random.Generator
-    echo: Repetition | None = None
-    """What the denoiser hears of the buffer, where it does."""
+    repetition: Repetition | None = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's, in the request's prompt format."""
+        return self.denoiser.spec
 
     @property
     def max_length(self) -> int:
-        """Tokens of prompt and fill together after which a fill gets no further."""
-        spec = self.denoiser.spec
-        return spec.max_prompt_tokens + spec.longest_block
+        """Most tokens of prompt and fill together."""
+        return self.spec.max_prompt_tokens + self.spec.longest_block
+
+    def is_done(self, draft: Draft) -> bool:
+        """The draft meets the stop criteria."""
+        return self.stop.is_met(draft.ids, is_ended=draft.is_ended)
 
 
 class Decoder(Protocol):
-    """One plan at work on one request."""
+    """One way to decode, for one request. Both methods raise what the denoiser raises."""
 
-    def prefill(self, slot: int, prompt_ids: TokenIds, num_kept: int) -> int:
-        """Readies the slot, which holds the prompt's first `num_kept` tokens; how many tokens have to be decoded.
+    num_passes: int
+    """Forward passes so far, those of the prompt left out."""
 
-        Raises:
-            RequestError, BackendError: as the denoiser's `prefill` does.
-        """
+    def prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
+        """Prepares the slot, which holds the prompt's first `num_kept` tokens; returns how many have to be decoded."""
         ...
 
-    def run(self, slot: int, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """One value per forward pass, then the drafts of all candidates.
-
-        Raises:
-            RequestError, BackendError: as the denoiser does.
-        """
+    def run(self, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """One value per forward pass, then the drafts of all candidates."""
         ...
 
 
 class Framer:
-    """Turns progress into frames."""
+    """Turns progress into frames for display."""
 
     def __init__(self, tokenizer: Tokenizer, spec: ModelSpec) -> None:
         self._tokenizer = tokenizer
         self._end_ids = token_ids(spec.end_ids)
 
     def frame(self, progress: Progress) -> Frame:
-        """The canvas position by position, and the text that is settled."""
+        """The canvas position by position, and the settled text."""
         step = progress.step
-        ends = among(step.draft_ids, self._end_ids)
+        ids, confidence, committed = step.draft_ids, step.confidence.tolist(), step.committed.tolist()
+        ends = among(ids, self._end_ids).tolist()
         cells = tuple(
-            Cell(
-                self._text(step.draft_ids[i : i + 1]), float(step.confidence[i]), bool(step.committed[i]), bool(ends[i])
-            )
-            for i in range(len(step.draft_ids))
+            Cell(self._text(ids[i : i + 1]), confidence[i], committed[i], ends[i]) for i in range(len(confidence))
         )
         return Frame(progress.block, progress.number, cells, self._text(progress.draft.ids))
 
@@ -91,17 +140,16 @@ class Framer:
 
 
 def gap_of(step: Step) -> Step:
-    """The step without the frozen runs at both ends; the very same where nothing is frozen.
+    """The step without the frozen runs at both ends; the same object where nothing is frozen.
 
-    Looks at the step and not at its plan: a model may have made the hole longer or shorter meanwhile.
+    The gap is read from the step, since a model may have resized it.
     """
-    where = gap_slice(step)
-    if where == slice(0, len(step.frozen)):
+    if not step.frozen.any():
         return step
-    return step.take(where)
+    return step.take(gap_slice(step))
 
 
 def gap_slice(step: Step) -> slice:
-    """Where the free positions are; empty where none is left."""
+    """The free positions; empty where none is left."""
     free = np.flatnonzero(~step.frozen)
     return slice(int(free[0]), int(free[-1]) + 1) if len(free) else slice(0, 0)

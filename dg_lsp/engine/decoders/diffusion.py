@@ -1,4 +1,4 @@
-"""The plans `canvas` and `race`: open canvases denoised block by block."""
+"""Denoises open canvases, block by block."""
 
 from collections.abc import Generator, Sequence
 
@@ -7,62 +7,61 @@ import numpy as np
 from dg_lsp.canvas.layout import Canvas, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import Sampling
 from dg_lsp.diffusion.loop import race
-from dg_lsp.engine.decoders.base import DecodeTask, Progress, gap_of
-from dg_lsp.engine.stop_criteria import Draft
+from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress, gap_of
 
 
 class DiffusionDecoder:
-    """See `Filling`. The slot holds the prompt and all canvases but the last afterwards.
+    """See `Decoder`. Several canvases share each pass; only the first one's fill continues in further canvases.
 
-    What a layout freezes before the hole, as an answer's beginning, stands in the first canvas; then it is prompt.
+    The slot holds the prompt and all canvases but the last afterwards. What a layout freezes before the gap, such as
+    the beginning of an answer, stands in the first canvas and is prompt for the next ones.
     """
 
     def __init__(self, task: DecodeTask, sampling: Sampling) -> None:
+        self.num_passes = 0
         self._task = task
         self._sampling = sampling
-        self._end_ids = token_ids(task.denoiser.spec.end_ids)
-        self._steps = 0
+        self._end_ids = token_ids(task.spec.end_ids)
         self._is_full = False
-        """The first candidate's canvas is filled, and its fill goes on."""
+        """The first canvas has no mask and no end."""
 
-    def prefill(self, slot: int, prompt_ids: TokenIds, num_kept: int) -> int:
-        """See `Filling.prefill`."""
+    def prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
+        """See `Decoder.prefill`."""
         del num_kept
-        return self._task.denoiser.prefill(slot, prompt_ids)
+        return self._task.denoiser.prefill(self._task.slot, prompt_ids)
 
-    def run(self, slot: int, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """See `Filling.run`; only the first candidate goes on into further canvases."""
-        task, spec = self._task, self._task.denoiser.spec
-        length = task.limits.canvas_length
-        plan = layout.canvas(length - len(layout.head_ids), spec, task.rng)
-        drafts = yield from self._block(0, slot, [plan] * task.limits.num_canvases, Draft.empty())
-        first, block = drafts[0], 0
+    def run(self, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """See `Decoder.run`."""
+        task, length, block = self._task, self._task.limits.canvas_length, 0
+        canvas = layout.canvas(length - len(layout.head_ids), task.spec, task.rng)
+        first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases, EMPTY)
         known_ids = layout.in_prompt().prompt_ids
-        while self._is_full and not task.enough.is_met(first):
+        while self._is_full and not task.is_done(first):
             prompt_ids = token_ids(np.concatenate([known_ids, first.ids]))
             if len(prompt_ids) > task.max_length or task.limits.is_over():
                 break
             block += 1
-            task.denoiser.prefill(slot, prompt_ids)
-            plan = Layout(prompt_ids).canvas(length, spec, task.rng)
-            (first,) = yield from self._block(block, slot, [plan], first)
-        return (first, *drafts[1:])
+            task.denoiser.prefill(task.slot, prompt_ids)
+            canvas = Layout(prompt_ids).canvas(length, task.spec, task.rng)
+            (first,) = yield from self._denoise(block, [canvas], first)
+        return (first, *others)
 
-    def _block(
-        self, block: int, slot: int, plans: Sequence[Canvas], before: Draft
+    def _denoise(
+        self, block: int, canvases: Sequence[Canvas], before: Draft
     ) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """Drafts of canvases over one prompt, each with the draft before it."""
         task = self._task
-        drafts = (before,) * len(plans)
+        drafts = (before,) * len(canvases)
         self._is_full = False
         if task.limits.is_over():
             return drafts
-        for states in race(task.denoiser, slot, plans, self._sampling, task.rng):
-            self._steps += 1
+        for states in race(task.denoiser, task.slot, canvases, self._sampling, task.rng):
+            self.num_passes += 1
             steps = tuple(map(gap_of, states))
             drafts = tuple(before.settle(step, self._end_ids) for step in steps)
-            yield Progress(block, self._steps, steps[0], drafts[0])
+            yield Progress(block, self.num_passes, steps[0], drafts[0])
             self._is_full = bool(steps[0].committed.all()) and not drafts[0].is_ended
-            is_done = all(step.stop or task.enough.is_met(draft) for step, draft in zip(steps, drafts, strict=True))
+            is_done = all(step.stop or task.is_done(draft) for step, draft in zip(steps, drafts, strict=True))
             if is_done or task.limits.is_over():
                 break
         return drafts

@@ -57,24 +57,24 @@ def test_everybody_answers_the_same_sites(bench, make_peer, tmp_path):
     command = make_peer("command", ms=40.0, content="x<|eom|>")
     peers = ("--llama-server", server.program, "--llama-diffusion-cli", command.program)
     page, kept = tmp_path / "page.html", tmp_path / "run.jsonl"
-    code, out, err = bench("--plan", "race", "--json", "--limit", 2, "--output", kept, "--html", page, *peers)
+    code, out, err = bench("--decoder", "speculative", "--json", "--limit", 2, "--output", kept, "--html", page, *peers)
     assert (code, err) == (0, "")
     tree = json.loads(out)
     assert tree["num"] == 2
     assert tree["is_complete"] is True
-    names = ["diffusion", "autoregressive", "race", "llama-server", "llama-diffusion-cli"]
+    names = ["diffusion", "autoregressive", "speculative", "llama-server", "llama-diffusion-cli"]
     assert list(tree["ways"]) == names
     assert {way["all"]["num"] for way in tree["ways"].values()} == {2}
     assert {one["way"] for one in tree["contrasts"]} == {*names} - {"autoregressive"}
     assert tree["baseline"] == "autoregressive"
     assert tree["length_knowledge"] == "none"
     assert tree["model"] == "dg-mini"
-    assert tree["options"]["plans"] == ["race"]
+    assert tree["options"]["decoders"] == ["speculative"]
     assert any("start of its process" in note for note in tree["notes"])
-    plans = {attempt.way: attempt.plan for attempt in Run.read(kept).attempts}
-    assert plans["diffusion"] == "canvas"
-    assert plans["autoregressive"] == "causal"
-    assert plans["race"] == "race"
+    decoders = {attempt.way: attempt.decoder for attempt in Run.read(kept).attempts}
+    assert decoders["diffusion"] == "diffusion"
+    assert decoders["autoregressive"] == "autoregressive"
+    assert decoders["speculative"] == "speculative"
     # the warm-up and two sites each
     assert len(server.questions) == 3
     assert len([record for record in command.records if "arguments" in record]) == 3
@@ -145,7 +145,7 @@ def test_a_peer_that_falls_over_ends_the_run_in_one_line(bench, make_peer):
         (["--llama-diffusion-cli", "gone"], 2, "cannot run gone"),
         (["--pretrained", "gone"], 3, "no model 'gone'"),
         (["--pretrained", "gemma3-270m"], 3, "dg-lsp models pull gemma3-270m"),
-        (["--plan", "guess"], 2, "guess"),
+        (["--decoder", "guess"], 2, "guess"),
         (["--html", "no/such/page.html"], 2, "no/such"),
     ],
 )

@@ -40,7 +40,7 @@ def command(make_peer, bundled):
 def test_an_answer_is_an_attempt(command):
     way, _ = command(content="w * h<|eom|><|eom|>\nrest")
     attempt = way.answer(SITE)
-    assert (attempt.site, attempt.kind, attempt.plan) == ("s1", "line-end", "canvas")
+    assert (attempt.site, attempt.kind, attempt.decoder) == ("s1", "line-end", "diffusion")
     assert attempt.way == "llama-diffusion-cli"
     assert attempt.text == "w * h"
     assert attempt.is_exact

@@ -37,7 +37,12 @@ def server(tmp_path, make_peer):
 def test_an_answer_is_an_attempt(server):
     way, _ = server()
     attempt = way.answer(SITE)
-    assert (attempt.site, attempt.kind, attempt.way, attempt.plan) == ("s1", "line-end", "llama-server", "causal")
+    assert (attempt.site, attempt.kind, attempt.way, attempt.decoder) == (
+        "s1",
+        "line-end",
+        "llama-server",
+        "autoregressive",
+    )
     assert attempt.text == "w * h"
     assert attempt.is_exact
     assert attempt.is_useful

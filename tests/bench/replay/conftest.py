@@ -63,7 +63,7 @@ class Desk:
         """A live asker, and the denoiser behind it. `fill` is what the scripted model takes."""
         clock = Clock()
         denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
-        settings = FillSettings(check_syntax=False, deadline_ms=60_000, plan="canvas")
+        settings = FillSettings(check_syntax=False, deadline_ms=60_000, decoder="diffusion")
         return LiveAsker(Engine(denoiser, denoiser.tokenizer, settings), clock), denoiser
 
     def passage(self, text, head="", tail=""):

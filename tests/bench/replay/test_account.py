@@ -18,7 +18,7 @@ def asked(site, text="", *, want="x", ms=10.0, model_ms=10.0, cancelled=False, d
         site=site,
         kind="line-end",
         way="replay",
-        plan="canvas",
+        decoder="diffusion",
         want=want,
         shown=(Shown(ms, text),) if text else (),
         is_exact=text == want,

@@ -25,7 +25,7 @@ def attempt_of(site, way="diffusion", **changes):
     """One request; useful and exact unless the changes say otherwise."""
     facts = {
         "kind": "line-end",
-        "plan": "canvas",
+        "decoder": "diffusion",
         "want": "return a\n    b",
         "shown": (Shown(40.0, "return a\n    b"),),
         "is_exact": True,
@@ -87,7 +87,9 @@ def report_of(text="plain"):
                 is_exact=False,
                 want=text,
             ),
-            attempt_of(f"late {text}", way, shown=(Shown(1800.0, "return a"),), latency_ms=1800.0, steps=70, plan=text),
+            attempt_of(
+                f"late {text}", way, shown=(Shown(1800.0, "return a"),), latency_ms=1800.0, steps=70, decoder=text
+            ),
             attempt_of(f"none {text}", way, kind=text, shown=(), is_exact=False, rejection=text),
             attempt_of("tested", way, passes=True, latency_ms=260.0),
         ]
@@ -97,7 +99,7 @@ def report_of(text="plain"):
     return Report(
         title=f"bench {text}",
         machine={"cpu": text, "cores": 2, "versions": {"dg-lsp": "1", "gone": None}},
-        options={"plan": text, "execute": False, "suffix_lines": [1, 2]},
+        options={"decoder": text, "execute": False, "suffix_lines": [1, 2]},
         attempts=attempts,
         films=[film_of(), film],
         notes=[f"length_knowledge: none {text}"],

@@ -4,7 +4,7 @@ from html import unescape
 import pytest
 
 from dg_lsp.bench.report.facts import facts
-from dg_lsp.bench.report.headline import by_kind, by_plan, headline, lead
+from dg_lsp.bench.report.headline import by_decoder, by_kind, headline, lead
 from dg_lsp.bench.report.markup import Html, element, escape, join
 from dg_lsp.bench.report.measures import GROUPS, definitions
 from dg_lsp.bench.report.misses import LATE, NOTHING, NUM_EXAMPLES, WRONG, excerpt, misses, outcome
@@ -85,16 +85,20 @@ def test_the_first_sentence_holds_both_sides(make_attempt):
 
 def test_kinds_and_plans_are_split_only_where_there_are_several(make_attempt):
     attempts = {
-        "auto": [make_attempt("a"), make_attempt("b", kind="block", plan="causal", shown=(), is_exact=False)],
-        "causal": [make_attempt("a", plan="causal")],
+        "auto": [
+            make_attempt("a"),
+            make_attempt("b", kind="block", decoder="autoregressive", shown=(), is_exact=False),
+        ],
+        "autoregressive": [make_attempt("a", decoder="autoregressive")],
     }
     found = rows(by_kind(attempts))
-    assert [row[0] for row in found] == ["way", "block", "auto", "causal", "line-end", "auto", "causal"]
+    assert [row[0] for row in found] == ["way", "block", "auto", "autoregressive", "line-end", "auto", "autoregressive"]
     assert found[2][1:3] == ["1", "0.0 %"]
     assert found[3][1:3] == ["0", "–"]
-    assert [row[0] for row in rows(by_plan(attempts))] == ["plan", "canvas", "causal"], "only one way ran several plans"
-    assert by_kind({"causal": attempts["causal"]}) == ""
-    assert by_plan({"causal": attempts["causal"]}) == ""
+    # only one way ran several decoders
+    assert [row[0] for row in rows(by_decoder(attempts))] == ["decoder", "autoregressive", "diffusion"]
+    assert by_kind({"autoregressive": attempts["autoregressive"]}) == ""
+    assert by_decoder({"autoregressive": attempts["autoregressive"]}) == ""
 
 
 @pytest.mark.parametrize(

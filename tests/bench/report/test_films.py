@@ -6,8 +6,9 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.report.film import films, legend
 from dg_lsp.bench.report.films import choose_sites, record_films, verdict
 from dg_lsp.bench.sites import Site
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.metrics.attempt import Shown
 from dg_lsp.settings import FillSettings
@@ -23,7 +24,7 @@ def test_a_film_is_every_step_of_a_fill():
     [film] = record_films(engine, [site_of("s")])
     assert film.site == "s"
     assert [frame.step for frame in film.frames] == [1, 2, 3]
-    assert (film.text, film.plan, film.why) == ("a + b", "canvas", "exact")
+    assert (film.text, film.decoder, film.why) == ("a + b", "diffusion", "exact")
     assert film.before.endswith("\n\nx = ")
     assert film.before.count("\n") == 3
     assert film.after == "\nlast\nz\nz"
@@ -45,17 +46,17 @@ def test_a_film_is_asked_for_as_the_benchmark_asks():
 @pytest.mark.parametrize(
     ("setting", "asked", "ran"),
     [
-        pytest.param("auto", None, DecoderName.CANVAS, id="there is more to see on a canvas"),
-        pytest.param("auto", DecoderName.CAUSAL, DecoderName.CAUSAL, id="asked for"),
-        pytest.param("causal", None, DecoderName.CAUSAL, id="set"),
+        pytest.param("auto", None, DecoderName.DIFFUSION, id="there is more to see on a canvas"),
+        pytest.param("auto", DecoderName.AUTOREGRESSIVE, DecoderName.AUTOREGRESSIVE, id="asked for"),
+        pytest.param("autoregressive", None, DecoderName.AUTOREGRESSIVE, id="set"),
     ],
 )
 def test_a_film_is_of_a_canvas_where_the_planner_may_choose(setting, asked, ran):
     denoiser = ScriptedDenoiser("abc", tokens_per_step=1)
-    engine = Engine(denoiser, denoiser.tokenizer, FillSettings(plan=setting))
+    engine = Engine(denoiser, denoiser.tokenizer, FillSettings(decoder=setting))
     site = site_of("s", "abc")
-    [film] = record_films(engine, [site], lambda site: FillRequest(site.snapshot, site.offset, plan=asked))
-    assert (film.plan, film.text) == (ran, "abc")
+    [film] = record_films(engine, [site], lambda site: FillRequest(site.snapshot, site.offset, decoder=asked))
+    assert (film.decoder, film.text) == (ran, "abc")
     rows = [cells(films([film]), i + 1) for i in range(len(film.frames))]
     assert all(row[0][1] == "a" for row in rows)
 

@@ -192,11 +192,11 @@ def test_an_empty_report_is_a_page_too():
 def test_a_run_is_a_report(make_attempt):
     machine = Machine("a cpu", 2, "Linux", "3.11", "0.1", "0.3", None, 2)
     header = Header("infill", machine, "dg-mini", "ab" * 32, {"sites.jsonl": "cd" * 32}, {"seed": 1})
-    attempts = [make_attempt("a", "auto"), make_attempt("a", "causal"), make_attempt("b", "auto")]
+    attempts = [make_attempt("a", "auto"), make_attempt("a", "autoregressive"), make_attempt("b", "auto")]
     report = Report.of_run("infill", header, attempts, notes=["a note"])
     assert {way: [one.site for one in listed] for way, listed in report.attempts.items()} == {
         "auto": ["a", "b"],
-        "causal": ["a"],
+        "autoregressive": ["a"],
     }
     text = page(report)
     for fact in (

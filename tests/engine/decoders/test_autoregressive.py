@@ -1,0 +1,118 @@
+"""Decoders that verify drafts: the text never depends on what was drafted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
+from dg_lsp.canvas.layout import Layout
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, continuation
+from dg_lsp.engine.decoders.base import DecodeTask
+from dg_lsp.engine.engine import drain
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+
+PROMPT = "x = 1\n"
+
+
+class FixedDrafts(AutoregressiveDecoder):
+    """Verifies given drafts."""
+
+    def __init__(self, task, drafts):
+        super().__init__(task)
+        self.drafts = iter(drafts)
+
+    def _drafted(self, *_):
+        yield from ()
+        return np.array(next(self.drafts, []), np.int32)
+
+
+def filled(make, script, limits, room=64):
+    """(draft, passes) after a prompt; checks that the slot holds no rejected token."""
+    spec = replace(MASK_SPEC, max_prompt_tokens=len(PROMPT) + 2, canvas_lengths=(room,))
+    denoiser = ScriptedDenoiser(script, spec=spec)
+    stop = StopCriteria(denoiser.tokenizer, limits)
+    decoder = make(DecodeTask(denoiser, 0, limits, stop, np.random.default_rng(0)))
+    prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
+    decoder.prefill(prompt, 0)
+    (draft,) = drain(decoder.run(Layout(prompt)))
+    assert decoder.num_passes == denoiser.num_steps
+    assert denoiser.prefill(0, np.concatenate([prompt, draft.ids])) <= 1
+    return draft, decoder.num_passes
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    script=st.text(alphabet="ab \n", max_size=24),
+    drafts=st.lists(st.lists(st.sampled_from([*(np.frombuffer(b"ab \n", np.uint8) + NUM_SPECIALS), END_ID]))),
+    max_lines=st.sampled_from([1, 2, None]),
+    room=st.sampled_from([5, 64]),
+)
+def test_any_draft_gives_the_same_text_in_no_more_passes(script, drafts, max_lines, room):
+    limits = Limits(0, 16, max_lines)
+    plain, num_plain = filled(AutoregressiveDecoder, script, limits, room)
+    verified, num_verified = filled(lambda task: FixedDrafts(task, drafts), script, limits, room)
+    assert verified.ids.tolist() == plain.ids.tolist()
+    assert verified.is_ended == plain.is_ended
+    assert len(verified.confidence) == len(plain.confidence)
+    assert num_verified <= num_plain
+
+
+def test_right_draft_is_accepted_in_one_pass():
+    right = (np.frombuffer(b"return", np.uint8) + NUM_SPECIALS).tolist()
+    draft, passes = filled(lambda task: FixedDrafts(task, [[*right, END_ID]]), "return", Limits(0, 16, 1))
+    assert (draft.ids.tolist(), draft.is_ended, passes) == (right, True, 1)
+
+
+def test_speculative_verifies_a_canvas_in_one_pass(engine_of, ask, frames_of):
+    engine, denoiser = engine_of("x + y", tokens_per_step=16)
+    frames, result = frames_of(engine, ask("a = |\n", decoder=DecoderName.SPECULATIVE))
+    assert result.text == "x + y"
+    assert denoiser.num_steps == 2
+    assert [frame.settled_text for frame in frames] == ["", "x + y"]
+    assert "".join(cell.text for cell in frames[0].cells) == "x + y"
+    assert not any(cell.is_committed for cell in frames[0].cells)
+
+
+def test_speculative_leaves_unlikely_tokens_out_of_the_draft(engine_of, ask):
+    engine, denoiser = engine_of("x + y", tokens_per_step=2)  # the rest of the canvas has a confidence under a half
+    assert engine.fill(ask("a = |\n", decoder=DecoderName.SPECULATIVE)).text == "x + y"
+    assert denoiser.num_steps == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "fill", "most"),
+    [
+        pytest.param("first_value = compute(1)\nsecond = first_|\nthird = 3\n", "value = compute", 4, id="above"),
+        pytest.param("return self.|\n\nself.total_price = 0\n", "total_price", 3, id="below"),
+    ],
+)
+def test_prompt_lookup_drafts_what_stands_in_the_buffer(engine_of, ask, text, fill, most):
+    engine, denoiser = engine_of(fill)
+    assert engine.fill(ask(text, decoder=DecoderName.PROMPT_LOOKUP)).text == fill
+    assert denoiser.num_steps <= most
+    engine, denoiser = engine_of(fill)
+    engine.fill(ask(text, decoder=DecoderName.AUTOREGRESSIVE))
+    assert denoiser.num_steps == len(fill) + 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "following"),
+    [
+        pytest.param([], [], id="nothing"),
+        pytest.param([1, 2], [], id="no room for a copy"),
+        pytest.param([1, 2, 3, 4, 1, 2], [3], id="one token after two"),
+        pytest.param([0, 1, 2, 3, 4, 5, 0, 1, 2], [3, 4], id="two tokens after three"),
+        pytest.param([9, 2, 3, 1, 2], [], id="only the last token recurs"),
+        pytest.param([1, 2, 3, 1, 2, 4, 1, 2], [4], id="the later of two copies"),
+        pytest.param([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], [3, 8], id="the longer of two copies"),
+        pytest.param([0, 1, 2, 3, -1, 0, 1, 2], [3], id="not beyond a border"),
+        pytest.param([5, 5, 5, 5], [5], id="a copy that overlaps"),
+        pytest.param([*range(30), *range(12)], [12, 13, 14, 15], id="four tokens at most"),
+    ],
+)
+def test_continuation_of_the_longest_earlier_copy(ids, following):
+    assert continuation(np.array(ids, np.int32)).tolist() == following

@@ -1,0 +1,150 @@
+"""Behaviour that all decoders share, over a scripted model."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.errors import RequestError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import DECODERS, FillSettings
+
+OPEN = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
+"""The others; a scripted model has no text for a canvas whose first positions are frozen."""
+every_decoder = pytest.mark.parametrize("decoder", OPEN)
+
+
+def no_hurry(**settings):
+    return FillSettings(**{"deadline_ms": 60_000, "early_stop_ms": 0, **settings})
+
+
+def test_settings_list_every_decoder():
+    assert list(DECODERS) == [name.value for name in DecoderName]
+
+
+@every_decoder
+def test_line_is_filled_and_the_result_names_the_decoder(engine_of, ask, decoder):
+    engine, _ = engine_of("x + y")
+    result = engine.fill(ask("def add(x, y):\n    return |\n", decoder=decoder))
+    assert (result.text, result.decoder, len(result.candidates)) == ("x + y", decoder, 1)
+    assert result.canvas_length == (8 if decoder.needs_canvas else 0)
+    assert result.output_tokens == len("x + y") + 1
+
+
+@every_decoder
+def test_request_overrides_the_decoder_of_the_settings(engine_of, ask, decoder):
+    engine, _ = engine_of("x", no_hurry(decoder=decoder.value))
+    assert engine.fill(ask("a = |\n")).decoder is decoder
+    assert engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION)).decoder is DecoderName.DIFFUSION
+
+
+@every_decoder
+def test_each_forward_pass_yields_a_frame(engine_of, ask, frames_of, decoder):
+    engine, denoiser = engine_of("x + y")
+    frames, result = frames_of(engine, ask("a = |\n", decoder=decoder))
+    assert len(frames) == result.steps == denoiser.num_steps
+    assert [frame.step for frame in frames] == list(range(1, len(frames) + 1))
+    assert frames[-1].settled_text == "x + y"
+    assert frames[-1].cells[-1].is_end
+    assert all(cell.is_committed for cell in frames[-1].cells)
+
+
+@every_decoder
+def test_closing_the_generator_stops_the_model(engine_of, ask, decoder):
+    engine, denoiser = engine_of("abcdefgh", tokens_per_step=1)
+    steps = engine.run(ask("a = |\n", decoder=decoder))
+    next(steps)
+    steps.close()
+    assert denoiser.num_steps == 1
+    assert engine.fill(ask("a = |\n", decoder=decoder)).text == "abcdefgh"
+
+
+@every_decoder
+def test_fill_on_a_line_with_text_stops_at_the_line_end(engine_of, ask, decoder):
+    engine, denoiser = engine_of("x\n" + "more\n" * 50)
+    assert engine.fill(ask("a = |\n", decoder=decoder)).text == "x"
+    assert denoiser.num_steps <= 4
+
+
+@every_decoder
+def test_blank_line_may_get_several_lines(engine_of, ask, decoder):
+    engine, _ = engine_of("x = 1\n    return x")
+    assert engine.fill(ask("def f():\n    |\n", decoder=decoder)).text == "x = 1\n    return x"
+
+
+@every_decoder
+def test_repetitive_fill_is_stopped_and_rejected(engine_of, ask, decoder):
+    engine, denoiser = engine_of("width, " * 9)
+    result = engine.fill(ask("a = f(|\n", decoder=decoder))
+    assert [rejection.reason for rejection in result.rejections][:1] == [Reason.REPEATS_ITSELF]
+    assert denoiser.num_steps <= len("width, " * 5)
+
+
+@every_decoder
+def test_fill_stops_at_max_tokens(engine_of, ask, decoder):
+    text = "'" + "".join(f"{n:03}" for n in range(160)) + "'"
+    engine, _ = engine_of(text, no_hurry(max_tokens=32, check_syntax=False), tokens_per_step=8)
+    assert engine.fill(ask("a = |\n", decoder=decoder)).text == text[:32]
+
+
+@every_decoder
+def test_fill_stops_where_the_context_is_full(engine_of, ask, decoder):
+    text = "'" + "".join(f"{n:03}" for n in range(160)) + "'"
+    spec = replace(MASK_SPEC, max_prompt_tokens=40, canvas_lengths=(16,))
+    engine, _ = engine_of(text, no_hurry(max_tokens=400, check_syntax=False), spec=spec, context_length=200)
+    shown = engine.fill(ask("a = |\n", decoder=decoder)).text
+    assert text.startswith(shown)
+    assert 30 <= len(shown) <= 80
+
+
+@every_decoder
+def test_request_past_its_deadline_runs_no_pass(engine_of, ask, decoder):
+    engine, denoiser = engine_of("abc")
+    result = engine.fill(ask("a = |\n", decoder=decoder), deadline=time.monotonic() - 1)
+    assert denoiser.num_steps == 0
+    assert {rejection.reason for rejection in result.rejections} == {Reason.UNFINISHED}
+
+
+@every_decoder
+def test_broken_off_line_is_left_out_after_whole_lines(engine_of, ask, decoder):
+    engine, _ = engine_of("x = 1\n    yyyyyyyyyyyyyyyyyyyyyyyyy = 2", no_hurry(max_tokens=16))
+    assert engine.fill(ask("def f():\n    |\n", decoder=decoder)).text == "x = 1"
+
+
+@every_decoder
+def test_whole_lines_are_enough_after_early_stop_ms(engine_of, ask, decoder):
+    engine, denoiser = engine_of("x = 1\n    y = 2\n    return x")
+    request = ask("def f():\n    |\n", decoder=decoder, early_stop_ms=1e-6)
+    assert engine.fill(request).text == "x = 1"
+    num_early = denoiser.num_steps
+    assert engine.fill(replace(request, early_stop_ms=0)).text == "x = 1\n    y = 2\n    return x"
+    assert denoiser.num_steps - num_early > num_early
+    assert engine.fill(request, deadline=float("inf")).text == "x = 1\n    y = 2\n    return x"
+
+
+@every_decoder
+def test_early_stop_needs_a_line_with_text(engine_of, ask, decoder):
+    engine, _ = engine_of("\n    x = 1\n    return x")
+    assert "x = 1" in engine.fill(ask("def f():\n    |\n", decoder=decoder, early_stop_ms=1e-6)).text
+
+
+@every_decoder
+def test_typed_character_decodes_only_what_is_new(engine_of, ask, decoder):
+    engine, _ = engine_of("x")
+    engine.fill(ask("def f(x):\n    retur|\n\nprint(f(1))\n", decoder=decoder))
+    request = ask("def f(x):\n    return|\n\nprint(f(1))\n", decoder=decoder)
+    result = engine.fill(request)
+    assert result.prompt_tokens - result.cached_tokens == 2  # the letter and the middle sentinel
+    again = engine.fill(request)
+    assert again.prompt_tokens - again.cached_tokens <= 1  # a causal pass decodes at least one token
+
+
+@every_decoder
+def test_decoder_that_the_model_lacks_is_refused(engine_of, ask, decoder):
+    spec = replace(MASK_SPEC, has_causal_head=False) if decoder.needs_causal_head else replace(MASK_SPEC, sampling=None)
+    engine, denoiser = engine_of("x", spec=spec)
+    with pytest.raises(RequestError, match=f"has no (causal head|canvas), which {decoder} needs; choose"):
+        engine.fill(ask("a = |\n", decoder=decoder))
+    assert denoiser.num_steps == denoiser.num_prefilled == 0

@@ -1,0 +1,209 @@
+"""Gaps of several lengths between frozen text."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
+from dg_lsp.canvas.infill import MIN_SUFFIX, PREFIX_TAIL, RACED_TOKENS
+from dg_lsp.canvas.spec import DecoderName, PromptFormat
+from dg_lsp.diffusion.step import Step
+from dg_lsp.engine.decoders.base import gap_of
+from dg_lsp.engine.decoders.infill import JOIN_TOKENS
+from dg_lsp.errors import RequestError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import FillSettings
+
+MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
+NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
+BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
+LONG_FILL = "compute(side, side + 1, 'a', 2)."[:32]
+UNCHECKED = FillSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
+both_noises = pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uniform noise"])
+
+
+def buffer(fill):
+    """The text, and the same with a `|` for the fill."""
+    return BEFORE + fill + AFTER, BEFORE + "|" + AFTER
+
+
+@both_noises
+@pytest.mark.parametrize("fill", ["side", "side * 2", "side.area(1, 2.)"])
+def test_length_that_joins_with_the_suffix_wins(reciting, ask, spec, fill):
+    text, asked = buffer(fill)
+    engine, _ = reciting(text, spec)
+    result = engine.fill(ask(asked))
+    assert (result.text, result.decoder) == (fill, DecoderName.INFILL)
+    assert result.candidates[0].score > np.log(0.99) * 2.1
+
+
+@pytest.mark.parametrize("wanted", [DecoderName.INFILL, DecoderName.DIFFUSION, None])
+def test_model_in_the_format_infill_runs_infill(reciting, ask, wanted):
+    text, asked = buffer("side")
+    engine, _ = reciting(text, MASKS)
+    assert engine.fill(ask(asked, decoder=wanted)).decoder is DecoderName.INFILL
+
+
+def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(reciting, ask):
+    text, asked = buffer("side * 2")
+    engine, denoiser = reciting(text, replace(MASK_SPEC, gap_lengths=(4, 8, 16)))
+    result = engine.fill(ask(asked, decoder=DecoderName.INFILL))
+    assert (result.text, result.decoder) == ("side * 2", DecoderName.INFILL)
+    head = ByteTokenizer().encode(BEFORE[-PREFIX_TAIL:]).tolist()
+    assert all(canvas[:PREFIX_TAIL] == head for canvases in denoiser.passes for canvas in canvases)
+    assert engine.spec.prompt_format is PromptFormat.FIM
+
+
+def test_infill_by_name_needs_a_canvas(reciting, ask):
+    engine, _ = reciting("a", replace(MASK_SPEC, sampling=None, canvas_lengths=()))
+    with pytest.raises(RequestError, match="no canvas"):
+        engine.fill(ask("a = |\n", decoder=DecoderName.INFILL))
+
+
+@both_noises
+def test_prefix_and_suffix_stay_frozen_in_every_pass(reciting, ask, spec):
+    text, asked = buffer("side * 2")
+    engine, denoiser = reciting(text, spec)
+    engine.fill(ask(asked))
+    encode = ByteTokenizer().encode
+    head, tail = encode(BEFORE[-PREFIX_TAIL:]).tolist(), encode(AFTER).tolist()
+    *passes, joins = denoiser.passes
+    assert passes
+    for canvases in passes:
+        assert len({len(canvas) for canvas in canvases}) == 1
+        assert all(canvas[:PREFIX_TAIL] == head for canvas in canvases)
+    for gap, canvas in zip((4, 8, 16), passes[0], strict=True):
+        assert canvas[PREFIX_TAIL + gap :] == tail[: len(canvas) - PREFIX_TAIL - gap]
+    for gap, canvas in zip((4, 8, 16), joins, strict=True):
+        after = canvas[PREFIX_TAIL + gap :]
+        assert after[JOIN_TOKENS:] == tail[JOIN_TOKENS : len(after)]
+        assert after[:JOIN_TOKENS] != tail[:JOIN_TOKENS]
+
+
+def test_all_lengths_share_each_pass_and_the_join_has_lanes_of_its_own(reciting, ask, frames_of):
+    text, asked = buffer("side * 2")
+    engine, denoiser = reciting(text, MASKS)
+    frames, result = frames_of(engine, ask(asked))
+    assert [lanes for kind, _, lanes in denoiser.calls if kind == "predict"] == [(0, 1, 2), (3, 4, 5)]
+    assert len(frames) == result.steps == len(denoiser.passes) == 2
+    assert frames[-1].settled_text == "side * 2"
+    assert "".join(cell.text for cell in frames[-1].cells).startswith("side * 2")
+    assert result.canvas_length == 32  # eight, sixteen and eight
+
+
+def test_pass_never_has_more_tokens_than_every_runtime_takes(reciting, ask):
+    text, asked = buffer("side")
+    spec = replace(MASKS, canvas_lengths=(64, 128), gap_lengths=(4, 8, 16, 32))
+    settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, canvas_length=128)
+    engine, denoiser = reciting(text + "# more\n" * 40, spec, settings)
+    assert engine.fill(ask(asked + "# more\n" * 40)).text == "side"
+    assert all(sum(map(len, canvases)) <= RACED_TOKENS for canvases in denoiser.passes)
+
+
+def test_longer_gaps_are_tried_while_the_longest_wins(reciting, ask):
+    text, asked = buffer(LONG_FILL)
+    engine, denoiser = reciting(text, MASKS, UNCHECKED)
+    assert engine.fill(ask(asked)).text == LONG_FILL
+    gaps = [max(canvas.count(MASK_ID) for canvas in canvases) for canvases in denoiser.passes]
+    assert [gap for gap in gaps if gap > JOIN_TOKENS] == [16, 32, 48]  # 64 less what is frozen
+    assert [kind for kind, _, _ in denoiser.calls] == ["prefill", "predict", "predict"] * 3
+
+
+def test_model_that_resizes_gaps_itself_gets_no_longer_one(reciting, ask):
+    text, asked = buffer(LONG_FILL)
+    engine, denoiser = reciting(text, replace(MASKS, sampling=replace(MASKS.sampling, expand_id=7)), UNCHECKED)
+    engine.fill(ask(asked))
+    assert len(denoiser.passes) == 2
+
+
+def test_line_end_ends_the_fill_of_one_line_and_the_join_follows_there(reciting, ask):
+    engine, denoiser = reciting("a = 12345\nb = 123456789\nc = 1234567890\n", MASKS)
+    assert engine.fill(ask("a = |\nb = 0\nz = 1\nz = 2\n")).text == "12345"
+    assert len(denoiser.passes) == 2
+    encode = ByteTokenizer().encode
+    _, middle, longest = denoiser.passes[-1]
+    assert middle[:8] == longest[:8] == encode(" = 12345").tolist()
+    assert middle[8 + JOIN_TOKENS :] == encode(" 0\nz = 1\nz = 2\n").tolist()[: len(middle) - 8 - JOIN_TOKENS]
+
+
+def test_end_token_in_the_gap_ends_the_fill_and_the_join_follows_there(reciting, ask):
+    engine, denoiser = reciting("a = 1", replace(MASKS, gap_lengths=(4,)))
+    assert engine.fill(ask("a = |\nz = 0\nz = 1\nz = 2\n")).text == "1"
+    [canvas] = denoiser.passes[-1]
+    assert canvas[:4] == ByteTokenizer().encode(" = 1").tolist()
+    assert END_ID not in canvas
+    assert len(denoiser.passes) == 2
+
+
+def test_without_a_suffix_there_is_one_gap_and_no_join(reciting, ask):
+    engine, denoiser = reciting("a = 1", MASKS)
+    assert engine.fill(ask("a = |")).text == "1"
+    assert [len(canvases) for canvases in denoiser.passes] == [1]
+
+
+def test_complete_line_gets_nothing(reciting, ask):
+    engine, _ = reciting("a = 1\nb = 22222222222222\nc = 333333333333333333\n", MASKS)
+    result = engine.fill(ask("a = 1|\nb = 22222222222222\nc = 333333333333333333\n"))
+    assert result.text == ""
+    assert {rejection.reason for rejection in result.rejections} == {Reason.EMPTY}
+
+
+def test_each_gap_gives_a_candidate(reciting, ask):
+    text, asked = buffer("side * 2")
+    engine, _ = reciting(text, MASKS)
+    result = engine.fill(ask(asked, num_candidates=3))
+    assert result.candidates[0].text == "side * 2"
+    assert {candidate.text for candidate in result.candidates} >= {"side", "side * 2"}
+
+
+def test_typed_character_decodes_one_token(reciting, ask):
+    engine, _ = reciting(buffer("side * 2")[0], MASKS)
+    engine.fill(ask(f"{BEFORE}|{AFTER}"))
+    result = engine.fill(ask(f"{BEFORE}s|{AFTER}"))
+    assert result.prompt_tokens - result.cached_tokens == 1
+
+
+def test_request_past_its_deadline_runs_no_pass(reciting, ask):
+    text, asked = buffer("side")
+    engine, denoiser = reciting(text, MASKS)
+    result = engine.fill(ask(asked), deadline=time.monotonic() - 1)
+    assert denoiser.passes == []
+    assert {rejection.reason for rejection in result.rejections} == {Reason.UNFINISHED}
+
+
+def test_closing_the_generator_stops_the_model(reciting, ask):
+    text, asked = buffer("side")
+    engine, denoiser = reciting(text, MASKS, confidence=0.5)  # one token a step
+    steps = engine.run(ask(asked))
+    next(steps)
+    steps.close()
+    assert len(denoiser.passes) == 1
+
+
+@pytest.mark.parametrize("decoder", [name for name in DecoderName if name.needs_causal_head])
+def test_causal_decoders_are_refused_in_the_format_infill(reciting, ask, decoder):
+    text, asked = buffer("side")
+    engine, _ = reciting(text, MASKS)
+    with pytest.raises(RequestError, match="in the prompt format infill"):
+        engine.fill(ask(asked, decoder=decoder))
+
+
+def test_canvas_without_room_for_a_gap_is_refused(reciting, ask):
+    text, asked = buffer("side")
+    engine, _ = reciting(text, MASKS, FillSettings(canvas_length=PREFIX_TAIL + MIN_SUFFIX))
+    with pytest.raises(RequestError, match="choose at least 20"):
+        engine.fill(ask(asked))
+
+
+@pytest.mark.parametrize(
+    ("frozen", "gap"),
+    [("1100111", [2, 3]), ("110000111", [2, 3, 4, 5]), ("11111", []), ("0011", [0, 1]), ("000", [0, 1, 2])],
+    ids=["between", "grown", "gone", "no head", "open"],
+)
+def test_gap_is_what_is_not_frozen(frozen, gap):
+    flags = np.array(list(map(int, frozen)), bool)
+    ids = np.arange(len(flags), dtype=np.int32)
+    step = Step(1, ids, ids, flags, flags, flags.astype(np.float32))
+    assert gap_of(step).canvas_ids.tolist() == gap

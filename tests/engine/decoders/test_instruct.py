@@ -1,0 +1,98 @@
+"""Answers in a chat template, whose first line stands frozen in the first canvas."""
+
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
+from dg_lsp.canvas.chat import TEMPLATES, Special
+from dg_lsp.canvas.spec import DecoderName, PromptFormat
+from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.settings import FillSettings
+
+MASKS, NOISE = (
+    replace(spec, fim=None, prompt_format=PromptFormat.INSTRUCT, template="gemma4", canvas_lengths=(16, 32, 64))
+    for spec in (MASK_SPEC, UNIFORM_SPEC)
+)
+BUFFER = "def f(x):\n    |\n\n\nf(1)\n"
+HEAD = "```python\n    "
+
+
+@pytest.fixture
+def answering(reciting, monkeypatch):
+    """(engine, denoiser) of an answer, as it is from the beginning of the first canvas on."""
+
+    def make(answer, spec=MASKS, settings=None):
+        engine, denoiser = reciting(answer, spec, settings, start=None)
+        pieces = (*TEMPLATES["gemma4"].before, *TEMPLATES["gemma4"].after)
+        specials = [piece.spelling for piece in pieces if isinstance(piece, Special)]
+        monkeypatch.setattr(denoiser.tokenizer, "special", lambda spelling: specials.index(spelling) % 5, raising=False)
+        return engine, denoiser
+
+    return make
+
+
+@pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uniform noise"])
+def test_answer_continues_the_frozen_head_and_ends_with_the_fence(answering, ask, spec):
+    engine, denoiser = answering(f"{HEAD}y = 2 * x\n    return y\n```\nThat is all.", spec)
+    result = engine.fill(ask(BUFFER))
+    assert result.text == "y = 2 * x\n    return y"
+    assert result.canvas_length == 64  # fourteen are known, and a block needs thirty-two
+    head = denoiser.tokenizer.encode(HEAD).tolist()
+    assert all(canvas[: len(head)] == head for canvases in denoiser.passes for canvas in canvases)
+
+
+@pytest.mark.parametrize(
+    ("answer", "fill"),
+    [(f"{HEAD}return x", "return x"), (f"{HEAD}```", ""), (f"{HEAD}\n```", "")],
+    ids=["ended by the end token", "empty", "empty line"],
+)
+def test_end_token_or_fence_ends_the_answer(answering, ask, answer, fill):
+    engine, _ = answering(answer)
+    assert engine.fill(ask(BUFFER)).text == fill
+
+
+def test_typed_line_is_completed_and_its_prompt_stays_cached(answering, ask):
+    engine, _ = answering("```python\n    return x + y\n```")
+    assert engine.fill(ask("def f(x, y):\n    return |\n")).text == "x + y"
+    result = engine.fill(ask("def f(x, y):\n    return x|\n"))
+    assert result.prompt_tokens == result.cached_tokens
+
+
+def test_long_answer_continues_in_canvases_after_the_head(answering, ask, frames_of):
+    fill = "\n".join(f"y{i} = x + {i}" for i in range(1, 9)).replace("\n", "\n    ")
+    settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=200)
+    engine, denoiser = answering(f"{HEAD}{fill}\n```", settings=settings)
+    frames, result = frames_of(engine, ask(BUFFER))
+    assert result.text == fill
+    assert frames[-1].block == 2
+    prompts = [size for kind, size, _ in denoiser.calls if kind == "prefill"]
+    assert prompts == [prompts[0], prompts[0] + 64, prompts[0] + 128]
+
+
+def test_several_canvases_begin_with_the_same_head(answering, ask):
+    engine, denoiser = answering(f"{HEAD}return x\n```")
+    assert engine.fill(ask(BUFFER, num_candidates=2)).text == "return x"
+    assert {len(canvases) for canvases in denoiser.passes} == {2}
+
+
+def test_autoregressive_has_the_head_in_its_prompt(answering, ask):
+    engine, denoiser = answering(f"{HEAD}return x\n```")
+    prompt_tokens = engine.fill(ask(BUFFER, decoder=DecoderName.DIFFUSION)).prompt_tokens
+    denoiser.calls.clear()
+    denoiser._start = prompt_tokens
+    result = engine.fill(ask(BUFFER, decoder=DecoderName.AUTOREGRESSIVE))
+    assert (result.text, result.prompt_tokens) == ("return x", prompt_tokens + len(HEAD))
+    assert denoiser.passes == []
+
+
+def test_canvas_that_the_head_fills_is_refused(answering, ask):
+    engine, _ = answering(f"{HEAD}return x\n```", settings=FillSettings(canvas_length=14))
+    with pytest.raises(RequestError, match="no room beside 14 tokens that are known; choose at least 18"):
+        engine.fill(ask(BUFFER))
+
+
+def test_vocabulary_without_the_templates_tokens_is_refused(reciting, ask):
+    engine, _ = reciting("x", MASKS)
+    with pytest.raises(ModelUnsupportedError, match="<bos>"):
+        engine.fill(ask("a = |\n"))

@@ -1,0 +1,141 @@
+"""Records of the audit log, and its file."""
+
+import json
+import multiprocessing
+import stat
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine import audit
+from dg_lsp.engine.audit import AuditLog, Auditor, AuditRecord, read_records
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.errors import BackendError
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.settings import AuditSettings
+
+RECORD = AuditRecord("2026-01-02T03:04:05.678+00:00", "id", "/infill", "m", "shown", total_seconds=0.1234567)
+SIZE = len(RECORD.line())
+
+
+def test_line_holds_the_record_to_the_microsecond():
+    line = RECORD.line()
+    assert (line[-1:], line.count(b"\n")) == (b"\n", 1)
+    assert (json.loads(line)["success"], json.loads(line)["total_seconds"]) == (True, 0.123457)
+    assert AuditRecord.parse(line).endpoint == "/infill"
+    assert AuditRecord.parse(json.dumps({**json.loads(line), "of_a_later_version": 1})).model == "m"
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{}", '"x"', "{", '{"time":1}'])
+def test_line_that_is_no_record_is_refused(line):
+    with pytest.raises(ValueError, match=r".+"):
+        AuditRecord.parse(line)
+
+
+def recorded(tmp_path, outcome=None, error=None, cancels=False):
+    path = tmp_path / "audit.jsonl"
+    future = Future()
+    Auditor(AuditSettings(path=str(path))).watch(future, "/infill", 32)
+    if cancels:
+        future.cancel()
+    elif error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(outcome)
+    [record], num_bad = read_records(path)
+    assert num_bad == 0
+    assert (record.endpoint, record.requested_tokens) == ("/infill", 32)
+    return record
+
+
+def result(candidates, *reasons):
+    rejections = tuple(Rejection(reason) for reason in reasons)
+    timings = Timings(1.0, 500.0, 1.0, 502.0, 400.0)
+    return FillResult("m", candidates, rejections, 16, 4, 20, 100, 90, timings, DecoderName.DIFFUSION, slot=2)
+
+
+def test_fill_leaves_its_numbers_and_no_text(tmp_path):
+    record = recorded(tmp_path, result((Candidate("sesame", -0.1),)))
+    assert (record.outcome, record.reason, record.is_success) == ("shown", "", True)
+    assert (record.model, record.decoder, record.steps, record.slot) == ("m", "diffusion", 4, 2)
+    assert (record.prompt_tokens, record.reused_tokens, record.output_tokens, record.canvas_tokens) == (100, 90, 20, 32)
+    assert (record.prefill_seconds, record.generation_seconds) == (0.001, 0.5)
+    assert (record.visible_speed, record.canvas_speed) == (40.0, 64.0)
+    assert record.resident_bytes > 0
+    assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wanted"),
+    [
+        ({"outcome": result((), Reason.EMPTY)}, ("nothing", "empty", True)),
+        ({"outcome": result((), Reason.LOW_CONFIDENCE)}, ("nothing", "low-confidence", True)),
+        ({"outcome": FillResult.unfinished()}, ("unfinished", "unfinished", False)),
+        ({"error": BackendError("x")}, ("failed", "BackendError", False)),
+        ({"cancels": True}, ("cancelled", "", False)),
+    ],
+    ids=["nothing", "low confidence", "unfinished", "failed", "cancelled"],
+)
+def test_request_without_a_suggestion_leaves_a_reason(tmp_path, outcome, wanted):
+    record = recorded(tmp_path, **outcome)
+    assert (record.outcome, record.reason, record.is_success) == wanted
+
+
+def test_nothing_is_written_without_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    future = Future()
+    Auditor(AuditSettings()).watch(future, "/infill")
+    future.set_result(FillResult.unfinished())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_user_can_read_the_file(tmp_path):
+    AuditLog(tmp_path / "a.jsonl").write(RECORD)
+    assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == 0o600
+
+
+def test_full_file_is_renamed_in_place_of_the_older_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "MAX_BYTES", 2 * SIZE)
+    log = AuditLog(tmp_path / "a.jsonl")
+    for _ in range(5):
+        log.write(RECORD)
+    sizes = {p.name: p.stat().st_size // SIZE for p in tmp_path.iterdir() if p.suffix != ".lock"}
+    assert sizes == {"a.jsonl": 1, "a.jsonl.1": 2}
+    assert len(read_records(tmp_path / "a.jsonl")[0]) == 3
+
+
+def test_file_that_cannot_be_written_is_reported_once(tmp_path):
+    errors = []
+    log = AuditLog(tmp_path / "no" / "a.jsonl", errors.append)
+    log.write(RECORD)
+    log.write(RECORD)
+    assert len(errors) == 1
+    assert "a.jsonl cannot be written" in errors[0]
+    (tmp_path / "no").mkdir()
+    log.write(RECORD)
+    assert len(read_records(tmp_path / "no" / "a.jsonl")[0]) == 1
+
+
+def write_many(path, num, max_bytes):
+    audit.MAX_BYTES = max_bytes
+    log = AuditLog(path)
+    for _ in range(num):
+        log.write(RECORD)
+
+
+def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
+    path, limit = tmp_path / "a.jsonl", 150 * SIZE  # is renamed once
+    monkeypatch.setattr(audit, "MAX_BYTES", limit)
+    log = AuditLog(path)
+    process = multiprocessing.get_context("spawn").Process(target=write_many, args=(path, 100, limit))
+    process.start()
+    threads = [threading.Thread(target=lambda: [log.write(RECORD) for _ in range(25)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    process.join(60)
+    assert process.exitcode == 0
+    assert len(read_records(path)[0]) == 200

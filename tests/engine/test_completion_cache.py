@@ -1,0 +1,103 @@
+import pytest
+
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.completion_cache import CompletionCache
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+
+
+def result(*texts):
+    candidates = tuple(Candidate(text, -0.1 * number) for number, text in enumerate(texts))
+    rejections = () if texts else (Rejection(Reason.EMPTY),)
+    return FillResult("scripted", candidates, rejections, 16, 4, 8, 30, 10, Timings(total=3.0))
+
+
+def at(before, after="", uri="file:///a.py", **more):
+    return FillRequest(Snapshot(uri, 1, before + after), len(before), **more)
+
+
+def texts(found):
+    return None if found is None else [one.text for one in found.candidates]
+
+
+@pytest.fixture
+def cache():
+    cache = CompletionCache()
+    cache.keep(at("x = ", "\ny = 1\n"), result("foo(bar)"))
+    return cache
+
+
+@pytest.mark.parametrize("num_typed", range(8))
+def test_rest_is_found_while_the_fill_is_typed(cache, num_typed):
+    found = cache.find(at("x = " + "foo(bar)"[:num_typed], "\ny = 1\n"))
+    assert texts(found) == ["foo(bar)"[num_typed:]]
+    assert (found.steps, found.output_tokens, found.timings.total, found.is_cached) == (0, 0, 0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("x = foo(bar)", "\ny = 1\n", id="all of it is typed"),
+        pytest.param("x = fu", "\ny = 1\n", id="something else is typed"),
+        pytest.param("z = fo", "\ny = 1\n", id="another line"),
+        pytest.param("x =", "\ny = 1\n", id="something is deleted"),
+        pytest.param("x = fo", "\ny = 2\n", id="another suffix"),
+        pytest.param("x = fo", "\ny = 1\nz", id="a longer suffix"),
+        pytest.param("x = fo", "", id="no suffix"),
+        pytest.param("# \nx = fo", "\ny = 1\n", id="a new line above"),
+    ],
+)
+def test_nothing_is_found_elsewhere(cache, before, after):
+    assert cache.find(at(before, after)) is None
+
+
+def test_bracket_that_the_editor_closed_is_left_out(cache):
+    assert texts(cache.find(at("x = foo(", ")\ny = 1\n"))) == ["bar"]
+    assert texts(cache.find(at("x = foo(b", ")\ny = 1\n"))) == ["ar"]
+    assert cache.find(at("x = fo", ")\ny = 1\n")) is None, "no bracket was typed"
+
+
+def test_closed_bracket_inside_of_the_rest_is_not_found():
+    cache = CompletionCache()
+    cache.keep(at("if ", "\n"), result("foo(bar):"))
+    assert cache.find(at("if foo(", ")\n")) is None
+
+
+def test_blank_rest_is_not_found():
+    cache = CompletionCache()
+    cache.keep(at("x"), result(" = 1\n    "))
+    assert cache.find(at("x = 1")) is None
+
+
+@pytest.mark.parametrize("more", [{"max_lines": 1}, {"seed": 1}, {"suffix_lines": 0}, {"uri": "file:///b.py"}])
+def test_other_requests_find_nothing(cache, more):
+    assert cache.find(at("x = fo", "\ny = 1\n", **more)) is None
+
+
+def test_candidates_narrow_down_while_the_user_types(cache):
+    assert cache.find(at("x = ", "\ny = 1\n", num_candidates=3)) is None
+    cache.keep(at("x = ", "\ny = 1\n", num_candidates=3), result("foo(bar)", "four", "bar"))
+    assert texts(cache.find(at("x = fo", "\ny = 1\n", num_candidates=3))) == ["o(bar)", "ur"]
+    assert texts(cache.find(at("x = fou", "\ny = 1\n"))) == ["r"]
+
+
+def test_fill_without_candidates_is_not_kept():
+    cache = CompletionCache()
+    cache.keep(at("x = "), result())
+    assert cache.find(at("x = ")) is None
+
+
+def test_least_recently_used_fill_goes_first():
+    cache = CompletionCache(capacity=2)
+    for uri in ("file:///a", "file:///b"):
+        cache.keep(at("x", uri=uri), result("y"))
+    assert cache.find(at("x", uri="file:///a"))
+    cache.keep(at("x", uri="file:///c"), result("y"))
+    assert [bool(cache.find(at("x", uri=f"file:///{name}"))) for name in "abc"] == [True, False, True]
+
+
+def test_text_far_away_may_change():
+    cache, far = CompletionCache(), "#" * 5000 + "\n"
+    cache.keep(at("a" + far + "x = ", "\n" + far + "a"), result("foo"))
+    assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]

@@ -1,0 +1,139 @@
+"""Selection of a decoder from costs and expected passes made by hand, and costs by a clock that only passes move."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
+from dg_lsp.context.document import Cursor
+from dg_lsp.engine.decoder_selection import DEFAULTS, DecoderSelection, PositionKind, StepCosts, measure_costs
+
+CPU = StepCosts(((1, 2.0), (8, 8.0)), ((16, 11.0), (32, 21.0)))
+GPU = StepCosts(((1, 3.0), (8, 3.1)), ((16, 3.1), (32, 3.2)))
+LINE_END = PositionKind.LINE_END
+AUTOREGRESSIVE, LOOKUP, DIFFUSION, TWO, SPECULATIVE = TABLE = (
+    ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 8.0, 0.0, 0.0, 0.3),
+    ExpectedPasses("line-end", DecoderName.PROMPT_LOOKUP, 3.0, 2.0, 0.0, 0.3),
+    ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 4.0, 0.3),
+    ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 3.5, 0.3, num_canvases=2),
+    ExpectedPasses("line-end", DecoderName.SPECULATIVE, 0.0, 3.0, 3.0, 0.3),
+)
+SPEC = replace(MASK_SPEC, expectations=TABLE, canvas_lengths=(16, 32, 64))
+
+
+def selection(*rows, costs=CPU, **spec):
+    return DecoderSelection(replace(SPEC, **({"expectations": rows} if rows else {}), **spec), costs)
+
+
+@pytest.mark.parametrize(
+    ("costs", "decoder"), [(CPU, DecoderName.AUTOREGRESSIVE), (GPU, DecoderName.DIFFUSION)], ids=["CPU", "GPU"]
+)
+def test_costs_of_passes_decide(costs, decoder):
+    rows = AUTOREGRESSIVE, replace(LOOKUP, singles=20.0), DIFFUSION, SPECULATIVE
+    assert selection(*rows, costs=costs).choose(LINE_END) is decoder
+
+
+def test_expected_time_is_the_cost_of_all_passes_for_each_hit():
+    one = selection()
+    assert one.expected_ms(DecoderName.AUTOREGRESSIVE, LINE_END) == pytest.approx(8 * 2 / 0.3)
+    assert one.expected_ms(DecoderName.DIFFUSION, LINE_END) == pytest.approx(4 * 11 / 0.3)
+    check = 2 + 6 * 3 / 7  # four tokens, on the line through one and eight
+    assert one.expected_ms(DecoderName.PROMPT_LOOKUP, LINE_END) == pytest.approx((3 * 2 + 2 * check) / 0.3)
+    assert DecoderSelection(SPEC, None).expected_ms(DecoderName.DIFFUSION, LINE_END) == float("inf")
+
+
+def test_more_right_answers_are_worth_time():
+    rows = AUTOREGRESSIVE, replace(LOOKUP, singles=30.0), replace(DIFFUSION, hits=0.9), SPECULATIVE
+    assert selection(*rows).choose(LINE_END) is DecoderName.DIFFUSION
+
+
+def test_only_decoders_that_the_model_can_run_are_selected():
+    causal = selection(sampling=None, canvas_lengths=())
+    assert causal.choose(LINE_END, num_candidates=3) in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)
+    assert selection(has_causal_head=False).choose(LINE_END) is DecoderName.DIFFUSION
+
+
+@pytest.mark.parametrize(("costs", "num_canvases"), [(CPU, 1), (GPU, 2), (None, 1)])
+def test_two_canvases_share_a_pass_where_that_is_expected_to_pay(costs, num_canvases):
+    one = selection(costs=costs)
+    assert one.num_canvases(DecoderName.DIFFUSION, LINE_END, num_candidates=1) == num_canvases
+    assert one.num_canvases(DecoderName.DIFFUSION, LINE_END, num_candidates=3) == 3
+    assert one.num_canvases(DecoderName.SPECULATIVE, LINE_END, num_candidates=3) == 1
+
+
+@pytest.mark.parametrize("spec", [MASK_SPEC, replace(MASK_SPEC, sampling=None)], ids=["canvas", "no canvas"])
+def test_without_costs_a_model_with_a_canvas_runs_diffusion(spec):
+    wanted = DecoderName.DIFFUSION if spec.sampling else DecoderName.AUTOREGRESSIVE
+    assert DecoderSelection(spec, None).choose(PositionKind.BLOCK) is wanted
+
+
+def test_model_without_expected_passes_gets_the_defaults():
+    named = {(row.kind, row.decoder) for row in DEFAULTS}
+    selected = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
+    assert named == {(kind.value, name) for kind in PositionKind for name in selected}
+    assert DecoderSelection(MASK_SPEC, CPU).choose(LINE_END).needs_causal_head
+
+
+@pytest.mark.parametrize("wanted", [DecoderName.AUTO, DecoderName.DIFFUSION, DecoderName.INFILL])
+def test_model_in_the_format_infill_runs_infill(wanted):
+    infill = selection(prompt_format=PromptFormat.INFILL, has_causal_head=False)
+    assert infill.choose(LINE_END, wanted) is DecoderName.INFILL
+
+
+def test_named_decoder_is_kept():
+    assert selection().choose(LINE_END, DecoderName.SPECULATIVE, num_candidates=3) is DecoderName.SPECULATIVE
+    assert selection().choose(LINE_END, num_candidates=3) is DecoderName.DIFFUSION
+
+
+@pytest.mark.parametrize(
+    ("text", "max_lines", "kind"),
+    [
+        pytest.param("a = |", 1, PositionKind.LINE_END, id="after text"),
+        pytest.param("f(|)", 1, PositionKind.LINE_END, id="inside a line"),
+        pytest.param("def f():\n    |", None, PositionKind.BLOCK, id="blank, any number of lines"),
+        pytest.param("def f():\n    |", 3, PositionKind.BLOCK, id="blank, several lines"),
+        pytest.param("def f():\n    |", 1, PositionKind.WHOLE_LINE, id="blank, one line"),
+    ],
+)
+def test_kind_of_a_cursor_position(text, max_lines, kind):
+    assert PositionKind.of(Cursor.at(text.replace("|", ""), text.index("|")), max_lines) is kind
+
+
+def test_costs_between_and_beyond_the_measured_points():
+    assert CPU.extend(1) == 2.0
+    assert CPU.extend(4.5) == pytest.approx(5.0)
+    assert CPU.predict(64) == pytest.approx(41.0)
+    assert CPU.predict(1) == pytest.approx(11.0)
+    assert StepCosts().extend(1) == float("inf")
+    assert StepCosts(canvas=((8, 4.0),)).predict(32) == 4.0
+
+
+class Clocked(ScriptedDenoiser):
+    """A token takes 1 ms in a causal pass and 2 ms in a canvas."""
+
+    now = 0.0
+
+    def extend(self, slot, ids):
+        self.now += 1e-3 * len(ids)
+        return super().extend(slot, ids)
+
+    def predict(self, slot, canvases, temperature, rng, _lanes=()):
+        self.now += 2e-3 * sum(map(len, canvases))
+        return super().predict(slot, canvases, temperature, rng)
+
+
+def test_each_kind_of_pass_is_measured_and_the_cache_is_empty_afterwards():
+    denoiser = Clocked("x")
+    costs = measure_costs(denoiser, clock=lambda: denoiser.now)
+    assert costs.causal == (pytest.approx((1, 1.0)), pytest.approx((8, 8.0)))
+    assert costs.canvas == (pytest.approx((8, 16.0)), pytest.approx((32, 64.0)))
+    assert denoiser.prefill(denoiser.num_slots - 1, np.arange(10, 20, dtype=np.int32)) == 10
+
+
+def test_only_passes_that_the_model_can_run_are_measured():
+    assert measure_costs(Clocked("x", spec=replace(MASK_SPEC, has_causal_head=False))).causal == ()
+    assert measure_costs(Clocked("x", spec=replace(MASK_SPEC, sampling=None, canvas_lengths=()))).canvas == ()
+    short = measure_costs(Clocked("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))))
+    assert [length for length, _ in short.canvas] == [8]

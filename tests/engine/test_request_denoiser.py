@@ -1,0 +1,96 @@
+"""Repetitions, and slots that other requests use between two passes."""
+
+import numpy as np
+
+from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.canvas.layout import Layout, token_ids
+from dg_lsp.canvas.repetition import Repetition
+from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.engine.kv_slots import KVSlots
+from dg_lsp.engine.request_denoiser import RequestDenoiser, Stopwatch
+
+MASK = MASK_SPEC.sampling.mask_id
+PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
+
+
+class Constant:
+    """Predicts 50 everywhere, and records its calls."""
+
+    num_slots = 1
+
+    def __init__(self):
+        self.held = []
+        self.is_closed = False
+
+    def prefill(self, _slot, prompt_ids):
+        self.held.append(prompt_ids.tolist())
+        return len(prompt_ids)
+
+    def _prediction(self, size):
+        ids = token_ids([50] * size)
+        return Prediction(ids, ids, np.full(size, 0.4, np.float32), np.ones(size, np.float32))
+
+    def predict(self, _slot, canvases, _temperature, _rng, _lanes=()):
+        return [self._prediction(len(canvas)) for canvas in canvases]
+
+    def extend(self, _slot, ids):
+        return self._prediction(len(ids))
+
+    def close(self):
+        self.is_closed = True
+
+
+def repeating(layout):
+    repetition = Repetition(PROMPT[1:], token_ids([]))
+    return RequestDenoiser(Constant(), KVSlots(1), Stopwatch(), MASK_SPEC, repetition, layout.num_known)
+
+
+def predicted(denoiser, *canvases):
+    predictions = denoiser.predict(0, [token_ids(canvas) for canvas in canvases], 0.0, np.random.default_rng(0))
+    return [prediction.argmax_ids.tolist() for prediction in predictions]
+
+
+def test_causal_pass_is_overridden_after_the_end_of_the_prompt():
+    denoiser = repeating(Layout(PROMPT))
+    denoiser.prefill(0, PROMPT[:-2])
+    assert denoiser.extend(0, PROMPT[-2:]).argmax_ids.tolist() == [50, 4]
+    prediction = denoiser.extend(0, token_ids([4, 7]))
+    assert prediction.argmax_ids.tolist() == [5, 50]
+    assert prediction.sampled_ids.tolist() == [5, 50]
+    assert prediction.confidence[1] == np.float32(0.4)
+
+
+def test_canvas_is_overridden_from_its_leftmost_mask_on():
+    denoiser = repeating(Layout(PROMPT))
+    denoiser.prefill(0, PROMPT)
+    canvases = [MASK] * 4, [4, MASK, 30, MASK], [30, 31]
+    assert predicted(denoiser, *canvases) == [[4, 5, 50, 50], [50, 5, 50, 50], [50, 50]]
+
+
+def test_frozen_head_is_no_part_of_the_repeated_fill():
+    layout = Layout(PROMPT[:-2], head_ids=PROMPT[-2:])
+    denoiser = repeating(layout)
+    denoiser.prefill(0, layout.prompt_ids)
+    assert predicted(denoiser, [*PROMPT[-2:], MASK, MASK, MASK, 60]) == [[50, 50, 4, 5, 50, 50]]
+    denoiser.prefill(0, token_ids([*PROMPT, 4]))  # in a second canvas the head is prompt
+    assert predicted(denoiser, [MASK, MASK]) == [[5, 50]]
+
+
+def test_slot_is_restored_only_after_another_request_has_used_the_model():
+    model, slots = Constant(), KVSlots(1)
+    first, second = (RequestDenoiser(model, slots, Stopwatch(), MASK_SPEC) for _ in range(2))
+    first.prefill(0, PROMPT)
+    first.extend(0, token_ids([7]))
+    predicted(first, [MASK])
+    assert model.held == [PROMPT.tolist()]
+    second.prefill(0, PROMPT[:3])
+    predicted(first, [MASK])
+    assert model.held[2:] == [[*PROMPT.tolist(), 7]]
+    second.extend(0, token_ids([8]))
+    assert model.held[3:] == [PROMPT[:3].tolist()]
+
+
+def test_closing_a_request_leaves_the_model_open():
+    model = Constant()
+    RequestDenoiser(model, KVSlots(1), Stopwatch(), MASK_SPEC).close()
+    assert not model.is_closed

@@ -1,0 +1,118 @@
+import time
+
+import pytest
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.engine.rewrite import whole_lines, without_blanks
+from dg_lsp.errors import RequestError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import FillSettings
+
+SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
+LINE = (SOURCE.index("    total"), SOURCE.index("    return"))
+
+
+def request(where=LINE, **more):
+    return RewriteRequest(Snapshot("file:///a.py", 1, SOURCE), *where, **more)
+
+
+def engine_of(fill):
+    denoiser = ScriptedDenoiser(fill)
+    return Engine(denoiser, denoiser.tokenizer, FillSettings())
+
+
+def rewritten(engine, asked):
+    return drain(engine.rewrite(asked))
+
+
+def applied(result):
+    return SOURCE[: result.start] + result.text + SOURCE[result.end :]
+
+
+def test_rewrite_from_nothing_fills_the_range_and_keeps_its_blanks():
+    result = rewritten(engine_of("total = 2 * a"), request())
+    assert applied(result) == SOURCE.replace("a + 1", "2 * a")
+    assert result.rejection is None
+    assert result.steps > 0
+    assert 0 < result.confidence <= 1
+
+
+def test_tokens_that_are_kept_stay_where_they_are():
+    # the script writes `total = a * 2` wherever there is a mask
+    result = rewritten(engine_of("total = a * 2"), request(strength=0.5, seed=3))
+    new = applied(result).split("\n")[1].strip()
+    assert len(new) == len("total = a + 1")
+    assert all(char in pair for char, pair in zip(new, zip("total = a + 1", "total = a * 2", strict=True), strict=True))
+    assert new != "total = a + 1"
+
+
+def test_unchanged_text_is_rejected_after_some_tries():
+    result = rewritten(engine_of("total = a + 1"), request(strength=0.3))
+    assert (result.text, result.rejection.reason) == ("", Reason.UNCHANGED)
+    assert result.steps >= 4
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_min_confidence_rejects_an_unlikely_rewrite(strength):
+    engine, asked = engine_of("total = a * 2"), {"strength": strength, "seed": 3}
+    assert rewritten(engine, request(**asked)).rejection is None
+    result = rewritten(engine, request(**asked, min_confidence=0.999))
+    assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, Reason.LOW_CONFIDENCE)
+
+
+def test_model_without_a_template_sees_the_instruction_as_a_comment():
+    seen = []
+
+    def fill(prefix, _suffix):
+        seen.append(prefix)
+        return "total = 3"
+
+    result = rewritten(engine_of(fill), request(instruction="make it\nthree"))
+    assert not result.follows_instructions
+    assert "    # make it three\n    " in seen[-1]
+    assert applied(result) == SOURCE.replace("a + 1", "3")
+
+
+@pytest.mark.parametrize(
+    ("where", "more"), [((5, 5), {}), ((0, 999), {}), ((9, 4), {}), ((9, 13), {}), (LINE, {"strength": 0.0})]
+)
+def test_range_without_text_or_strength_is_refused(where, more):
+    with pytest.raises(RequestError):
+        rewritten(engine_of("x"), request(where=where, **more))
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_unfinished_rewrite_is_rejected_at_the_deadline(strength):
+    engine = engine_of("total = 2 * a")
+    result = drain(engine.rewrite(request(strength=strength), deadline=time.monotonic() - 1))
+    assert result.rejection.reason is Reason.UNFINISHED
+
+
+def test_closing_the_generator_cancels_and_the_next_rewrite_works():
+    engine = engine_of("total = 2 * a")
+    steps = engine.rewrite(request(strength=0.9))
+    next(steps)
+    steps.close()
+    assert applied(rewritten(engine, request())) == SOURCE.replace("a + 1", "2 * a")
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "expected"),
+    [
+        ("a\nbc\nd", (3, 4), "bc\n"),
+        ("a\nbc\nd", (2, 5), "bc\n"),
+        ("a\r\nb\r\nc", (3, 4), "b\r\n"),
+        ("ab", (1, 2), "ab"),
+    ],
+)
+def test_range_of_an_instruction_grows_to_whole_lines(text, where, expected):
+    start, end = whole_lines(text, *where)
+    assert text[start:end] == expected
+
+
+def test_blanks_around_a_range_are_left_out():
+    start, end = without_blanks("a\n  b c \n\nd", 1, 9)
+    assert "a\n  b c \n\nd"[start:end] == "b c"

@@ -1,0 +1,66 @@
+"""Code of other files in the prompt."""
+
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.settings import FillSettings
+
+EXTRA = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
+BUFFER = "from .tools import clean\n\n\ndef run(text):\n    return \n"
+OFFSET = len(BUFFER) - 1
+
+
+@pytest.fixture
+def seen():
+    return []
+
+
+@pytest.fixture
+def engine(seen):
+    def fill(prefix, _suffix):
+        seen.append(prefix)
+        return "clean(text)" if "def clean(text): ..." in prefix else "text"
+
+    denoiser = ScriptedDenoiser(fill)
+    return Engine(denoiser, denoiser.tokenizer, FillSettings(early_stop_ms=0, deadline_ms=1e6))
+
+
+def request(text=BUFFER, offset=OFFSET, extra=EXTRA, **more):
+    return FillRequest(Snapshot("file:///pkg/main.py", 0, text), offset, extra=extra, **more)
+
+
+@pytest.mark.parametrize("decoder", [name for name in DecoderName if name is not DecoderName.INFILL])
+def test_every_decoder_sees_snippets(engine, decoder):
+    assert engine.fill(request(decoder=decoder)).text == "clean(text)"
+    assert engine.fill(replace(request(decoder=decoder), extra=Snippets())).text == "text"
+
+
+def test_snippets_stand_before_the_files_own_path_and_code(engine, seen):
+    engine.fill(request())
+    assert seen[0] == f"# pkg/tools.py\ndef clean(text): ...\n# pkg/main.py\n{BUFFER[:OFFSET]}"
+
+
+def test_typed_character_decodes_no_snippet_again(engine):
+    engine.fill(request())
+    for size in range(1, 6):
+        text = BUFFER[:OFFSET] + "clean"[:size] + BUFFER[OFFSET:]
+        result = engine.fill(request(text, OFFSET + size))
+        assert result.prompt_tokens - result.cached_tokens <= 16
+
+
+def test_prompt_without_room_for_snippets_leaves_them_out(engine):
+    assert engine.fill(request(extra=Snippets(EXTRA.chunks, share=0.0))).text == "text"
+
+
+def test_rewrite_sees_snippets(engine, seen):
+    start = BUFFER.index("return")
+    snapshot = Snapshot("file:///pkg/main.py", 0, BUFFER.replace("return ", "return text"))
+    drain(engine.rewrite(RewriteRequest(snapshot, start, start + 11, deadline_ms=1e6, extra=EXTRA)))
+    assert "def clean(text): ..." in seen[-1]

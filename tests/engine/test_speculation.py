@@ -1,0 +1,100 @@
+"""Fills that cost no pass: the rest of an earlier one, and the one that follows if it is accepted."""
+
+import pytest
+from workers import LONG, TIMEOUT, Gate, ask, wait_until
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.settings import FillSettings
+
+SPECULATING = FillSettings(deadline_ms=60_000, check_syntax=False)
+
+
+def script(prefix, _suffix):
+    return {"a = ": "one(", "a = one(": "two"}.get(prefix, "")
+
+
+def test_typing_what_is_suggested_runs_no_pass(scheduler_of):
+    denoiser = ScriptedDenoiser("alpha(beta)")
+    scheduler = scheduler_of(denoiser)
+    assert scheduler.submit(ask(text="a = ")).result(TIMEOUT).text == "alpha(beta)"
+    num_steps = denoiser.num_steps
+    for typed in ("a", "al", "alpha("):
+        result = scheduler.submit(ask(text="a = " + typed)).result(TIMEOUT)
+        assert (result.text, result.is_cached) == ("alpha(beta)"[len(typed) :], True)
+    assert denoiser.num_steps == num_steps
+    assert not scheduler.submit(ask(text="a = x")).result(TIMEOUT).is_cached
+
+
+def test_cached_fill_cancels_the_older_request(scheduler_of):
+    denoiser = Gate("alpha", tokens_per_step=8)
+    scheduler = scheduler_of(denoiser)
+    denoiser.go_on.set()
+    scheduler.submit(ask(text="a = ")).result(TIMEOUT)
+    denoiser.go_on.clear()
+    older = scheduler.submit(ask(text="a = z"))
+    assert scheduler.submit(ask(text="a = al")).result(TIMEOUT).text == "pha"
+    assert older.cancelled()
+    denoiser.go_on.set()
+
+
+@pytest.mark.parametrize("change", ["settings", "type_through"])
+def test_no_fill_is_reused_after_a_change_of_settings_or_without_type_through(scheduler_of, change):
+    settings = FillSettings(deadline_ms=60_000, type_through=change != "type_through")
+    scheduler = scheduler_of(ScriptedDenoiser("alpha"), settings)
+    scheduler.submit(ask()).result(TIMEOUT)
+    if change == "settings":
+        scheduler.configure(FillSettings(deadline_ms=60_000, max_tokens=32))
+    assert not scheduler.submit(ask()).result(TIMEOUT).is_cached
+
+
+def test_low_confidence_hides_a_cached_fill_as_well(scheduler_of):
+    scheduler = scheduler_of(ScriptedDenoiser("alpha"))
+    [shown] = scheduler.submit(ask()).result(TIMEOUT).candidates
+    result = scheduler.submit(ask(text="a = al", min_confidence=0.999)).result(TIMEOUT)
+    assert (result.is_cached, result.candidates) == (False, ())
+    assert scheduler.submit(ask(text="a = al", min_confidence=shown.confidence)).result(TIMEOUT).is_cached
+
+
+def test_next_fill_is_computed_while_the_user_reads(scheduler_of):
+    denoiser = ScriptedDenoiser(script)
+    scheduler = scheduler_of(denoiser, SPECULATING)
+    first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
+    wait_until(lambda: scheduler.is_idle)
+    num_steps = denoiser.num_steps
+    second = scheduler.submit(ask(text="a = " + first.text, max_lines=1)).result(TIMEOUT)
+    assert (second.text, second.is_cached) == ("two", True)
+    assert num_steps > first.steps
+    assert scheduler.model_time.speculative > 0
+
+
+def test_nothing_is_computed_ahead_without_speculate(scheduler_of):
+    denoiser = ScriptedDenoiser(script)
+    scheduler = scheduler_of(denoiser, LONG)
+    first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
+    wait_until(lambda: scheduler.is_idle)
+    assert denoiser.num_steps == first.steps
+
+
+class HeldSpeculation(Gate):
+    """Waits only in what follows the first fill."""
+
+    def prefill(self, slot, prompt_ids):
+        self.is_held = self._parts(prompt_ids)[0] == "a = one("
+        return super().prefill(slot, prompt_ids)
+
+    def predict(self, *args, **kwargs):
+        return super().predict(*args, **kwargs) if self.is_held else ScriptedDenoiser.predict(self, *args, **kwargs)
+
+
+@pytest.mark.parametrize("uri", ["file:///a.py", "file:///b.py"])
+def test_any_request_ends_the_speculation(scheduler_of, uri):
+    denoiser = HeldSpeculation(script, tokens_per_step=1)
+    scheduler = scheduler_of(denoiser, SPECULATING)
+    first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
+    assert denoiser.is_inside.wait(TIMEOUT)
+    other = scheduler.submit(ask(uri, text="a = x", max_lines=1))
+    accepted = scheduler.submit(ask(text="a = " + first.text, max_lines=1))
+    assert other.cancelled() is (uri == "file:///a.py")
+    denoiser.go_on.set()
+    assert accepted.result(TIMEOUT).text == "two"
+    assert denoiser.num_steps >= first.steps + 1 + len("two") + 1
