@@ -13,7 +13,7 @@ from typing import Any
 
 from dg_lsp.backends.llamacpp.errors import library_error
 from dg_lsp.errors import BackendError
-from dg_lsp.runtime import COMMAND, Found, Runtime, find_runtime
+from dg_lsp.runtime import COMMAND, Runtime, RuntimeSearch, find_runtime
 
 MAX_PROBLEMS = 50
 _WARN, _ERROR = 3, 4  # enum ggml_log_level
@@ -96,16 +96,16 @@ def library() -> Library:
     return Library(api, ggml, found.runtime, found.note, problems, write)
 
 
-def _loadable(found: Found) -> Found:
+def _loadable(found: RuntimeSearch) -> RuntimeSearch:
     """Drops a changed runtime that cannot be loaded: the installed library still serves all other models."""
     if found.runtime is None:
         return found
     if "llama_cpp.llama_cpp" in sys.modules:
-        return Found(None, "llama_cpp was imported before dg-lsp")
+        return RuntimeSearch(None, "llama_cpp was imported before dg-lsp")
     try:
         ctypes.CDLL(str(found.runtime.library))
     except OSError as error:
-        return Found(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
+        return RuntimeSearch(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
     return found
 
 

@@ -1,4 +1,4 @@
-"""tokenizer.json as llama.cpp's vocabulary: kinds of tokens, and the same ids for the same text."""
+"""tokenizer.json as llama.cpp's vocabulary: token types, and equal ids for equal texts."""
 
 import json
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.models import checkpoint as vocabulary_module
+from dg_lsp.models import checkpoint
 from dg_lsp.models.checkpoint import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, vocabulary
 
 SIZE = tiny_diffusiongemma.VOCAB_SIZE
@@ -17,17 +17,17 @@ SIZE = tiny_diffusiongemma.VOCAB_SIZE
 
 @pytest.fixture(scope="module")
 def tokenize(tiny_repacked):
-    """Text -> ids, by llama.cpp."""
+    """Tokenizes with llama.cpp."""
     api = library().api
     params = api.llama_model_default_params()
     params.vocab_only = True
     model = api.llama_model_load_from_file(bytes(tiny_repacked), params)
-    room = (api.llama_token * 1000)()
+    ids = (api.llama_token * 1000)()
 
     def call(text):
         data = text.encode()
-        count = api.llama_tokenize(api.llama_model_get_vocab(model), data, len(data), room, len(room), True, True)
-        return room[:count]
+        count = api.llama_tokenize(api.llama_model_get_vocab(model), data, len(data), ids, len(ids), True, True)
+        return ids[:count]
 
     yield call
     api.llama_model_free(model)
@@ -38,11 +38,11 @@ def of_kind(values, kind):
     return {token for token, found in zip(tokens, kinds, strict=True) if found == kind}
 
 
-def test_tokens_are_of_llama_cpp_s_kinds():
+def test_tokens_have_llama_cpps_types():
     tokenizer = tiny_diffusiongemma.tokenizer_json()
     values = vocabulary(tokenizer, SIZE)
     longest = "".join(tokenizer["model"]["merges"][-1])
-    printed = vocabulary_module._PRINTED
+    printed = checkpoint._PRINTED
     assert of_kind(values, CONTROL) == {*tiny_diffusiongemma.SPECIALS.values()} - printed
     assert of_kind(values, USER_DEFINED) == printed
     assert of_kind(values, BYTE) == {f"<0x{byte:02X}>" for byte in range(256)}
@@ -53,18 +53,18 @@ def test_tokens_are_of_llama_cpp_s_kinds():
     assert not values["tokenizer.ggml.add_space_prefix"].read()
 
 
-def test_ids_that_nothing_names_are_unused():
+def test_ids_without_a_token_are_unused():
     values = vocabulary(tiny_diffusiongemma.tokenizer_json(), SIZE + 3)
     assert of_kind(values, UNUSED) == {"<unused_512>", "<unused_513>", "<unused_514>"}
 
 
-def test_an_added_token_that_is_text_stays_whole():
+def test_an_added_text_token_is_user_defined():
     tokenizer = tiny_diffusiongemma.tokenizer_json()
     tokenizer["added_tokens"].append({"id": SIZE, "content": "<table>", "special": False})
     assert "<table>" in of_kind(vocabulary(tokenizer, SIZE + 1), USER_DEFINED)
 
 
-def test_merges_are_taken_in_both_spellings():
+def test_merges_are_read_in_both_formats():
     tokenizer = tiny_diffusiongemma.tokenizer_json()
     pairs = vocabulary(tokenizer, SIZE)["tokenizer.ggml.merges"]
     tokenizer["model"]["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
@@ -76,7 +76,7 @@ def test_merges_are_taken_in_both_spellings():
 def test_another_tokenizer_is_refused(change):
     tokenizer = tiny_diffusiongemma.tokenizer_json()
     tokenizer["model"] |= change
-    with pytest.raises(ValueError, match=r"no BPE|token 512 of 512"):
+    with pytest.raises(ValueError, match=r"not a BPE|token 512 of 512"):
         vocabulary(tokenizer, SIZE)
 
 
@@ -86,7 +86,7 @@ def test_another_tokenizer_is_refused(change):
         max_size=60,
     )
 )
-def test_llama_cpp_tokenizes_as_the_checkpoint_s_own_tokenizer(tokenize, text):
-    theirs = Tokenizer.from_str(json.dumps(tiny_diffusiongemma.tokenizer_json()))
+def test_llama_cpp_gives_the_ids_of_the_checkpoints_tokenizer(tokenize, text):
+    reference = Tokenizer.from_str(json.dumps(tiny_diffusiongemma.tokenizer_json()))
     text = f"<|turn>user\n{text}<turn|>"
-    assert tokenize(text) == theirs.encode(text).ids
+    assert tokenize(text) == reference.encode(text).ids
