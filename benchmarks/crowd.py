@@ -215,7 +215,7 @@ async def look_on(port: int, process: psutil.Process, look: Look) -> None:
         look.resident.append(process.memory_info().rss)
         status, _, body = await connection.ask("GET", "/metrics", b"")
         if status == 200:
-            [inside] = re.findall(rb"^dg_lsp_inside (\d+)", body, re.M)
+            [inside] = re.findall(rb"^dg_lsp_active_requests (\d+)", body, re.M)
             look.inside.append(int(inside))
         await asyncio.sleep(1 / LOOKS_PER_SECOND)
 

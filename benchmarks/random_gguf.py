@@ -1,7 +1,7 @@
-"""DiffusionGemma with random weights as a repacked GGUF and its side file: full size, quantized, written in minutes.
+"""Writes DiffusionGemma with random weights as a repacked GGUF and its side file: full size, quantized, in minutes.
 
-A few random rows of each width are quantized by ggml itself, and every matrix repeats them: what a step costs does not
-depend on what the weights are, only on how many bytes they take and which experts the random router picks.
+ggml quantizes a few random rows of each width, and every matrix repeats them. The time of a step depends on the size of
+the weights and on the experts that the random router chooses, not on the values.
 """
 
 import ctypes
@@ -34,10 +34,10 @@ _FIRST_BYTE, _FIRST_LETTER = 108, 364
 
 
 def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48, look: Look = lambda _: None) -> Path:
-    """Writes `target` and its side file; `max_steps` is how often a canvas is denoised.
+    """Writes `target` and its side file; `max_steps` is the limit of denoising steps.
 
     Raises:
-        InputFileError: no room.
+        InputFileError: there is not enough space.
     """
     config = shape.config()
     geometry = Geometry(config)
@@ -56,7 +56,7 @@ def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48, loo
 
 
 def total_bytes(shape: Shape, kind: str) -> int:
-    """Of all weights in the main file."""
+    """Bytes of all weights in the main file."""
     return sum(tensor.size for tensor in _tensors(shape, kind))
 
 
@@ -115,7 +115,7 @@ def _matrix(name: str, size: tuple[int, ...], kind: str, *, scale: float = 0.0) 
 
 
 def _fitting(kind: str, width: int) -> TensorType:
-    """As llama.cpp's own quantization does where rows are no whole number of blocks."""
+    """The format that llama.cpp's quantization takes where a row is not a multiple of the block."""
     for name in (kind, "Q5_0", "F16"):
         if width % _BY_NAME[name].block_weights == 0:
             return _BY_NAME[name]
@@ -153,7 +153,7 @@ def _ggml() -> ctypes.CDLL:
 
 
 def _vocabulary(shape: Shape, max_steps: int) -> dict[str, Value]:
-    """Gemma's special tokens, the bytes, printable letters, and nothing for the rest."""
+    """Gemma's special tokens, all bytes, printable letters; the other tokens are unused."""
     words = {f"<0x{byte:02X}>": _FIRST_BYTE + byte for byte in range(256)}
     words |= {letter: _FIRST_LETTER + i for i, letter in enumerate(["\u2581", *map(chr, range(33, 127))])}
     words |= {text: i for i, text in _SPECIALS.items()}

@@ -1,4 +1,4 @@
-"""DiffusionGemma's sizes, as its config.json has them, a toy of the same build, and the bytes that a step must read."""
+"""The sizes of DiffusionGemma and of a toy model of the same structure, and the bytes that a step must read."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shape:
-    """The text model. Each `pattern`-th layer attends to everything, the others to a window."""
+    """The text model. Every `pattern`-th layer has full attention, the others have a sliding window."""
 
     hidden: int
     layers: int
@@ -26,11 +26,11 @@ class Shape:
     canvas: int = 256
 
     def is_sliding(self, layer: int) -> bool:
-        """The last layer of each pattern attends to everything."""
+        """Whether the layer has a sliding window; the last one of each pattern has none."""
         return (layer + 1) % self.pattern != 0
 
     def config(self) -> dict[str, Any]:
-        """As a checkpoint's config.json."""
+        """The config.json of a checkpoint."""
         kinds = ["sliding_attention" if self.is_sliding(layer) else "full_attention" for layer in range(self.layers)]
         text = {
             "model_type": "diffusion_gemma_text",
@@ -74,12 +74,12 @@ class Shape:
 
     @property
     def expert_weights(self) -> int:
-        """Of one expert."""
+        """Weights of one expert."""
         return 3 * self.hidden * self.expert_width
 
     @property
     def shared_weights(self) -> int:
-        """Of all layers without their experts, and of self-conditioning; every step reads them."""
+        """Weights that every step reads: all layers without their experts, and self-conditioning."""
         layers = range(self.layers)
         attention = sum(self._attention(layer) for layer in layers)
         return (
@@ -94,17 +94,17 @@ class Shape:
         return self.hidden * self.full_head * (2 * self.heads + self.full_kv_heads)
 
     def experts_read(self, canvas: int) -> float:
-        """Different experts of a layer that a canvas is routed to, were the routing uniform."""
+        """Expected number of different experts of a layer for a canvas, with uniform routing."""
         return self.experts * (1 - (1 - self.top_k / self.experts) ** canvas)
 
     def prompt_bytes(self, length: int) -> int:
-        """Keys and values in 16 bits that a step looks at."""
+        """Bytes of the keys and values that a step reads, in 16 bits."""
         full = sum(not self.is_sliding(layer) for layer in range(self.layers))
         windows = (self.layers - full) * 2 * self.sliding_kv_heads * self.sliding_head * min(length, self.window - 1)
         return 2 * (windows + full * 2 * self.full_kv_heads * self.full_head * length)
 
     def step_bytes(self, canvas: int, prompt: int, *, bits: float, embedding_bits: float = 16) -> float:
-        """What a step must read: weights once, the embedding twice (head, self-conditioning), four passes of logits."""
+        """Bytes that a step reads: weights once, embedding twice (head and self-conditioning), logits four times."""
         weights = self.shared_weights + self.layers * self.experts_read(canvas) * self.expert_weights
         embedding = 2 * self.vocab_size * self.hidden
         logits = 4 * 4 * canvas * self.vocab_size
@@ -127,7 +127,7 @@ REAL = Shape(
     vocab_size=262_144,
     window=1024,
 )
-"""google/diffusiongemma-26B-A4B-it: 25.25 B weights in the text model, 3.8 B of them active."""
+"""google/diffusiongemma-26B-A4B-it: 25.25 B weights in the text model, 3.8 B of them active in a step."""
 TOY = Shape(
     hidden=64,
     layers=6,
@@ -148,9 +148,9 @@ TOY = Shape(
 )
 
 BANDWIDTHS = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.04e12, "RTX 5090": 1.79e12, "RTX 4090": 1.01e12}
-"""Bytes a second from the makers' data sheets, by a part of the device's name."""
+"""Bytes a second from the data sheets, by a part of the name of the device."""
 
 
 def bandwidth_of(name: str) -> float | None:
-    """What the maker says of a device; None for one that is not listed."""
+    """Bytes a second of a device; None for an unlisted one."""
     return next((value for part, value in BANDWIDTHS.items() if part in name), None)

@@ -1,4 +1,4 @@
-"""An HTTP server in a thread of this process, asked over a real socket by a client that hides nothing."""
+"""An HTTP server in a thread of this process, and a client that shows raw responses."""
 
 import http.client
 import json
@@ -10,8 +10,8 @@ from functools import partial
 
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.http.gate import Rules
-from dg_lsp.http.listening import Address, Listening
+from dg_lsp.http.auth import AccessRules
+from dg_lsp.http.server import Address, HttpServer
 from dg_lsp.settings import parse_settings
 
 TIMEOUT = 30
@@ -81,23 +81,23 @@ def engine_of(denoiser):
 
 
 class Starter:
-    """`start(denoiser)` or `start(open_engine=...)` -> Client; all servers end with the test."""
+    """`start(denoiser)` or `start(open_engine=...)` returns a client; all servers stop with the test."""
 
     def __init__(self):
         self.started = []
 
     def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
         open_worker = partial(Scheduler.of, open_engine or engine_of(denoiser))
-        listening = Listening(Address(port=0), open_worker, settings_of(tree), rules or Rules())
-        thread = threading.Thread(target=listening.run)
+        server = HttpServer(Address(port=0), open_worker, settings_of(tree), rules or AccessRules())
+        thread = threading.Thread(target=server.run)
         thread.start()
-        self.started.append((listening, thread))
-        client = Client(listening.port)
+        self.started.append((server, thread))
+        client = Client(server.port)
         return client.wait_ready() if is_waited else client
 
     def stop(self):
-        for listening, thread in self.started:
-            listening.stop()
+        for server, thread in self.started:
+            server.stop()
             thread.join(TIMEOUT)
             assert not thread.is_alive()
 
@@ -114,13 +114,29 @@ def wait_until(happened):
 
 
 def metric(client, row):
+    """The value of a row of `/metrics`; 0 if there is no such row."""
     lines = client.get("/metrics").body.decode().splitlines()
-    return next((line.rpartition(" ")[2] for line in lines if line.startswith(f"{row} ")), None)
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{row} ")), 0.0)
 
 
-def raw(client, body):
-    """A request of bytes, whose connection the test keeps."""
+def wait_for_active(client, number):
+    wait_until(lambda: metric(client, "dg_lsp_active_requests") == number)
+
+
+def wait_for_disconnect(client):
+    wait_until(lambda: metric(client, "dg_lsp_disconnects_total") == 1)
+
+
+def raw(client, body, path="/infill"):
+    """Sends a request on a connection that the test keeps."""
     connection = socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT)
-    head = b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body))
     connection.sendall(head + body)
     return connection
+
+
+def chunks(reply):
+    """The parsed events of a stream that ends with `[DONE]`."""
+    *found, done = reply.events
+    assert done == "[DONE]"
+    return [json.loads(one) for one in found]

@@ -1,4 +1,4 @@
-"""A real llama-server with the bundled model, on a port that it keeps when it is started again."""
+"""A real llama-server with the bundled model; a restart keeps the port."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ class LlamaServer:
     def __init__(self, *arguments):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
-        # the bundled model's suffix stands first; builds by GCC crash with weights packed for AMX
+        # the prompt of the bundled model starts with the suffix; builds by GCC crash with weights packed for AMX
         plain = ["--threads", "1", "--ctx-size", "4096", "--parallel", "2", "--spm-infill", "--no-repack"]
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--model", str(locate("dg-mini"))]
         self._command = [PROGRAM, *where, *plain, *arguments]
@@ -32,7 +32,7 @@ class LlamaServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self):
-        """Returns at once; it loads meanwhile."""
+        """Returns before the model is loaded."""
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -41,15 +41,15 @@ class LlamaServer:
         deadline = time.monotonic() + TIMEOUT
         while self._get("/health") is None:
             assert self._process.poll() is None, "llama-server has ended"
-            assert time.monotonic() < deadline, "llama-server does not get ready"
+            assert time.monotonic() < deadline, "llama-server is not ready"
             time.sleep(0.02)
         return self
 
     def wait_idle(self, seconds=TIMEOUT):
-        """Until nothing is computed; fails when that takes longer."""
+        """Waits until no slot computes."""
         deadline = time.monotonic() + seconds
         while any(slot["is_processing"] for slot in self._get("/slots")):
-            assert time.monotonic() < deadline, "it still computes"
+            assert time.monotonic() < deadline, "a slot still computes"
             time.sleep(0.005)
 
     @property
@@ -57,11 +57,11 @@ class LlamaServer:
         return any(slot["is_processing"] for slot in self._get("/slots"))
 
     def stop(self):
-        """It keeps its connections and says nothing more."""
+        """Freezes the process; its connections stay open."""
         self._process.send_signal(signal.SIGSTOP)
 
     def kill(self):
-        """As `kill -9`; harmless when it is gone."""
+        """Kills the process. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(TIMEOUT)

@@ -1,4 +1,4 @@
-"""Servers that do what they should not, over a real socket."""
+"""Servers that send invalid responses over a real socket."""
 
 import socket
 import ssl
@@ -8,13 +8,13 @@ from pathlib import Path
 
 TIMEOUT = 30
 CERTIFICATES = Path(__file__).parent / "certificates"
-"""Each with its key, for `localhost` alone; self-signed, so that it is also the authority to trust."""
+"""Self-signed certificates for `localhost`, each with its key."""
 
 
 class LyingServer:
-    """Answers each connection with `answers[n]`, the last one again and again; a callable gets the socket.
+    """Sends `answers[n]` to the n-th request, the last one to all later requests; a callable gets the socket.
 
-    With `tls`, a certificate of `tests/certificates`, it speaks TLS.
+    `tls` names a certificate of `tests/certificates`.
     """
 
     def __init__(self, *answers, tls=None):
@@ -22,7 +22,7 @@ class LyingServer:
         self._tls = None if tls is None else _trust(tls)
         self.requests = []
         self.left = threading.Event()
-        """A client hung up before the answer was over."""
+        """Set when a client has closed its connection before the end of the answer."""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self._is_closed = False
@@ -116,7 +116,7 @@ def chunked(*parts, end=b"0\r\n\r\n"):
 
 
 def endless(chunk, pause=0.0):
-    """An event stream that goes on as long as somebody listens."""
+    """An event stream that goes on until the client closes the connection."""
 
     def answer(server, connection):
         connection.sendall(HEAD)
@@ -132,7 +132,7 @@ def endless(chunk, pause=0.0):
 
 
 def silent(server, connection):
-    """Takes the request and says nothing."""
+    """Reads the request and sends nothing."""
     connection.settimeout(TIMEOUT)
     with suppress(OSError):
         if not connection.recv(1):

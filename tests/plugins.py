@@ -1,7 +1,4 @@
-"""What editors' plugins send, byte for byte, and what their own rules make of the answers.
-
-Each reader is written from its client's rules: what it looks at, what it passes over, what ends it.
-"""
+"""Requests of editor plugins, byte for byte, and readers that parse responses as each plugin does."""
 
 import json
 import re
@@ -10,7 +7,7 @@ MIME = {"Content-Type": "application/json"}
 
 
 def continues(reply, pick):
-    """Continue: lines of `data:`, `[DONE]` ends them, an `error` is raised; its own cancellation is silent."""
+    """Continue: `data:` lines up to `[DONE]`; an `error` is raised, and its own cancellation is silent."""
     if reply.status == 499:
         return ""
     assert reply.status == 200, reply.body
@@ -27,7 +24,7 @@ def continues(reply, pick):
 
 
 def minuets(reply, pick):
-    """minuet, streamed: every line whose JSON has a text at its place; everything else is passed over."""
+    """minuet, streamed: every line whose JSON has a text; other lines are skipped."""
     texts = []
     for line in reply.body.decode().split("\n"):
         try:
@@ -40,19 +37,19 @@ def minuets(reply, pick):
 
 
 def minuets_whole(reply, pick):
-    """minuet, not streamed: one JSON document; no text is no item."""
+    """minuet, not streamed: one JSON document; an empty text is no item."""
     return pick(json.loads(reply.body)["choices"][0]) or None
 
 
 def tabbys_server(reply, pick):
-    """Tabby's server: each event must be JSON of its shape, until one has a reason; `[DONE]` would end the process."""
+    """Tabby's server: JSON events up to a finish reason; it crashes at `[DONE]`."""
     text = ""
     for event in reply.body.decode().split("\n\n"):
         choice = json.loads(event.removeprefix("data: "))["choices"][0]
         text += pick(choice)
         if choice["finish_reason"]:
             return text
-    raise AssertionError("the stream ended before its reason")
+    raise AssertionError("the stream has no finish reason")
 
 
 def of_text(choice):
@@ -69,12 +66,12 @@ def of_message(choice):
 
 
 def llama_vims(reply, _pick=None):
-    """llama.vim: one line, and `"content":"` without a blank after the colon; what it keeps for the place, or None."""
+    """llama.vim: one line, and `"content":"` without a blank after the colon; else None."""
     text = reply.body.decode()
     if "\n" in text or text.startswith("[") or not re.search(r'"content"\s*:"', text):
         return None
     tree = json.loads(text)
-    # six of them make its line of information
+    # its status line shows six of them
     assert {f"timings/{kind}_{what}" for kind in ("prompt", "predicted") for what in ("n", "ms", "per_second")} <= {
         *tree
     }
@@ -83,7 +80,7 @@ def llama_vims(reply, _pick=None):
 
 
 def llama_vscodes(reply, _pick=None):
-    """llama.vscode: an object or an array of them; the first content is shown, the others are there to be cycled."""
+    """llama.vscode: an object, or an array whose first content is shown."""
     tree = json.loads(reply.body)
     first = tree[0] if isinstance(tree, list) else tree
     assert {"predicted_n", "predicted_ms", "prompt_n", "prompt_ms"} <= {*first["timings"]}
@@ -99,7 +96,7 @@ def zeds(reply, _pick=None):
 
 
 def mercurys(reply, _pick=None):
-    """Cursortab and Zed's: the fence comes off; `None` is no prediction."""
+    """Cursortab and Zed: the text in the fence; `None` is no prediction."""
     content = json.loads(reply.body)["choices"][0]["message"]["content"]
     return None if content == "None" else content.removeprefix("```\n").removesuffix("\n```")
 
@@ -124,7 +121,7 @@ FILLS = [
         llama_vims,
         None,
     ),
-    # llama.vscode asks for three
+    # llama.vscode, three candidates
     (
         "/infill",
         (
@@ -146,7 +143,7 @@ FILLS = [
         continues,
         of_text,
     ),
-    # Continue, mistral and others that know a suffix
+    # Continue, mistral and other providers with a suffix
     (
         "/v1/fim/completions",
         rb'{"model":"m","prompt":"' + BEFORE + rb'","suffix":"\n","max_tokens":4096,"temperature":0.01,'
@@ -268,7 +265,7 @@ FILLS = [
     ),
 ]
 CHATS = [
-    # llama.vim's edit
+    # llama.vim's instruction
     (
         "/v1/chat/completions",
         (

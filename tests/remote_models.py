@@ -1,20 +1,31 @@
-"""Models behind servers, for tests that ask them directly."""
+"""Models behind servers, for tests that use the client directly."""
 
+import time
 from contextlib import contextmanager
 
-from dg_lsp.backends.remote.model import open_remote
+from dg_lsp.backends.remote.client import open_remote
+from dg_lsp.backends.remote.dialects import RemoteAnswer
 from dg_lsp.settings import RemoteSettings
 
 
 @contextmanager
 def remote_models():
-    """`open(url, **settings)` -> the model there, never asked twice and never rested from; closed in the end."""
+    """`open(url, attempts=1, pause_seconds=0.0, **settings)` -> the model there; closes all models in the end."""
     models = []
 
-    def call(url, **settings):
-        models.append(open_remote(RemoteSettings(url=url, **{"retries": 0, "pause_ms": 0.0, **settings})))
-        return models[-1]
+    def call(url, attempts=1, pause_seconds=0.0, **settings):
+        model = open_remote(RemoteSettings(url=url, **settings), attempts=attempts, pause_seconds=pause_seconds)
+        models.append(model)
+        return model
 
     yield call
     for model in models:
         model.close()
+
+
+def last_answer(model, query, seconds=60.0):
+    """The answer at the end of a stream."""
+    answer = RemoteAnswer()
+    for answer in model.stream(query, time.monotonic() + seconds):  # noqa: B007
+        pass
+    return answer

@@ -1,17 +1,22 @@
-"""A model without weights: it replays a fill, byte by byte. For tests, samples and editor work.
+"""A model without weights that predicts the bytes of a script. For tests, samples and editor work.
 
-Behaves as a real backend where a caller can notice: slots with prefix reuse, masks, specials, refusals, steps that
-take time. Knows nothing of language: what it "predicts" is what the script says.
+It has what a caller notices of a real backend: slots with prefix reuse, masks, special tokens, argument checks, steps
+that take time.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
-from dg_lsp.backends.checks import (
+from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
+from dg_lsp.diffusion.denoiser import (
+    Floats,
+    Footprint,
+    Prediction,
     check_prompt_length,
     check_slot,
     check_temperature,
@@ -19,9 +24,6 @@ from dg_lsp.backends.checks import (
     checked_extension,
     checked_ids,
 )
-from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
-from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
-from dg_lsp.diffusion.denoiser import Floats, Footprint, Prediction
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -50,7 +52,7 @@ UNIFORM_SPEC = ModelSpec(
 )
 
 Fill = str | Callable[[str, str], str] | Sequence[str]
-"""A text; a function of the prompt's prefix and suffix; or one text for each canvas of a step, from the first on."""
+"""A text; a function of the prompt's prefix and suffix; or one text for each canvas of a step."""
 
 
 class ByteTokenizer:
@@ -71,19 +73,19 @@ class ByteTokenizer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Held:
-    """A slot's prompt, and what is still to be filled after it, one target per script."""
+class _Slot:
+    """The prompt of a slot, and the rest of each text after it."""
 
-    ids: TokenIds
+    ids: TokenIds = field(default_factory=lambda: token_ids([]))
     targets: tuple[bytes, ...] = ()
 
 
 class ScriptedDenoiser:
-    """Replays `fill` and then end tokens.
+    """Predicts the bytes of `fill` and then end tokens.
 
-    Each step shows the leftmost `tokens_per_step` unsettled positions with confidence 0.99, the others with less
-    than 0.5, always with the script's token as the argmax. A prompt continued after its middle sentinel by the
-    beginning of the fill gets the rest of the fill, as a model would do canvas by canvas.
+    The argmax is always the byte of the script. In each step the leftmost `tokens_per_step` open positions have
+    confidence 0.99, the others less than 0.5. Where the prompt goes on after its middle sentinel with the start of the
+    fill, the prediction is the rest of the fill.
     """
 
     def __init__(
@@ -100,32 +102,31 @@ class ScriptedDenoiser:
         self.tokenizer = ByteTokenizer()
         self.num_slots = num_slots
         self.num_steps = 0
-        """Forward passes so far, counted when they begin: shows when a cancelled fill stopped."""
+        """Forward passes that have begun."""
         self.num_prefilled = 0
-        """Prompt tokens decoded so far."""
+        """Prompt tokens that were decoded."""
         self.is_closed = False
         self._fill = fill
         self._step_seconds = step_seconds
         self._tokens_per_step = tokens_per_step
         self._context_length = context_length
-        self._slots: dict[int, _Held] = {}
+        self._slots: dict[int, _Slot] = {}
 
     @property
     def footprint(self) -> Footprint:
-        """See `Footprint`: a token of a prompt takes a byte."""
-        used = sum(len(held.ids) for held in list(self._slots.values()))
+        """See `Footprint`: a prompt token takes one byte."""
+        used = sum(len(slot.ids) for slot in list(self._slots.values()))
         return Footprint(cache_bytes=used, cache_cells=used, cache_limit=self._context_length, cache_used=used)
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
         check_slot(slot, self.num_slots)
-        wanted = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
-        check_prompt_length(len(wanted), self._context_length - self.spec.longest_block)
-        held = self._slots[slot].ids if slot in self._slots else token_ids([])
-        decoded = len(wanted) - common_prefix_length(held, wanted)
-        self._slots[slot] = _Held(token_ids(wanted), self._targets(wanted))
-        self.num_prefilled += decoded
-        return decoded
+        prompt = checked_ids("prompt", prompt_ids, self.spec.vocab_size)
+        check_prompt_length(len(prompt), self._context_length - self.spec.longest_block)
+        num_decoded = len(prompt) - common_prefix_length(self._slot(slot).ids, prompt)
+        self._slots[slot] = _Slot(token_ids(prompt), self._targets(prompt))
+        self.num_prefilled += num_decoded
+        return num_decoded
 
     def predict(
         self,
@@ -136,46 +137,47 @@ class ScriptedDenoiser:
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        del lanes  # nothing is kept of a canvas
+        del lanes  # no self-conditioning
         check_slot(slot, self.num_slots)
         check_temperature(temperature)
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=64, max_canvas_tokens=self._context_length
         )
-        self._pass()
-        held = self._slots.get(slot, _Held(token_ids([])))
-        targets = held.targets or self._targets(held.ids)
+        self._begin_pass()
+        targets = self._slot(slot).targets or self._targets(token_ids([]))
         return [
             self._prediction(canvas, targets[min(number, len(targets) - 1)], temperature, rng)
             for number, canvas in enumerate(checked)
         ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; the script's next byte, or an end token where the ids have left the script."""
+        """See `Denoiser.extend`: the next byte of the script, or an end token after ids that are not in the script."""
         check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._context_length)
-        before = self._slots[slot].ids if slot in self._slots else token_ids([])
+        before = self._slot(slot).ids
         check_prompt_length(len(before) + len(new), self._context_length)
-        self._pass()
-        held = token_ids(np.concatenate([before, new]))
-        targets = [self._targets(held[: len(before) + number])[0] for number in range(1, len(new) + 1)]
-        self._slots[slot] = _Held(held, self._targets(held))
-        following = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
+        self._begin_pass()
+        prompt = token_ids(np.concatenate([before, new]))
+        targets = [self._targets(prompt[: len(before) + number])[0] for number in range(1, len(new) + 1)]
+        self._slots[slot] = _Slot(prompt, self._targets(prompt))
+        next_ids = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
         confidence = np.full(len(new), 0.99, np.float32)
-        return Prediction(following, following, confidence, _entropy(confidence))
+        return Prediction(next_ids, next_ids, confidence, _entropy(confidence))
 
     def close(self) -> None:
-        """Harmless, also twice."""
+        """Idempotent."""
         self.is_closed = True
 
-    def _pass(self) -> None:
-        """A forward pass begins, and takes its time."""
+    def _slot(self, number: int) -> _Slot:
+        return self._slots.get(number, _Slot())
+
+    def _begin_pass(self) -> None:
         self.num_steps += 1
         if self._step_seconds:
             time.sleep(self._step_seconds)
 
     def _targets(self, prompt: TokenIds) -> tuple[bytes, ...]:
-        """What the script says should follow this prompt."""
+        """The bytes after this prompt, for each text of the script."""
         prefix, suffix, middle = self._parts(prompt)
         if callable(self._fill):
             fills: tuple[str, ...] = (self._fill(prefix, suffix),)
@@ -185,7 +187,7 @@ class ScriptedDenoiser:
         return tuple(text[len(middle) :] if text.startswith(middle) else b"" for text in texts)
 
     def _parts(self, prompt: TokenIds) -> tuple[str, str, bytes]:
-        """Prefix and suffix as text, and what stands after the middle sentinel; without sentinels all is prefix."""
+        """Prefix, suffix, and the bytes after the middle sentinel; without sentinels all of it is prefix."""
         parts = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}
         marks = [int(at) for at in np.flatnonzero(np.isin(prompt, tuple(parts)))]
         parts[PREFIX_ID] = self.tokenizer.decode(prompt[: marks[0] if marks else None])
@@ -204,7 +206,7 @@ class ScriptedDenoiser:
         else:
             settled = canvas == argmax
         shown = np.flatnonzero(~settled)[: self._tokens_per_step]
-        # Falls slightly from left to right, so that "the most confident" is never a tie.
+        # falls from left to right, so that no two positions are equally confident
         confidence = np.linspace(0.49, 0.3, length, dtype=np.float32)
         confidence[shown] = 0.99
         confidence[settled] = 1.0
@@ -219,7 +221,7 @@ class ScriptedDenoiser:
 
 
 def _entropy(confidence: Floats) -> Floats:
-    """Nats, of the named probability on one token and the rest spread over all other bytes."""
+    """Nats of a distribution with this probability on one token and the rest on all other bytes."""
     rest = 1.0 - confidence.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         nats = -confidence * np.log(confidence) - np.where(rest > 0, rest * np.log(rest / 255), 0.0)

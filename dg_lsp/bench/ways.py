@@ -12,7 +12,7 @@ from typing import Protocol
 from dg_lsp.bench.sites import Site
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.remote import RemoteEngine
+from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same

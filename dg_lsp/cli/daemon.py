@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dg_lsp.cli.options import Json
-from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, KeyFile
+from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, HttpOptions, KeyFile, http_opener
 from dg_lsp.errors import DaemonError, DaemonRunsError
 
 if TYPE_CHECKING:
@@ -41,13 +41,12 @@ def start(
 ) -> int:
     """Start the daemon. Models are opened when editors ask for them."""
     from dg_lsp.cli.loading import configure
-    from dg_lsp.cli.web import WebOptions, opener_of
     from dg_lsp.daemon.place import Place
 
     settings = configure({})
     port = 0 if tcp is None and settings.daemon.transport == "tcp" else tcp
-    web = WebOptions(http, api_key_file, tuple(allow_host or ()), tuple(allow_origin or ()))
-    open_web = opener_of(web, settings, is_lenient=linger)
+    options = HttpOptions(http, api_key_file, tuple(allow_host or ()), tuple(allow_origin or ()))
+    open_web = http_opener(options, settings, is_lenient=linger)
     place = Place.of_user()
 
     def work(on_ready: Callable[[], None]) -> int:
@@ -74,10 +73,10 @@ def start(
     except DaemonRunsError:
         what = "runs already"
     _say(place, what)
-    url = _status().get("http") if web.address or settings.daemon.http else None
+    url = _status().get("http") if options.address or settings.daemon.http else None
     if url:
         typer.echo(f"dg-lsp: HTTP at {url}", err=True)
-    elif web.address:
+    elif options.address:
         raise DaemonError(f"the daemon {what} and serves no HTTP: run dg-lsp daemon stop, then this again")
     return 0
 

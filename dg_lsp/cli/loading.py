@@ -17,9 +17,9 @@ from dg_lsp.settings import Settings, file_settings, parse_settings, settings_fi
 from dg_lsp.system import system_free
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.hf.denoiser import HfDenoiser
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def load_model(settings: Settings) -> LoadedModel:
     return LoadedModel(path, weights, spec)
 
 
-def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | HfDenoiser":
+def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | TransformersDenoiser":
     """The model's KV cache and step; closes the weights when it cannot be made.
 
     Raises:
@@ -95,7 +95,7 @@ def open_denoiser(model: LoadedModel, settings: Settings) -> "OpenedDenoiser | H
         BackendError: transformers is needed and cannot be loaded.
     """
     if isinstance(model.weights, Checkpoint):
-        from dg_lsp.backends.hf import open_checkpoint
+        from dg_lsp.backends.transformers import open_checkpoint
 
         return open_checkpoint(model.weights, model.spec, settings.runtime)
     from dg_lsp.backends.llamacpp.loader import denoiser_for
@@ -116,8 +116,8 @@ def open_engine(settings: Settings) -> Engine:
         SettingsError: a remote server is wanted, and it is not said where it is or how to get in.
     """
     if settings.backend == "remote":
-        from dg_lsp.backends.remote.model import open_remote
-        from dg_lsp.engine.remote import RemoteEngine
+        from dg_lsp.backends.remote.client import open_remote
+        from dg_lsp.engine.remote_engine import RemoteEngine
 
         return RemoteEngine(open_remote(settings.remote), settings.fill)
     denoiser = open_denoiser(load_model(settings), settings)

@@ -1,7 +1,8 @@
-"""`dg-lsp serve`: the HTTP API, for editors' plugins and whatever speaks OpenAI's completions."""
+"""`dg-lsp serve` and `dg-lsp daemon start --http`: the HTTP API, for editor plugins and clients of OpenAI."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,27 +10,42 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
-from dg_lsp.errors import InputFileError
+from dg_lsp.errors import InputFileError, SettingsError, UsageError
 
 if TYPE_CHECKING:
-    from dg_lsp.http.gate import Rules
+    from dg_lsp.daemon.listening import OpenWeb
+    from dg_lsp.engine.scheduler import SchedulerSession
+    from dg_lsp.http.auth import AccessRules
+    from dg_lsp.http.server import HttpServer
     from dg_lsp.settings import Settings
 
 KEY_VARIABLE = "DG_LSP_API_KEY"
 KeyFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help=f"Holds the key that clients must send; or set {KEY_VARIABLE}.")
+    Path | None, typer.Option(metavar="FILE", help=f"File with the key that clients must send; or set {KEY_VARIABLE}.")
 ]
 AllowedHosts = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A name of this machine that clients may ask for.")
+    list[str] | None, typer.Option(metavar="NAME", help="Host name of this machine that clients may use.")
 ]
-AllowedOrigins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may ask from a browser.")]
+AllowedOrigins = Annotated[
+    list[str] | None, typer.Option(metavar="ORIGIN", help="Origin of a web page that may send requests.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """HTTP options of `dg-lsp daemon start`."""
+
+    address: str | None
+    key_file: Path | None
+    hosts: tuple[str, ...]
+    origins: tuple[str, ...]
 
 
 def serve(
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="Listen there; other than loopback needs a key.")
+        str, typer.Option(metavar="HOST", help="Address to listen on; any other than loopback requires a key.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free one.")] = 8012,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
@@ -38,49 +54,69 @@ def serve(
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
-    """Serve fills over HTTP."""
+    """Serve completions over HTTP."""
     from dg_lsp.cli import loading
     from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.engine.scheduler import Scheduler
-    from dg_lsp.http.listening import Address, Listening
+    from dg_lsp.http.server import Address, HttpServer
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
-    rules = rules_of(settings, host, api_key_file, allow_host or (), allow_origin or ())
-    return Listening(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
+    rules = _access_rules(host, api_key_file, allow_host or (), allow_origin or ())
+    HttpServer(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
+    return 0
 
 
-def rules_of(
-    settings: "Settings", host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]
-) -> "Rules":
-    """Who may come in, by what was said on the command line.
+def http_opener(options: HttpOptions, settings: "Settings", *, is_lenient: bool) -> "OpenWeb | None":
+    """Opens the HTTP server of a daemon; None if neither the command line nor the settings name an address.
 
-    Raises:
-        InputFileError: as of `read_key`.
-    """
-    from dg_lsp.http.gate import Rules, allowed_hosts
-
-    return Rules(
-        api_key=read_key(api_key_file),
-        hosts=allowed_hosts(host, hosts),
-        origins=tuple(origins),
-        max_requests=2 * settings.http.max_waiting,
-    )
-
-
-def read_key(path: Path | None) -> str:
-    """The file's first line, or the environment's variable; a key on the command line would be seen by everybody.
+    A lenient daemon, started by an editor, goes on without HTTP if the address of the settings is taken.
 
     Raises:
-        InputFileError: the file cannot be read or holds no key.
+        UsageError: the address is invalid, or the key cannot be read.
+        SettingsError: the settings, which may be a project's, name an address that other machines can reach.
     """
+    text = options.address or settings.daemon.http
+    if not text:
+        return None
+    from dg_lsp.cli.handing import absolute
+    from dg_lsp.cli.lsp import parse_address
+    from dg_lsp.http.auth import LOOPBACK
+
+    host, port = parse_address(text, "--http" if options.address else "daemon.http")
+    if options.address is None and host not in LOOPBACK:
+        raise SettingsError(f"daemon.http {text}: only dg-lsp daemon start --http opens it to other machines")
+    rules = _access_rules(host, options.key_file, options.hosts, options.origins)
+    served = absolute(settings)
+
+    def open_http(open_share: "Callable[[Settings], SchedulerSession]") -> "HttpServer | None":
+        from dg_lsp.http.server import Address, HttpServer
+
+        try:
+            return HttpServer(Address(host, port), open_share, served, rules, is_persistent=True)
+        except UsageError as error:
+            if options.address is not None or not is_lenient:
+                raise
+            typer.echo(f"dg-lsp: no HTTP: {error}", err=True)
+            return None
+
+    return open_http
+
+
+def _access_rules(host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]) -> "AccessRules":
+    from dg_lsp.http.auth import AccessRules, allowed_hosts
+
+    return AccessRules(_read_key(api_key_file), allowed_hosts(host, hosts), tuple(origins))
+
+
+def _read_key(path: Path | None) -> str:
+    """The first line of the file, or the variable; other users could read a key on the command line."""
     if path is None:
         return os.environ.get(KEY_VARIABLE, "").strip()
     try:
         key = path.read_text(encoding="utf-8").partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(
-            f"{path}: {getattr(error, 'strerror', None) or 'not UTF-8'}; give a file with a key"
-        ) from error
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise InputFileError(f"{path}: {reason}; give a file with a key") from error
     if not key:
         raise InputFileError(f"{path} is empty; its first line is the key")
     return key

@@ -42,7 +42,7 @@ from dg_lsp.errors import UsageError
 from dg_lsp.settings import Settings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.hf.denoiser import HfDenoiser
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 COMPARED_PROMPT = 512
 """Tokens of the prompt that is cached on one side and recomputed on the other."""
@@ -124,7 +124,7 @@ def measure(settings: Settings, rounds: int) -> StepReport:
     return StepReport(spec.name, denoiser.threads, times, batches, shares, overhead, comparisons)
 
 
-def _shares(engine: Engine, denoiser: "OpenedDenoiser | HfDenoiser") -> Shares:
+def _shares(engine: Engine, denoiser: "OpenedDenoiser | TransformersDenoiser") -> Shares:
     if not isinstance(denoiser, OpenedDenoiser):  # one call to the device does everything
         return measure_shares(engine, denoiser, list(_requests()), decode=((denoiser.stepper, "run"),), reduction=())
     context, reducer = denoiser._context, denoiser._reducer  # noqa: SLF001  (looked at, not used)

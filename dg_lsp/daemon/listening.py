@@ -29,11 +29,11 @@ from dg_lsp.settings import Settings
 from dg_lsp.system import resident_bytes
 
 if TYPE_CHECKING:  # only a daemon that serves HTTP loads what that needs
-    from dg_lsp.daemon.web import Web
+    from dg_lsp.http.server import HttpServer
 
 MAX_CONNECTIONS = 64
 _TICK = 1.0
-OpenWeb = Callable[[Callable[[Settings], SchedulerSession]], "Web | None"]
+OpenWeb = Callable[[Callable[[Settings], SchedulerSession]], "HttpServer | None"]
 """Binds an address for HTTP, given what takes a part in a model; None where it may not, and that is no harm."""
 _LEAVING_SECONDS = 5.0
 
@@ -71,7 +71,7 @@ class Daemon:
         self._began = self._last_left = time.monotonic()
         self._is_stopping = threading.Event()
         self._bury()
-        self._web: Web | None = None
+        self._web: HttpServer | None = None
         try:
             self._web = open_web(self._pool.share) if open_web is not None else None
             self._listener = listener(place, port)

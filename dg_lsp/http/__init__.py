@@ -1,1 +1,1 @@
-"""The HTTP API: the engine as editors' plugins and OpenAI's clients know how to ask one."""
+"""The HTTP API: completions and chats in the dialects of editor plugins and OpenAI clients."""

@@ -1,150 +1,233 @@
-"""`POST /v1/completions` and `POST /v1/fim/completions`: OpenAI's legacy completions with a suffix.
+"""Endpoints that fill a gap, in the dialects of llama.cpp, OpenAI, Mistral and Tabby; and reports of user actions."""
 
-The second one puts the text where Mistral's, Codestral's and Inception's readers look for it, all at once.
-"""
-
-import time
+import itertools
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from fastapi import APIRouter
+from fastapi.responses import Response
 from starlette.requests import Request
-from starlette.responses import Response
 
+from dg_lsp.context.document import TextStyle
+from dg_lsp.context.snippets import Snippet, SnippetSource
 from dg_lsp.engine.result import FillResult, Frame
-from dg_lsp.http.asked import (
+from dg_lsp.http import schemas
+from dg_lsp.http.completion import (
     DEFAULT_LANGUAGE,
-    MAX_CANDIDATES,
     MAX_TOKENS,
-    Asked,
-    Choice,
-    choices_of,
-    deadline_of,
-    seed_of,
+    Completion,
+    CompletionRequest,
+    costs,
+    num_output_tokens,
+    response_frame,
+    usage,
 )
-from dg_lsp.http.drafts import Drafts
-from dg_lsp.http.fields import Fields
-from dg_lsp.http.refusal import Refusal, error_object
-from dg_lsp.http.sentinels import language_in, parts_of
-from dg_lsp.http.service import Service, Stream
-from dg_lsp.http.tabby import tabby, tabbys
-from dg_lsp.http.timings import diffusion, timings, usage
-from dg_lsp.http.wire import DONE, answer, at_once, event, events
+from dg_lsp.http.errors import ApiError
+from dg_lsp.http.prompts import comment_language, split_fim_prompt
+from dg_lsp.http.service import LoadedService, Service, Stream
+from dg_lsp.http.streaming import DONE, DraftText, Events, EventStream, event, event_list
 
-Tree = dict[str, Any]
-_BLANK_SUFFIX = "<|endoftext|>"
-"""What Continue sends to Inception when there is none."""
+_NO_SUFFIX = "<|endoftext|>"
+"""Continue sends it to Inception instead of an empty suffix."""
+_Infill = schemas.InfillResponse | dict[str, Any]
+"""A dictionary has only the fields that the client selected."""
+router = APIRouter()
 
 
-async def completions(request: Request) -> Response:
-    """Plain or streamed; with `segments` instead of a prompt, as Tabby's clients ask."""
-    service: Service = request.app.state.service
-    fields = await service.read(request)
-    asked = tabbys(fields)
-    if asked is not None:
-        return await tabby(asked, request)
-    return await _complete(fields, request, is_fim=False)
+@router.post("/infill", response_model=_Infill | list[_Infill], responses=schemas.streams())
+async def infill(body: schemas.InfillBody, service: LoadedService, http: Request) -> _Infill | list[_Infill] | Response:
+    """Fills a gap for clients of llama.cpp; `n_predict` 0 only fills the prompt cache."""
+    request = _infill_request(body)
+    result = await (service.warm_up(request, http) if body.n_predict == 0 else service.run(request, http))
+    responses: list[_Infill] = []
+    for number, completion in enumerate(request.completions(result)):
+        response = _infill_response(body, number, completion, result)
+        responses.append(_select(response, body.response_fields) if body.response_fields else response)
+    if body.stream:
+        return EventStream(event_list(*itertools.chain.from_iterable(map(_infill_events, responses))))
+    return responses if body.n_cmpl > 1 else responses[0]
 
 
-async def fim_completions(request: Request) -> Response:
-    """Plain or streamed."""
-    service: Service = request.app.state.service
-    return await _complete(await service.read(request), request, is_fim=True)
+@router.post(
+    "/v1/completions",
+    response_model=schemas.CompletionResponse | schemas.TabbyResponse,
+    responses=schemas.streams(schemas.CompletionResponse),
+)
+async def completions(
+    body: schemas.CompletionBody, service: LoadedService, http: Request
+) -> schemas.CompletionResponse | schemas.TabbyResponse | Response:
+    """Fills a gap for clients of OpenAI or, with `segments`, of Tabby."""
+    if body.mode != "standard":
+        raise ApiError(501, "next edits are not supported; use mode standard", field="mode")
+    if body.segments is None:
+        return await _complete(body, service, http, is_fim=False)
+    request = _tabby_request(body, body.segments)
+    texts = [completion.text for completion in request.completions(await service.run(request, http))]
+    choices = [schemas.TabbyChoice(index=number, text=text) for number, text in enumerate(texts)]
+    return schemas.TabbyResponse(id=f"cmpl-{uuid.uuid4().hex}", choices=choices)
 
 
-async def _complete(fields: Fields, request: Request, *, is_fim: bool) -> Response:
-    service: Service = request.app.state.service
-    asked = _asked(fields)
-    options = fields.object("stream_options") or Fields({})
-    is_streamed, has_usage = fields.flag("stream"), options.flag("include_usage")
-    if fields.flag("diffusing") and is_streamed:
-        stream = await service.stream_fill(asked, request)
-        return events(_drafts(_frame(service.engine().spec.name), stream, asked, is_fim=is_fim))
-    result = await service.fill(asked, request)
-    choices = choices_of(asked, result)
-    frame = _frame(result.model)
-    if is_streamed:
-        return events(at_once(*_chunks(frame, choices, result, is_fim=is_fim, has_usage=has_usage), DONE))
-    found = [
-        {**_said(choice.text, "message", is_fim=is_fim), "index": number, "finish_reason": choice.finish_reason}
-        for number, choice in enumerate(choices)
-    ]
-    costs = {"usage": usage(result), "timings": timings(result), "diffusion": diffusion(result)}
-    return answer({**frame, "choices": found, **costs})
+@router.post(
+    "/v1/fim/completions",
+    response_model=schemas.CompletionResponse,
+    responses=schemas.streams(schemas.CompletionResponse),
+)
+async def fim_completions(
+    body: schemas.FimBody, service: LoadedService, http: Request
+) -> schemas.CompletionResponse | Response:
+    """Fills a gap for clients of Mistral, Codestral and Inception; every field that one of them reads has the text."""
+    return await _complete(body, service, http, is_fim=True)
 
 
-def _asked(fields: Fields) -> Asked:
-    prompt = _prompt(fields)
-    prefix, marked_suffix = parts_of(prompt)
-    suffix = fields.text("suffix")
-    num_tokens = fields.integer("max_tokens", -1, least=-1, most=2**31)
-    return Asked(
-        prefix=prefix,
-        suffix=marked_suffix if suffix in ("", _BLANK_SUFFIX) else suffix,
-        language=fields.text("language") or language_in(prefix) or DEFAULT_LANGUAGE,
-        num_candidates=fields.integer("n", 1, least=1, most=MAX_CANDIDATES),
-        max_tokens=min(num_tokens, MAX_TOKENS) if num_tokens > 0 else None,
-        deadline_ms=deadline_of(fields),
-        seed=seed_of(fields),
-        stops=fields.texts("stop"),
+@router.post("/v1/events")
+async def events(body: schemas.EventBody, service: LoadedService) -> schemas.StatusResponse:
+    """Counts a user action that a client of Tabby reports."""
+    service.metrics.feedback.labels(body.type).inc()
+    return schemas.StatusResponse()
+
+
+@router.post("/feedback")
+async def feedback(body: schemas.FeedbackBody, service: LoadedService) -> schemas.StatusResponse:
+    """Counts a user action that Cursortab reports."""
+    service.metrics.feedback.labels(body.user_action).inc()
+    return schemas.StatusResponse()
+
+
+def _infill_request(body: schemas.InfillBody) -> CompletionRequest:
+    style = TextStyle()
+    # clients send the newest snippet last, which is the most important one
+    snippets = (
+        Snippet(SnippetSource.GIVEN, one.filename, style.to_model(one.text)) for one in reversed(body.input_extra)
+    )
+    return CompletionRequest(
+        prefix=body.input_prefix + body.prompt,
+        suffix=body.input_suffix,
+        num_candidates=body.n_cmpl,
+        max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
+        deadline_ms=body.deadline_ms,
+        seed=body.seed,
+        stops=tuple(body.stop),
+        min_indent=body.n_indent,
+        snippets=tuple(snippets),
     )
 
 
-def _prompt(fields: Fields) -> str:
-    prompts = fields.texts("prompt")
-    if len(prompts) > 1:
-        fields.refuse("prompt", "one prompt at a time; send the others in requests of their own")
-    return prompts[0] if prompts else ""
+def _tabby_request(body: schemas.CompletionBody, segments: schemas.Segments) -> CompletionRequest:
+    return CompletionRequest(
+        prefix=segments.prefix,
+        suffix=segments.suffix,
+        language=body.language or DEFAULT_LANGUAGE,
+        path=segments.filepath,
+        # without a path, two requests of a user may be for two files
+        client=body.user if segments.filepath else "",
+        seed=body.seed,
+    )
 
 
-def _frame(model: str) -> Tree:
-    return {
-        "id": f"cmpl-{uuid.uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": model,
-    }
+def _openai_request(body: schemas.FimBody) -> CompletionRequest:
+    prefix, suffix = split_fim_prompt(body.prompt[0] if body.prompt else "")
+    return CompletionRequest(
+        prefix=prefix,
+        suffix=suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix,
+        language=body.language or comment_language(prefix) or DEFAULT_LANGUAGE,
+        num_candidates=body.n,
+        max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
+        deadline_ms=body.deadline_ms,
+        seed=body.seed,
+        stops=tuple(body.stop),
+    )
 
 
-def _said(text: str, where: str, *, is_fim: bool) -> Tree:
-    """`text`; for a fill also the message, or its delta, that the readers of chats look for."""
-    if not is_fim:
-        return {"text": text, "logprobs": None}
-    return {"text": text, where: {"role": "assistant", "content": text}}
+def _infill_response(
+    body: schemas.InfillBody, number: int, completion: Completion, result: FillResult
+) -> schemas.InfillResponse:
+    return schemas.InfillResponse(
+        index=number,
+        content=completion.text,
+        model=result.model,
+        tokens_predicted=num_output_tokens(result),
+        tokens_evaluated=result.prompt_tokens,
+        generation_settings=body.model_dump(include={"n_predict", "n_cmpl", "n_indent", "seed", "stop"}),
+        has_new_line="\n" in completion.text,
+        stop_type="word" if completion.stop else "limit" if completion.is_full else "eos",
+        stopping_word=completion.stop,
+        tokens_cached=result.prompt_tokens,
+        **costs(result),
+    )
+
+
+def _infill_events(response: _Infill) -> tuple[bytes, bytes]:
+    """The text, judged when it is complete, is one event; llama.cpp's last event has no text."""
+    tree = response if isinstance(response, dict) else response.model_dump()
+    first = {"index": tree.get("index", 0), "content": tree.get("content", ""), "stop": False}
+    return event(first), event({**tree, "content": "", "stop": True})
+
+
+def _select(response: schemas.InfillResponse, names: list[str]) -> dict[str, Any]:
+    """These fields only; `timings/prompt_n` selects a field of an object, under that very name."""
+    tree, selected = response.model_dump(mode="json"), {}
+    for name in names:
+        value: Any = tree
+        for key in name.split("/"):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            selected[name] = value
+    return selected
+
+
+async def _complete(
+    body: schemas.FimBody, service: Service, http: Request, *, is_fim: bool
+) -> schemas.CompletionResponse | EventStream:
+    request = _openai_request(body)
+    if body.stream and body.diffusing:
+        stream = await service.stream(request, http)
+        return EventStream(
+            _drafts(response_frame("text_completion", service.engine.spec.name), stream, request, is_fim)
+        )
+    result = await service.run(request, http)
+    frame, completions = response_frame("text_completion", result.model), request.completions(result)
+    if body.stream:
+        chunks = list(_chunks(frame, completions, result, is_fim))
+        if body.stream_options.include_usage:
+            chunks.append(schemas.CompletionResponse(**frame, choices=[], usage=usage(result)))
+        return EventStream(event_list(*map(event, chunks), DONE))
+    part = "message" if is_fim else ""
+    choices = [_choice(one.text, one.finish_reason, index, part) for index, one in enumerate(completions)]
+    return schemas.CompletionResponse(**frame, choices=choices, usage=usage(result), **costs(result))
+
+
+def _choice(text: str, finish_reason: schemas.FinishReason | None, index: int, part: str) -> schemas.CompletionChoice:
+    """`part` is `message`, `delta` or empty: the field of a chat that has the text as well."""
+    also: dict[str, Any] = {part: schemas.AssistantText(content=text)} if part else {}
+    return schemas.CompletionChoice(text=text, index=index, finish_reason=finish_reason, **also)
 
 
 def _chunks(
-    frame: Tree, choices: tuple[Choice, ...], result: FillResult, *, is_fim: bool, has_usage: bool
-) -> list[bytes]:
-    """A text can be judged when it is complete, so it comes in one event; the reason of its end in another.
+    frame: dict[str, Any], completions: Sequence[Completion], result: FillResult, is_fim: bool
+) -> Iterator[schemas.CompletionResponse]:
+    """The text, judged when it is complete, is one event, and the finish reason is another.
 
-    Tabby stops at the reason and cannot read `[DONE]`, so that must not be the first thing to say it.
+    Tabby stops reading at the finish reason and cannot parse `[DONE]`.
     """
-    chunks = []
-    for number, choice in enumerate(choices):
-        said = {**_said(choice.text, "delta", is_fim=is_fim), "index": number, "finish_reason": None}
-        ended = {**_said("", "delta", is_fim=is_fim), "index": number, "finish_reason": choice.finish_reason}
-        chunks.append(event({**frame, "choices": [said]}))
-        chunks.append(event({**frame, "choices": [ended], "timings": timings(result), "diffusion": diffusion(result)}))
-    if has_usage:
-        chunks.append(event({**frame, "choices": [], "usage": usage(result)}))
-    return chunks
+    part = "delta" if is_fim else ""
+    for index, one in enumerate(completions):
+        yield schemas.CompletionResponse(**frame, choices=[_choice(one.text, None, index, part)])
+        yield schemas.CompletionResponse(
+            **frame, choices=[_choice("", one.finish_reason, index, part)], **costs(result)
+        )
 
 
-async def _drafts(frame: Tree, stream: Stream, asked: Asked, *, is_fim: bool) -> AsyncGenerator[bytes, None]:
-    """Every chunk takes the place of the one before it; the last one is what was judged worth showing."""
-    drafts = Drafts()
+async def _drafts(frame: dict[str, Any], stream: Stream, request: CompletionRequest, is_fim: bool) -> Events:
+    """Each event replaces the one before it; the last one is the judged completion."""
+    drafts, part = DraftText(), "delta" if is_fim else ""
     async with aclosing(stream):
-        async for news in stream:
-            if isinstance(news, Refusal):
-                yield event(error_object(news.status_code, news.detail))
-                return
-            if isinstance(news, Frame):
-                said = _said(drafts.of(news), "delta", is_fim=is_fim)
-                yield event({**frame, "choices": [{**said, "index": 0, "finish_reason": None}]})
-                continue
-            choice = choices_of(asked, news)[0]
-            said = {**_said(choice.text, "delta", is_fim=is_fim), "index": 0, "finish_reason": choice.finish_reason}
-            yield event({**frame, "choices": [said], "timings": timings(news), "diffusion": diffusion(news)})
-            yield DONE
+        async for item in stream:
+            if isinstance(item, Frame):
+                yield event(schemas.CompletionResponse(**frame, choices=[_choice(drafts.next(item), None, 0, part)]))
+            else:
+                best = request.completions(item)[0]
+                choice = _choice(best.text, best.finish_reason, 0, part)
+                yield event(schemas.CompletionResponse(**frame, choices=[choice], **costs(item)))
+    yield DONE

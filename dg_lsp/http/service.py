@@ -1,6 +1,6 @@
-"""Where requests meet the engine: who is admitted, who waits, who left.
+"""Connects requests with the engine: admission, cancellation, replacement by newer requests, metrics and audit.
 
-Knows the worker and HTTP's errors; knows no dialect. Everything here runs on the event loop.
+Independent of dialects. Everything here runs on the event loop.
 """
 
 import asyncio
@@ -9,13 +9,15 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import NoReturn
+from functools import partial
+from typing import Annotated, Any
 
 import attrs
+from fastapi import Depends
 from starlette.requests import ClientDisconnect, Request
 
 from dg_lsp.engine.audit import Auditor
@@ -25,275 +27,261 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import Priority
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
-from dg_lsp.http.asked import Asked
-from dg_lsp.http.counts import Counts
-from dg_lsp.http.elsewhere import with_extra
-from dg_lsp.http.fields import Fields, fields_of
-from dg_lsp.http.leaving import unless_gone
-from dg_lsp.http.refusal import CANCELLED, Refusal, loading, refusal_of
-from dg_lsp.http.runs import Begin, Runs, Show, Stake
+from dg_lsp.http.completion import CompletionRequest
+from dg_lsp.http.errors import CANCELLED, ApiError, api_error
+from dg_lsp.http.metrics import Metrics
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import Settings
 
-LONGEST_WAIT = 60
-"""Seconds after which anybody may ask again."""
-_AT_ONCE_MS = 1e-6
-"""A deadline that is over before the first step: the prompt is decoded and nothing is asked of it."""
+MAX_PER_CLIENT = 8
+"""Open requests of one other machine."""
+MAX_RETRY_SECONDS = 60
+_PREFILL_ONLY_MS = 1e-6
+"""A deadline before the first denoising step."""
+_NEWEST_SHARE = 0.2
+"""Weight of the newest result in the mean time."""
 
 OpenWorker = Callable[[Settings], Scheduler | SchedulerSession]
-Join = Callable[[Show | None], Stake]
-"""Takes a stake in a run, and maybe wants to see its frames."""
-Stream = AsyncGenerator[Frame | FillResult | Refusal, None]
-"""Frames, then the result or what went wrong; closing it stops the engine."""
-_numbers = itertools.count(1)
+OnStep = Callable[[Progress], None]
+Outcome = asyncio.Future[FillResult]
+Stream = AsyncGenerator[Frame | FillResult, None]
+"""Frames, then the result; closing it stops the engine within one step."""
 
 
 class Service:
     """Owns the worker, which opens the model at once."""
 
-    def __init__(
-        self, open_worker: OpenWorker, settings: Settings, complain: Callable[[str], None] | None = None
-    ) -> None:
-        """`complain` gets a sentence when the audit log cannot be written, once."""
+    def __init__(self, open_worker: OpenWorker, settings: Settings, report_error: Callable[[str], None]) -> None:
+        """`report_error` receives one message if the audit log cannot be written."""
         self.settings = settings
-        self.counts = Counts()
-        self.began = int(time.time())
+        self.metrics = Metrics()
+        self.metrics.active.set_function(lambda: self.num_active)
+        self.started = int(time.time())
         """Seconds since 1970."""
-        # plugins keep the fills they got, and ask ahead themselves
-        fill = attrs.evolve(settings.fill, type_through=False, speculate=False)
-        self._open_worker, self._wanted = open_worker, attrs.evolve(settings, fill=fill)
-        self._worker = open_worker(self._wanted)
-        self._auditor = Auditor(settings.audit, complain)
-        self._runs = Runs(self._count)
-        self._newest: dict[tuple[str, str], Stake] = {}
-        self._inside: Counter[str] = Counter()
-        """Requests by who sent them; '' is this machine."""
+        # plugins cache completions and request the next one themselves
+        self._worker_settings = attrs.evolve(settings, fill=attrs.evolve(settings.fill, speculate=False))
+        self._open_worker = open_worker
+        self.worker = open_worker(self._worker_settings)
+        self._auditor = Auditor(settings.audit, report_error)
+        self._numbers = itertools.count(1)
+        self._newest: dict[tuple[str, str], Outcome] = {}
+        self._active: Counter[str] = Counter()
+        """Requests by the address of the client; this machine is an empty string."""
+        self._mean_seconds = 0.0
         self._is_closed = False
 
     @property
-    def num_inside(self) -> int:
-        """Requests that the model works on or that wait for it."""
-        return self._inside.total()
+    def num_active(self) -> int:
+        """Requests that run or wait for the model."""
+        return self._active.total()
 
-    @property
-    def num_shared(self) -> int:
-        """Requests so far that the run of the very same one has answered."""
-        return self._runs.num_shared
-
-    @property
-    def worker(self) -> Scheduler | SchedulerSession:
-        """To be looked at."""
-        return self._worker
-
-    async def opened(self) -> Engine:
-        """The engine, waited for.
+    async def wait_until_open(self) -> Engine:
+        """Waits for the engine.
 
         Raises:
-            ModelError, BackendError: it could not be opened.
+            ModelError, BackendError: it cannot be opened.
         """
-        return await asyncio.wrap_future(self._worker.ready)
+        return await asyncio.wrap_future(self.worker.ready)
 
     def reopen(self) -> None:
-        """Asks for the model again, which could not be opened."""
-        self._worker.close()
-        self._worker = self._open_worker(self._wanted)
+        """Opens the model again after a failure."""
+        self.worker.close()
+        self.worker = self._open_worker(self._worker_settings)
 
+    @property
     def engine(self) -> Engine:
-        """The engine, for what may be read of it.
+        """The open engine.
 
         Raises:
-            Refusal: it is not there yet, or could not be opened.
+            ApiError: it is not open yet, or cannot be opened.
         """
-        ready = self._worker.ready
+        ready = self.worker.ready
         if not ready.done():
-            raise loading()
+            raise ApiError(503, "Loading model")  # llama.cpp's words, which its clients compare
         if error := ready.exception():
-            raise refusal_of(error)
+            raise api_error(error)
         return ready.result()
 
-    async def read(self, request: Request) -> Fields:
-        """A request's body; before the model is there, nobody's.
+    async def run(self, request: CompletionRequest | ChatRequest, http: Request) -> FillResult:
+        """The engine's result. A disconnect of the client stops the engine within one step.
 
         Raises:
-            Refusal: the model is not there, or the body is bad.
+            ApiError: too many requests, replaced by a newer one, deadline missed, or the engine failed.
+            ClientDisconnect: the client disconnected.
         """
-        self.engine()
-        return await fields_of(request, self.settings.http.max_body_bytes)
+        return _finished(await self._wait(self._start(request, http), http))
 
-    async def fill(self, asked: Asked, request: Request) -> FillResult:
-        """The engine's result; a client that leaves stops the engine within one step.
+    async def stream(self, request: CompletionRequest | ChatRequest, http: Request) -> Stream:
+        """Like `run`, but also yields each frame. Returns when the first frame exists.
 
         Raises:
-            Refusal: too many wait, a newer request took its place, the deadline came first, the engine failed.
-            ClientDisconnect: the client left.
+            ApiError, ClientDisconnect: as `run` does; later errors are raised by the stream.
         """
-        return _finished(await self._result(self._fill(asked, request), request))
+        stream = self._frames(request, http)
+        first = asyncio.ensure_future(anext(stream))
+        await cancel_on_disconnect(first, http)
+        return _chain(first.result(), stream)
 
-    async def stream_fill(self, asked: Asked, request: Request) -> Stream:
-        """`fill` for who wants to look at the drafts; returns with the first of them.
+    async def warm_up(self, request: CompletionRequest, http: Request) -> FillResult:
+        """Decodes the prompt into the cache without an answer; skipped while other requests run.
 
         Raises:
-            Refusal, ClientDisconnect: as `fill` does, as long as there was no draft.
+            ApiError, ClientDisconnect: as `run` does, except for the deadline.
         """
-        return await self._begun(self._fill(asked, request), request)
-
-    async def chat(self, asked: ChatRequest, request: Request) -> FillResult:
-        """The answer to a conversation, as `fill`.
-
-        Raises:
-            Refusal, ClientDisconnect: as `fill` does.
-        """
-        return _finished(await self._result(self._chat(asked, request), request))
-
-    async def stream_chat(self, asked: ChatRequest, request: Request) -> Stream:
-        """The answer to a conversation while it is made, as `stream_fill`.
-
-        Raises:
-            Refusal, ClientDisconnect: as `stream_fill` does.
-        """
-        return await self._begun(self._chat(asked, request), request)
-
-    async def warm(self, asked: Asked, request: Request) -> FillResult:
-        """Has the prompt decoded and nothing generated; while others are served, not even that.
-
-        Raises:
-            Refusal: as `fill` does, but for the deadline.
-            ClientDisconnect: the client left.
-        """
-        prompt = replace(asked, deadline_ms=_AT_ONCE_MS, priority=Priority.WARM_UP)
-        return await self._result(self._fill(prompt, request), request)
+        prompt = replace(request, deadline_ms=_PREFILL_ONLY_MS, priority=Priority.WARM_UP)
+        return await self._wait(self._start(prompt, http), http)
 
     def close(self) -> None:
-        """Refuses who waits, stops the model, and waits for its end."""
+        """Refuses waiting requests, stops the model and waits for its thread."""
         self._is_closed = True
-        self._worker.close()
+        self.worker.close()
 
-    def _fill(self, asked: Asked, request: Request) -> Join:
-        wanted = with_extra(asked, self.engine().spec, self.settings)
-        alone = replace(wanted, snapshot=replace(wanted.snapshot, uri=f"{wanted.snapshot.uri}?run={next(_numbers)}"))
+    def _start(self, request: CompletionRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> Outcome:
+        address = client_address(http)
+        self._check_limits(address)
+        future = self._submit(request, on_step)
+        self._auditor.watch(future, http.url.path, request.max_tokens)
+        outcome = asyncio.wrap_future(future)
+        self._active[address] += 1
+        outcome.add_done_callback(partial(self._end, address))
+        if isinstance(request, CompletionRequest) and request.client:
+            self._replace_older((request.client, request.path), outcome)
+        return outcome
 
-        def join(show: Show | None) -> Stake:
-            stake = self._stake(wanted, lambda look: self._worker.submit(alone, look), show, request, asked.max_tokens)
-            if asked.client:
-                self._supersede(asked.who, stake)
-            return stake
+    def _submit(self, request: CompletionRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
+        number = next(self._numbers)
+        if isinstance(request, ChatRequest):
+            return self.worker.submit_chat(replace(request, name=f"http:{number}"), on_step)
+        return self.worker.submit(request.to_engine(number, self.engine.spec, self.settings), on_step)
 
-        return join
+    def _check_limits(self, address: str) -> None:
+        wait = max(1, min(MAX_RETRY_SECONDS, math.ceil(self._mean_seconds * self.num_active)))
+        if self.num_active >= self.settings.http.max_waiting:
+            raise ApiError(503, "too many requests wait for the model; try again later", retry_after=wait)
+        if address and self._active[address] >= MAX_PER_CLIENT:
+            message = f"this client has {MAX_PER_CLIENT} open requests; try again later"
+            raise ApiError(429, message, retry_after=wait)
 
-    def _chat(self, asked: ChatRequest, request: Request) -> Join:
-        anybodys = replace(asked, name="")
-        return lambda show: self._stake(
-            anybodys, lambda look: self._worker.submit_chat(asked, look), show, request, asked.max_tokens
-        )
-
-    def _stake(
-        self, asked: Hashable, submit: Begin, show: Show | None, request: Request, max_tokens: int | None
-    ) -> Stake:
-        """A part in the run of what is asked. What begins one has it written down."""
-
-        def begin(look: Callable[[Progress], None]) -> Future[FillResult]:
-            future = submit(look)
-            self._auditor.watch(future, request.url.path, max_tokens)
-            return future
-
-        return self._runs.join(asked, begin, self._worker.framer, show)
-
-    def _supersede(self, who: tuple[str, str], stake: Stake) -> None:
+    def _replace_older(self, key: tuple[str, str], outcome: Outcome) -> None:
         """The newest request of a client and file wins."""
-        stale, self._newest[who] = self._newest.get(who), stake
-        stake.outcome.add_done_callback(lambda _: self._newest.pop(who) if self._newest.get(who) is stake else None)
-        if stale is not None:
-            stale.leave()
+        older, self._newest[key] = self._newest.get(key), outcome
+        outcome.add_done_callback(lambda _: self._newest.pop(key) if self._newest.get(key) is outcome else None)
+        if older is not None:
+            older.cancel()
 
-    async def _result(self, join: Join, request: Request) -> FillResult:
-        with self._admitted(request), self._held(join(None)) as stake:
-            await unless_gone(stake.outcome, request)
-        return self._outcome(stake)
-
-    async def _begun(self, join: Join, request: Request) -> Stream:
-        stream = self._frames(join, request)
-        first = (await unless_gone(asyncio.ensure_future(anext(stream)), request)).result()
-        if isinstance(first, Refusal):
-            raise first
-        return _after(first, stream)
-
-    async def _frames(self, join: Join, request: Request) -> Stream:
-        news: asyncio.Queue[Frame | None] = asyncio.Queue()
-        with self._admitted(request), self._held(join(news.put_nowait)) as stake:
-            stake.outcome.add_done_callback(lambda _: news.put_nowait(None))
-            while (frame := await news.get()) is not None:
-                yield frame
-        try:
-            result = _finished(self._outcome(stake))
-        except Refusal as refusal:
-            yield refusal
-        else:
-            yield result
-
-    @contextmanager
-    def _admitted(self, request: Request) -> Iterator[None]:
-        limits, peer = self.settings.http, _peer(request)
-        if self.num_inside >= limits.max_waiting:
-            self._refuse(503, "too many requests wait for the model; ask again later")
-        if peer and self._inside[peer] >= limits.max_per_client:
-            self._refuse(429, f"{limits.max_per_client} requests of yours are being answered; ask again later")
-        self._inside[peer] += 1
-        try:
-            yield
-        finally:
-            self._inside -= Counter((peer,))
-
-    def _refuse(self, status: int, message: str) -> NoReturn:
-        wait = min(LONGEST_WAIT, math.ceil(self.counts.mean_seconds * self.num_inside))
-        raise Refusal(status, message, retry_after=max(1, wait))
-
-    @contextmanager
-    def _held(self, stake: Stake) -> Iterator[Stake]:
-        """Whoever leaves the block by an exception gives it up."""
-        try:
-            yield stake
-        except (ClientDisconnect, asyncio.CancelledError, GeneratorExit):
-            stake.leave()
-            self.counts.num_left += 1
-            raise
-
-    def _count(self, run: Future[FillResult]) -> None:
-        if run.cancelled() or run.exception() or _is_unfinished(run.result()):
+    def _end(self, address: str, outcome: Outcome) -> None:
+        self._active -= Counter((address,))
+        if outcome.cancelled() or outcome.exception() or _is_unfinished(outcome.result()):
             return
-        self.counts.add_fill(run.result())
+        result = outcome.result()
+        self._mean_seconds += _NEWEST_SHARE * (result.timings.total / 1e3 - self._mean_seconds)
+        self.metrics.add_result(result)
 
-    def _outcome(self, stake: Stake) -> FillResult:
-        outcome = stake.outcome
+    async def _wait(self, outcome: Outcome, http: Request) -> FillResult:
+        try:
+            await cancel_on_disconnect(outcome, http)
+        except (ClientDisconnect, asyncio.CancelledError):
+            self._count_disconnect()
+            raise
+        return self._result(outcome)
+
+    async def _frames(self, request: CompletionRequest | ChatRequest, http: Request) -> Stream:
+        loop, frames = asyncio.get_running_loop(), asyncio.Queue[Frame | None]()
+
+        def on_step(progress: Progress) -> None:  # on the model's thread
+            frame = self.worker.framer().frame(progress)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(frames.put_nowait, frame)
+
+        outcome = self._start(request, http, on_step)
+        outcome.add_done_callback(lambda _: frames.put_nowait(None))
+        try:
+            while (frame := await frames.get()) is not None:
+                yield frame
+        finally:
+            if outcome.cancel():  # False if it is done
+                self._count_disconnect()
+        yield _finished(self._result(outcome))
+
+    def _count_disconnect(self) -> None:
+        """Counts after the callbacks of the cancelled outcome, which stop the model."""
+        asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
+
+    def _result(self, outcome: Outcome) -> FillResult:
         if outcome.cancelled():
             if self._is_closed:
-                raise Refusal(503, "the server is leaving", retry_after=1)
-            raise Refusal(CANCELLED, "a newer request of this document took its place")
+                raise ApiError(503, "the server is stopping")
+            raise ApiError(CANCELLED, "a newer request for this document replaced this one")
         if error := outcome.exception():
-            raise refusal_of(error)
+            raise api_error(error)
         return outcome.result()
 
 
-def _peer(request: Request) -> str:
-    """The machine that asks, '' for this one: whoever is here cannot be told apart."""
-    host = request.client.host if request.client else ""
+async def running_service(request: Request) -> Service:
+    """The service of the app, whether or not the model is loaded."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def loaded_service(request: Request) -> Service:
+    """The service of the app.
+
+    Raises:
+        ApiError: the model is not loaded.
+    """
+    service = await running_service(request)
+    _ = service.engine
+    return service
+
+
+RunningService = Annotated[Service, Depends(running_service)]
+LoadedService = Annotated[Service, Depends(loaded_service)]
+
+
+async def cancel_on_disconnect(work: asyncio.Future[Any], http: Request) -> None:
+    """Waits until `work` is done, with or without a result; cancels it if the client disconnects first.
+
+    The body of the request has to be read before.
+
+    Raises:
+        ClientDisconnect: the client disconnected.
+    """
+    disconnect = asyncio.create_task(_wait_for_disconnect(http))
+    try:
+        await asyncio.wait((work, disconnect), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+    finally:
+        work.cancel()
+        disconnect.cancel()
+
+
+def client_address(http: Request) -> str:
+    """The address of another machine; empty for this one, whose clients all have the same address."""
+    host = http.client.host if http.client else ""
     try:
         return "" if ipaddress.ip_address(host).is_loopback else host
     except ValueError:
         return ""
 
 
+async def _wait_for_disconnect(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
 def _is_unfinished(result: FillResult) -> bool:
-    return not result.candidates and any(one.reason is Reason.UNFINISHED for one in result.rejections)
+    return not result.candidates and any(rejection.reason is Reason.UNFINISHED for rejection in result.rejections)
 
 
 def _finished(result: FillResult) -> FillResult:
     if _is_unfinished(result):
-        raise Refusal(504, "nothing was settled at the deadline; ask again, or allow more time")
+        raise ApiError(504, "nothing was finished at the deadline; try again, or allow more time")
     return result
 
 
-async def _after(first: Frame | FillResult, stream: Stream) -> Stream:
+async def _chain(first: Frame | FillResult, stream: Stream) -> Stream:
     async with aclosing(stream):
         yield first
-        async for news in stream:
-            yield news
+        async for item in stream:
+            yield item

@@ -6,15 +6,24 @@ from margins import check_close
 
 from dg_lsp.backends import scripted
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.transformers import open_checkpoint
 from dg_lsp.errors import RequestError
+from dg_lsp.models.metadata import read_folder
+from dg_lsp.settings import RuntimeSettings
 
 MASK = 0
 
 
-@pytest.fixture(params=["scripted-mask", "scripted-uniform", "llamacpp-mask", "llamacpp-uniform"])
+@pytest.fixture(
+    params=["scripted-mask", "scripted-uniform", "llamacpp-mask", "llamacpp-uniform", "transformers-uniform"]
+)
 def denoiser(request, open_denoiser):
     backend, noise = request.param.split("-")
-    if backend == "scripted":
+    if backend == "transformers":
+        made = open_checkpoint(*read_folder(request.getfixturevalue("tiny_checkpoint")), RuntimeSettings(threads=1))
+        yield made
+        made.close()
+    elif backend == "scripted":
         made = ScriptedDenoiser("return 1\n", spec=scripted.MASK_SPEC if noise == "mask" else scripted.UNIFORM_SPEC)
         yield made
         made.close()
@@ -42,6 +51,12 @@ def same(left, right):
     assert np.array_equal(left.argmax_ids, right.argmax_ids)
     assert np.array_equal(left.sampled_ids, right.sampled_ids)
     check_close(left, right, 1e-6)
+
+
+def first_step(denoiser, canvases, temperature=0.0, seed=7):
+    """Predictions that no earlier step of the same canvases conditions."""
+    denoiser.prefill(0, prompt(denoiser))
+    return denoiser.predict(0, canvases, temperature, np.random.default_rng(seed))
 
 
 def test_a_prediction_has_one_value_for_each_position(denoiser):
@@ -73,9 +88,8 @@ def test_the_sample_is_the_argmax_at_temperature_0(denoiser):
 
 
 def test_samples_differ_at_a_high_temperature_and_follow_the_seed(denoiser):
-    denoiser.prefill(0, prompt(denoiser))
-    first, again, other = (denoiser.predict(0, [canvas(32)], 2.0, np.random.default_rng(seed))[0] for seed in (1, 1, 2))
-    same(first, again)
+    first, again, other = (first_step(denoiser, [canvas(32)], 2.0, seed)[0] for seed in (1, 1, 2))
+    check_close(first, again, 1e-3)
     assert not np.array_equal(first.sampled_ids, other.sampled_ids)
 
 
@@ -117,19 +131,16 @@ def test_reusing_a_prefix_changes_nothing(denoiser):
 
 
 def test_predicting_leaves_the_cache_as_it_was(denoiser):
-    denoiser.prefill(0, prompt(denoiser))
-    first = denoiser.predict(0, [canvas(16)], 0.5, rng())[0]
+    (first,) = first_step(denoiser, [canvas(16)], 0.5)
     denoiser.predict(0, [canvas(8), canvas(32), canvas(3)], 0.5, rng())
-    check_close(first, denoiser.predict(0, [canvas(16)], 0.5, rng())[0], 1e-3)
     assert denoiser.prefill(0, prompt(denoiser)) == 0
+    check_close(first, first_step(denoiser, [canvas(16)], 0.5)[0], 1e-3)
 
 
 def test_canvases_of_one_step_do_not_see_each_other(denoiser):
-    denoiser.prefill(0, prompt(denoiser))
     canvases = [canvas(16), canvas(7, p2=40), canvas(32, p0=50, p31=60), canvas(1)]
-    together = denoiser.predict(0, canvases, 0.0, rng())
-    for alone, batched in zip(canvases, together, strict=True):
-        check_close(denoiser.predict(0, [alone], 0.0, rng())[0], batched, 1e-3)
+    for alone, batched in zip(canvases, first_step(denoiser, canvases), strict=True):
+        check_close(first_step(denoiser, [alone])[0], batched, 1e-3)
 
 
 def test_slots_are_independent(denoiser):
@@ -139,8 +150,8 @@ def test_slots_are_independent(denoiser):
         denoiser.prefill(slot, prompt(denoiser, text))
         alone.append(denoiser.predict(slot, [canvas(8)], 0.0, rng())[0])
     for slot in (1, 0, 2):
-        check_close(alone[slot], denoiser.predict(slot, [canvas(8)], 0.0, rng())[0], 1e-3)
         assert denoiser.prefill(slot, prompt(denoiser, texts[slot])) == 0
+        check_close(alone[slot], denoiser.predict(slot, [canvas(8)], 0.0, rng())[0], 1e-3)
 
 
 def test_an_empty_prompt_is_a_prompt(denoiser):
@@ -185,11 +196,10 @@ BAD_STEPS = {
 
 @pytest.mark.parametrize("canvases", BAD_STEPS.values(), ids=BAD_STEPS)
 def test_bad_canvases_are_refused(denoiser, canvases):
-    denoiser.prefill(0, prompt(denoiser))
-    before = denoiser.predict(0, [canvas(8)], 0.0, rng())[0]
+    (before,) = first_step(denoiser, [canvas(8)])
     with pytest.raises(RequestError):
         denoiser.predict(0, [np.array(ids) for ids in canvases], 0.0, rng())
-    check_close(before, denoiser.predict(0, [canvas(8)], 0.0, rng())[0], 1e-3)
+    check_close(before, first_step(denoiser, [canvas(8)])[0], 1e-3)
 
 
 @pytest.mark.parametrize("slot", [-1, 4, 10**9])

@@ -1,4 +1,4 @@
-"""The fake: what scripts may say, and what tests can see of it."""
+"""The scripted model: kinds of scripts, and the counters that tests read."""
 
 import time
 
@@ -37,7 +37,7 @@ def predict(denoiser, *canvases, temperature=0.0):
     return denoiser.predict(0, list(canvases), temperature, np.random.default_rng(0))
 
 
-def test_a_text_is_replayed_and_ended():
+def test_a_text_is_predicted_and_ended():
     denoiser = ScriptedDenoiser("x = 1")
     denoiser.prefill(0, fim("", ""))
     (prediction,) = predict(denoiser, masks(8))
@@ -45,7 +45,7 @@ def test_a_text_is_replayed_and_ended():
     assert (prediction.argmax_ids[5:] == END_ID).all()
 
 
-def test_a_function_sees_prefix_and_suffix():
+def test_a_function_gets_prefix_and_suffix():
     seen = []
     denoiser = ScriptedDenoiser(lambda prefix, suffix: seen.append((prefix, suffix)) or prefix[-1] + suffix[0])
     denoiser.prefill(0, fim("ä1", "😋2"))
@@ -59,7 +59,7 @@ def test_each_canvas_may_have_its_own_text():
     assert [text(one) for one in predict(denoiser, masks(8), masks(8), masks(8))] == ["one", "two", "two"]
 
 
-def test_a_continued_prompt_gets_the_rest():
+def test_a_continued_prompt_gets_the_rest_of_the_text():
     denoiser = ScriptedDenoiser("hello world")
     denoiser.prefill(0, fim("p", "s", "hello "))
     assert text(predict(denoiser, masks(8))[0]) == "world"
@@ -67,7 +67,7 @@ def test_a_continued_prompt_gets_the_rest():
     assert text(predict(denoiser, masks(8))[0]) == ""
 
 
-def test_so_many_tokens_a_step_are_confident():
+def test_each_step_is_confident_of_the_leftmost_open_tokens():
     denoiser = ScriptedDenoiser("abcdefgh", tokens_per_step=3)
     denoiser.prefill(0, fim("", ""))
     canvas = masks(8)
@@ -79,7 +79,7 @@ def test_so_many_tokens_a_step_are_confident():
     assert TOKENIZER.decode(canvas) == b"abcdefgh"
 
 
-def test_uniform_noise_settles():
+def test_a_token_that_matches_is_settled_under_uniform_noise():
     denoiser = ScriptedDenoiser("abcd", spec=UNIFORM_SPEC, tokens_per_step=2)
     denoiser.prefill(0, fim("", ""))
     canvas = np.full(4, 200, dtype=np.int32)
@@ -98,7 +98,7 @@ def test_steps_and_prefilled_tokens_are_counted():
     assert denoiser.num_steps == 2
 
 
-def test_a_step_can_take_its_time():
+def test_a_step_takes_the_given_seconds():
     denoiser = ScriptedDenoiser("x", step_seconds=0.02)
     start = time.monotonic()
     predict(denoiser, masks(4))
@@ -106,7 +106,7 @@ def test_a_step_can_take_its_time():
 
 
 @pytest.mark.parametrize("written", ["", "def f():\n\treturn 'é😋'\r\n", "\0\x7f", "<|mask|>"])
-def test_the_tokenizer_returns_what_it_was_given(written):
+def test_decoding_returns_the_encoded_text(written):
     ids = TOKENIZER.encode(written)
     assert TOKENIZER.decode(ids).decode() == written
     assert ids.max(initial=5) < VOCAB_SIZE

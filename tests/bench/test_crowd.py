@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from http_server import Starter
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from workers import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError
-from dg_lsp.http.connection import Connection
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
@@ -55,7 +55,7 @@ def test_who_is_too_much_hears_when_to_come_again():
     code, found = run("--clients", "6", "--seconds", "1", "--waiting", "1")
     assert code == 0
     assert found["come_again_share"] > 0
-    assert found["most_inside"] == 1
+    assert found["most_inside"] <= 1
 
 
 def asked(crowd, serve, denoiser, *, at_once=lambda: None):
@@ -90,7 +90,7 @@ def test_a_server_that_hangs_up_is_seen(crowd, serve, monkeypatch):
         crowd,
         serve,
         ScriptedDenoiser("x"),
-        at_once=lambda: monkeypatch.setattr(Connection, "data_received", hang_up),
+        at_once=lambda: monkeypatch.setattr(H11Protocol, "data_received", hang_up),
     )
     assert 4 <= tally.lost < 100
     assert not tally.statuses

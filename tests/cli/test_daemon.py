@@ -14,7 +14,7 @@ import pytest
 from dg_lsp import __version__
 from dg_lsp.cli import handing
 from dg_lsp.cli.handing import relay_command
-from dg_lsp.cli.web import WebOptions, opener_of
+from dg_lsp.cli.serve import HttpOptions, http_opener
 from dg_lsp.daemon.calling import ask
 from dg_lsp.daemon.deaths import Deaths
 from dg_lsp.daemon.listening import Daemon
@@ -104,8 +104,8 @@ def test_status_knows_what_became_of_one_that_is_gone(dg_lsp):
 
 
 def http_of(text, tree=None, *, is_lenient=True, **options):
-    options = WebOptions(text, options.get("key_file"), (), ())
-    return opener_of(options, parse_settings({"daemon": tree or {}}), is_lenient=is_lenient)
+    options = HttpOptions(text, options.get("key_file"), (), ())
+    return http_opener(options, parse_settings({"daemon": tree or {}}), is_lenient=is_lenient)
 
 
 def test_http_is_where_the_command_line_or_the_settings_say():

@@ -1,29 +1,29 @@
 import pytest
 
-from dg_lsp.http import listening
-from dg_lsp.http.gate import LOOPBACK
-from dg_lsp.http.listening import Address
+from dg_lsp.http import server
+from dg_lsp.http.auth import LOOPBACK
+from dg_lsp.http.server import Address
 from dg_lsp.settings import Settings
 
 
 @pytest.fixture
 def served(monkeypatch):
-    """What servers were made with."""
+    """The arguments of each server that was made."""
     calls = []
 
-    class Listening:
+    class Server:
         def __init__(self, *args):
             calls.append(args)
 
         def run(self):
-            return 0
+            pass
 
-    monkeypatch.setattr(listening, "Listening", Listening)
+    monkeypatch.setattr(server, "HttpServer", Server)
     monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
     return calls
 
 
-def test_loopback_without_a_key_is_the_default(dg_lsp, served):
+def test_the_default_is_loopback_without_a_key(dg_lsp, served):
     assert dg_lsp("serve").code == 0
     [(address, _, settings, rules)] = served
     assert address == Address("127.0.0.1", 8012)
@@ -35,15 +35,15 @@ def test_loopback_without_a_key_is_the_default(dg_lsp, served):
 def test_options_reach_the_server(dg_lsp, served, script):
     options = ["--host", "0.0.0.0", "--port", 0, "--allow-host", "box", "--allow-origin", "https://a.example"]
     assert dg_lsp("serve", *options, "--model", "mine.gguf", "--threads", 1).code == 0
-    [(address, open_engine, settings, rules)] = served
+    [(address, open_worker, settings, rules)] = served
     assert address == Address("0.0.0.0", 0)
     assert {"0.0.0.0", "box", "127.0.0.1"} <= set(rules.hosts)
     assert rules.origins == ("https://a.example",)
-    open_engine(settings)
+    open_worker(settings)
     assert (script.settings.model, script.settings.runtime.threads) == ("mine.gguf", 1)
 
 
-def test_the_key_comes_from_the_environment_or_a_file(dg_lsp, served, monkeypatch, tmp_path):
+def test_the_key_is_in_the_environment_or_a_file(dg_lsp, served, monkeypatch, tmp_path):
     monkeypatch.setenv("DG_LSP_API_KEY", "from-environment")
     dg_lsp("serve")
     (tmp_path / "key").write_text("from-file\nmore\n")
@@ -52,7 +52,7 @@ def test_the_key_comes_from_the_environment_or_a_file(dg_lsp, served, monkeypatc
 
 
 @pytest.mark.parametrize("content", [None, "", "\nkey\n", b"\xff"])
-def test_a_file_without_a_key_is_told(dg_lsp, served, tmp_path, content):
+def test_a_file_without_a_key_is_an_error(dg_lsp, served, tmp_path, content):
     if content is not None:
         (tmp_path / "key").write_bytes(content if isinstance(content, bytes) else content.encode())
     outcome = dg_lsp("serve", "--api-key-file", "key")
@@ -61,8 +61,17 @@ def test_a_file_without_a_key_is_told(dg_lsp, served, tmp_path, content):
     assert not served
 
 
-def test_other_machines_are_let_in_with_a_key_only(dg_lsp, monkeypatch):
+def test_an_address_of_other_machines_requires_a_key(dg_lsp, monkeypatch):
     monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
     outcome = dg_lsp("serve", "--host", "0.0.0.0", "--port", 0)
     assert outcome.code == 2
     assert "DG_LSP_API_KEY" in outcome.err
+
+
+def test_other_commands_do_not_import_fastapi():
+    import subprocess
+    import sys
+
+    code = "import sys, dg_lsp.cli.app; print([name for name in ('fastapi', 'pydantic') if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

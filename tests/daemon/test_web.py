@@ -9,15 +9,17 @@ from http_server import Client
 from workers import TIMEOUT, ask
 
 from dg_lsp.daemon.calling import ask as ask_daemon
-from dg_lsp.daemon.web import Web
-from dg_lsp.errors import DaemonError, ModelNotFoundError, UsageError
-from dg_lsp.http import listening as listening_module
-from dg_lsp.http.gate import Rules
-from dg_lsp.http.listening import Address
+from dg_lsp.errors import DaemonError, UsageError
+from dg_lsp.http.auth import AccessRules
+from dg_lsp.http.server import Address, HttpServer
 from dg_lsp.settings import FillSettings, Settings
 
 GAP = {"input_prefix": "a = ", "prompt": "", "input_suffix": "\n"}
 PATIENT = Settings(fill=FillSettings(early_stop_ms=0, deadline_ms=60_000))
+
+
+def http_server(share, rules=None):
+    return HttpServer(Address(port=0), share, PATIENT, rules or AccessRules(), is_persistent=True)
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def serve(start):
     """`serve()` -> a daemon with HTTP, and a client of it that need not wait for a model."""
 
     def call(rules=None, **how):
-        daemon = start(open_web=lambda share: Web(Address(port=0), share, PATIENT, rules or Rules()), **how)
+        daemon = start(open_web=lambda share: http_server(share, rules), **how)
         return daemon, Client(int(daemon.url.rpartition(":")[2]))
 
     return call
@@ -65,7 +67,7 @@ def test_it_ends_with_the_daemon(serve):
 
 
 def test_the_same_rules_as_of_serve(serve):
-    _, client = serve(Rules(api_key="secret"))
+    _, client = serve(AccessRules(api_key="secret"))
     while client.get("/health").status != 200:
         time.sleep(0.01)
     assert client.post("/infill", GAP).status == 401
@@ -74,7 +76,7 @@ def test_the_same_rules_as_of_serve(serve):
 
 def test_it_is_open_to_nobody_without_a_key(place, scripts, start):
     with pytest.raises(UsageError, match="api-key-file"):
-        start(open_web=lambda share: Web(Address("0.0.0.0", 0), share, PATIENT, Rules()))
+        start(open_web=lambda share: HttpServer(Address("0.0.0.0", 0), share, PATIENT, AccessRules()))
     start()  # the lock was given back
 
 
@@ -82,24 +84,13 @@ def test_where_editors_cannot_reach_it_nobody_can(start):
     opened = []
 
     def open_web(share):
-        opened.append(Web(Address(port=0), share, PATIENT, Rules()))
+        opened.append(http_server(share))
         return opened[-1]
 
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(DaemonError, match="cannot listen"):
         start(port=taken.getsockname()[1], open_web=open_web)
-    assert opened[0]._listening._socket.fileno() == -1
+    assert opened[0]._socket.fileno() == -1
     start()  # the lock was given back
-
-
-def test_a_model_that_is_missing_is_asked_for_again(serve, scripts, monkeypatch):
-    monkeypatch.setattr(listening_module, "REOPEN_SECONDS", 0.05)
-    scripts.error = ModelNotFoundError("no model named 'nowhere'; try dg-mini")
-    _, client = serve()
-    end = time.monotonic() + TIMEOUT
-    while "nowhere" not in client.get("/health").error["message"]:
-        assert time.monotonic() < end
-    scripts.error = None
-    assert client.wait_ready().post("/infill", GAP).tree["content"] == "fill"
 
 
 def test_a_lingering_one_stays_while_http_is_used(serve, place):

@@ -60,12 +60,11 @@ def opened(settings):
 
 
 def open_web(share):
-    from dg_lsp.daemon.web import Web
-    from dg_lsp.http.gate import Rules
-    from dg_lsp.http.listening import Address
+    from dg_lsp.http.auth import AccessRules
+    from dg_lsp.http.server import Address, HttpServer
 
     port = os.environ.get("DG_TEST_HTTP")
-    return port and Web(Address(port=int(port)), share, UNHURRIED, Rules())
+    return port and HttpServer(Address(port=int(port)), share, UNHURRIED, AccessRules(), is_persistent=True)
 
 
 def work(on_ready):

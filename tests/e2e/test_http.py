@@ -1,4 +1,4 @@
-"""`python -m dg_lsp serve` as a person starts it, with the bundled model."""
+"""`python -m dg_lsp serve` in a process of its own, with the bundled model."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from http_server import Client
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0
 PATIENT = b"[fill]\ndeadline_ms = 60000\nearly_stop_ms = 0\n"
-"""What a fill says must not depend on how busy the machine is."""
+"""Completions must not depend on the load of the machine."""
 GAP = {
     "input_prefix": "class Basket:\n    def __init__(self, owner, items):\n        self.owner = owner\n",
     "prompt": "        self.items = ",
@@ -26,14 +26,14 @@ GAP = {
 
 
 class Process:
-    """A server process on a free port, and what it says on standard error."""
+    """A server process on a free port, and its standard error."""
 
     def __init__(self, folder, *options, **env):
         (folder / "dg-lsp.toml").write_bytes(PATIENT)
         self.stderr_path = folder / "stderr.txt"
         with self.stderr_path.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dg_lsp", "serve", "--port", "0", *options],
+                [sys.executable, "-P", "-m", "dg_lsp", "serve", "--port", "0", *options],
                 stderr=stderr,
                 stdout=subprocess.PIPE,
                 cwd=folder,
@@ -76,7 +76,7 @@ def start(tmp_path):
         process.kill()
 
 
-def test_the_bundled_model_is_served(start):
+def test_the_bundled_model_completes_and_is_cached(start):
     process = start()
     client = process.client()
     first, again = (client.post("/infill", GAP).tree for _ in range(2))
@@ -94,31 +94,31 @@ def test_the_bundled_model_is_served(start):
     assert process.process.stdout.read() == b""
 
 
-def test_openais_own_client_asks_the_bundled_model(start):
+def test_openais_client_gets_the_same_completion(start):
     client = start().client()
     gap = {"model": "dg-mini", "prompt": GAP["input_prefix"] + GAP["prompt"], "suffix": GAP["input_suffix"]}
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{client.port}/v1", api_key="none") as asking:
-        assert asking.models.list().data[0].id == "dg-mini"
-        text = asking.completions.create(**gap).choices[0].text
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{client.port}/v1", api_key="none") as openai_client:
+        assert openai_client.models.list().data[0].id == "dg-mini"
+        text = openai_client.completions.create(**gap).choices[0].text
         assert text == client.post("/infill", GAP).tree["content"] != ""
-        with asking.completions.create(**gap, stream=True) as stream:
+        with openai_client.completions.create(**gap, stream=True) as stream:
             assert "".join(piece.choices[0].text for piece in stream) == text
         with pytest.raises(openai.InternalServerError, match="follows no instructions"):
-            asking.chat.completions.create(model="dg-mini", messages=[{"role": "user", "content": "hi"}])
+            openai_client.chat.completions.create(model="dg-mini", messages=[{"role": "user", "content": "hi"}])
 
 
-def test_many_clients_at_once_get_their_own_answers(start):
-    """Each asks for a line that only its own buffer can give."""
+def test_concurrent_clients_get_their_own_completions(start):
+    """Each completion needs a name that only the buffer of its client has."""
     client = start().client()
     names = [f"{word}_{number}" for word in ("apple", "river", "copper", "window") for number in range(2)]
 
-    def ask(name):
+    def complete(name):
         lines = "".join(f"    print({name}, {number})\n" for number in range(3))
         body = {"input_prefix": f"def f({name}):\n{lines}", "prompt": "    print(", "input_suffix": "\n"}
         return name, client.post("/infill", body)
 
     with ThreadPoolExecutor(8) as pool:
-        replies = list(pool.map(ask, names * 3))
+        replies = list(pool.map(complete, names * 3))
     assert all(reply.status == 200 for _, reply in replies)
     for name, reply in replies:
         others = {other for other in names if other != name}
@@ -126,7 +126,7 @@ def test_many_clients_at_once_get_their_own_answers(start):
     assert sum(name in reply.tree["content"] for name, reply in replies) >= len(replies) // 2
 
 
-def test_ctrl_c_ends_it_also_while_the_model_loads(start):
+def test_ctrl_c_ends_the_server_before_and_after_the_model_loads(start):
     for is_waited in (False, True):
         process = start()
         process.client(is_waited=is_waited)
@@ -134,7 +134,7 @@ def test_ctrl_c_ends_it_also_while_the_model_loads(start):
         assert "Traceback" not in process.stderr
 
 
-def test_without_a_model_there_is_no_server(start, tmp_path):
+def test_a_broken_model_file_ends_the_server_with_exit_code_3(start, tmp_path):
     (tmp_path / "half.gguf").write_bytes(b"GGUF\3\0\0\0")
     process = start("--model", "half.gguf")
     assert process.process.wait(PATIENCE) == 3
@@ -142,7 +142,7 @@ def test_without_a_model_there_is_no_server(start, tmp_path):
     assert "Traceback" not in process.stderr
 
 
-def test_a_key_is_asked_for_and_never_told(start):
+def test_the_key_is_required_and_not_logged(start):
     process = start(DG_LSP_API_KEY="never-in-a-log")
     client = process.client()
     assert client.post("/infill", GAP).status == 401

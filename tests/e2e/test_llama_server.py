@@ -1,4 +1,4 @@
-"""A real llama-server behind the remote backend: asked in each way, left, loading, killed and started again."""
+"""The remote backend over a real llama-server that is busy, loading, frozen, killed and started again."""
 
 import itertools
 import json
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from llama_server import PROGRAM, WHY_NOT, LlamaServer
-from remote_models import remote_models
+from remote_models import last_answer, remote_models
 
+from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.cli import run
-from dg_lsp.context.asking import Asking, Task
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError
 
@@ -20,7 +20,6 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 PROMPT = Prompt("def area(w, h):\n    return ", "\n\n\ndef name():\n    pass\n", path="shapes.py", language="python")
 ENDLESS = '{"ignore_eos": true}'
 APIS = ("completions", "infill", "chat")
-TURNS = (("user", "hello"),)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def served():
 
 @pytest.fixture
 def fresh():
-    """`fresh(*arguments)` -> a server of the test's own, not started yet."""
+    """`fresh(*arguments)` -> a server for one test, not started yet."""
     servers = []
 
     def call(*arguments):
@@ -51,133 +50,107 @@ def model_of():
         yield call
 
 
-def asking(num_tokens=16, **more):
-    return Asking(Task.FILL, PROMPT, num_tokens, **more)
-
-
-def ask(model, one, seconds=60.0):
-    return list(model.ask(one, time.monotonic() + seconds))[-1]
+def query(max_tokens=16, **options):
+    return RemoteQuery(RemoteTask.FILL, PROMPT, max_tokens, **options)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_it_streams_and_counts(served, model_of, api):
+def test_an_answer_is_streamed_and_has_counts(served, model_of, api):
     model = model_of(served.url, api=api, extra=ENDLESS)
-    seen = [said.texts[0] for said in model.ask(asking(), time.monotonic() + 60) if said.texts]
-    said = ask(model, asking())
-    assert len(set(seen)) > (1 if api == "chat" else 4)
-    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen if api != "chat" else []))
-    assert said.prompt_tokens > said.cached_tokens > 0  # it was asked before
-    assert said.output_tokens == (16 if api != "chat" else 16 + 64)
-    assert not said.is_ended
+    texts = [answer.texts[0] for answer in model.stream(query(), time.monotonic() + 60) if answer.texts]
+    answer = last_answer(model, query())
+    assert len(set(texts)) > (1 if api == "chat" else 4)
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts if api != "chat" else []))
+    assert answer.prompt_tokens > answer.cached_tokens > 0  # the same prompt again
+    assert answer.output_tokens == (16 if api != "chat" else 16 + 64)
+    assert not answer.is_finished
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_two_answers_are_kept_apart(served, model_of, api):
-    said = ask(model_of(served.url, api=api), asking(num_answers=2))
-    assert len(said.texts) == 2
-    assert said.texts[0] != said.texts[1]
+    answer = last_answer(model_of(served.url, api=api), query(num_answers=2))
+    assert len(answer.texts) == 2
+    assert answer.texts[0] != answer.texts[1]
 
 
-def test_a_conversation_is_answered(served, model_of):
-    said = ask(model_of(served.url, api="chat", extra=ENDLESS), Asking(Task.CHAT, Prompt("", ""), 8, turns=TURNS))
-    assert said.texts[0]
-    assert said.output_tokens == 8
+def test_a_chat_is_answered(served, model_of):
+    chat = RemoteQuery(RemoteTask.CHAT, Prompt("", ""), 8, messages=(("user", "hello"),))
+    answer = last_answer(model_of(served.url, api="chat", extra=ENDLESS), chat)
+    assert answer.texts[0]
+    assert answer.output_tokens == 8
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_who_leaves_stops_it(served, model_of, api):
-    answers = model_of(served.url, api=api, extra=ENDLESS).ask(asking(1900), time.monotonic() + 60)
+def test_closing_a_stream_stops_the_server(served, model_of, api):
+    answers = model_of(served.url, api=api, extra=ENDLESS).stream(query(1900), time.monotonic() + 60)
     while not served.is_busy:
         next(answers)
     answers.close()
     served.wait_idle(10)
 
 
-def test_a_stale_answer_does_not_delay_the_newest(fresh, model_of):
-    """One slot, so that whoever comes next has to wait for whoever is inside."""
-    server = fresh("--parallel", "1")
-    server.start()
-    server.wait()
-    model = model_of(server.url, extra=ENDLESS)
-    began = time.monotonic()
-    ask(model, asking(600))
-    whole = time.monotonic() - began
-    times = []
-    for number in range(3):
-        stale = model.ask(asking(600, session=f"{number}"), time.monotonic() + 60)
-        while not server.is_busy:
-            next(stale)
-        stale.close()
-        began = time.monotonic()
-        ask(model, asking(1))
-        times.append(time.monotonic() - began)
-    assert min(times) < whole / 4
-
-
-def test_a_prompt_that_is_too_long_is_told(served, model_of):
-    long = Asking(Task.FILL, Prompt("x = 1\n" * 20_000, ""), 16)
+def test_a_prompt_that_is_too_long_is_an_error(served, model_of):
+    long = RemoteQuery(RemoteTask.FILL, Prompt("x = 1\n" * 20_000, ""), 16)
     with pytest.raises(RemoteError, match=r"lower remote\.max_prompt_tokens"):
-        ask(model_of(served.url), long)
+        last_answer(model_of(served.url), long)
 
 
-def test_a_key_is_wanted(fresh, model_of, monkeypatch):
+def test_the_server_requires_its_key(fresh, model_of, monkeypatch):
     server = fresh("--api-key", "sk-sesame-4711")
     server.start()
     server.wait()
     monkeypatch.delenv("DG_LSP_REMOTE_KEY", raising=False)
-    with pytest.raises(RemoteError, match="wants a key"):
-        ask(model_of(server.url), asking())
+    with pytest.raises(RemoteError, match="requires a key"):
+        last_answer(model_of(server.url), query())
     monkeypatch.setenv("DG_LSP_REMOTE_KEY", "sk-sesame-4711")
-    assert ask(model_of(server.url), asking()).texts
+    assert last_answer(model_of(server.url), query()).texts
 
 
-def test_while_it_starts_and_loads_that_is_told(fresh, model_of):
+def test_errors_name_the_state_of_a_server_that_starts(fresh, model_of):
     server = fresh()
     model = model_of(server.url)
-    complaints = set()
+    messages = set()
     server.start()
     deadline = time.monotonic() + 60
     while True:
         try:
-            said = ask(model, asking())
+            answer = last_answer(model, query())
         except RemoteError as error:
-            complaints.add(str(error).partition(": ")[2])
+            messages.add(str(error).partition(" ")[2])
             assert time.monotonic() < deadline
         else:
             break
-    assert said.texts
-    assert complaints <= {"nobody answers there; is the server running?", "it is not ready (status 503)"}
-    assert complaints
+    assert answer.texts
+    assert messages
+    assert messages <= {"does not accept connections; is the server running?", "is not ready (status 503)"}
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_killed_in_the_middle_and_started_again(fresh, model_of, api):
+def test_a_killed_server_is_an_error_until_it_runs_again(fresh, model_of, api):
     server = fresh()
     server.start()
     server.wait()
     model = model_of(server.url, api=api, extra=ENDLESS)
-    answers = model.ask(asking(1900), time.monotonic() + 60)
+    answers = model.stream(query(1900), time.monotonic() + 60)
     while not server.is_busy:
         next(answers)
     server.kill()
-    with pytest.raises(RemoteError, match="the connection broke"):
+    with pytest.raises(RemoteError, match="broke the connection"):
         list(answers)
-    with pytest.raises(RemoteError, match="nobody answers there"):
-        ask(model, asking())
+    with pytest.raises(RemoteError, match="does not accept connections"):
+        last_answer(model, query())
     server.start()
     server.wait()
-    assert ask(model, asking()).output_tokens
+    assert last_answer(model, query()).output_tokens
 
 
-def test_what_is_frozen_is_nothing_in_time(fresh, model_of):
+def test_a_frozen_server_gives_no_answer_by_the_deadline(fresh, model_of):
     server = fresh()
     server.start()
     server.wait()
     model = model_of(server.url)
     server.stop()
-    began = time.monotonic()
-    assert ask(model, asking(), seconds=0.3).texts == ()
-    assert time.monotonic() - began < 10
+    assert last_answer(model, query(), seconds=0.3).texts == ()
 
 
 def test_the_command_line_fills(served, tmp_path, monkeypatch, capsys):
@@ -188,26 +161,20 @@ def test_the_command_line_fills(served, tmp_path, monkeypatch, capsys):
     assert "self.radius = radius" in json.loads(capsys.readouterr().out)["text"]
 
 
-def test_an_editor_sees_it_die_and_come_back(launcher, fresh):
+def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):
     server = fresh()
     server.start()
     server.wait()
     client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
     fill = {"type_through": False, "speculate": False, "deadline_ms": 60_000}
-    client.handshake(
-        options={
-            "editorInfo": {"name": "e", "version": "1"},
-            "fill": fill,
-            "remote": {"api": "infill", "retries": 0, "pause_ms": 100.0},
-        }
-    )
+    client.handshake(options={"editorInfo": {"name": "e", "version": "1"}, "fill": fill, "remote": {"api": "infill"}})
     client.open("import os\n\nnumbers = [1, 2, 3]\nfor number in \n    print(number)\n")
     assert client.items(client.complete(3, 14))
     server.stop()
-    asked = client.complete(3, 14)
-    time.sleep(0.2)  # on its way
+    pending = client.complete(3, 14)
+    time.sleep(0.2)  # the request is on its way
     server.kill()
-    assert client.items(asked) == []
+    assert client.items(pending) == []
     client.wait_until(lambda: client.told("didChangeStatus")[-1]["kind"] == "Error")
     server.start()
     server.wait()

@@ -1,4 +1,4 @@
-"""transformers' own `serve` with a tiny DiffusionGemma behind the remote backend. Random weights answer noise."""
+"""The remote backend over transformers' own `serve` with a tiny DiffusionGemma of random weights."""
 
 import importlib.util
 import json
@@ -12,9 +12,9 @@ import urllib.request
 from functools import partial
 
 import pytest
-from remote_models import remote_models
+from remote_models import last_answer, remote_models
 
-from dg_lsp.context.asking import Asking, Task
+from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError
 
@@ -34,7 +34,7 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def served(tiny_checkpoint, tmp_path_factory):
-    """Where it listens. It wants to know that there are no images, and how to write a chat."""
+    """The address of the server. It needs a processor class without images, and a chat template."""
     folder = tmp_path_factory.mktemp("served") / "tiny"
     shutil.copytree(tiny_checkpoint, folder)
     _edit(folder / "tokenizer_config.json", processor_class="PreTrainedTokenizerFast", chat_template=TEMPLATE)
@@ -63,7 +63,7 @@ def _wait(process, url):
     deadline = time.monotonic() + START_SECONDS
     while True:
         assert process.poll() is None, "transformers serve has ended"
-        assert time.monotonic() < deadline, "transformers serve does not get ready"
+        assert time.monotonic() < deadline, "transformers serve is not ready"
         try:
             with urllib.request.urlopen(url, timeout=10):
                 return
@@ -77,44 +77,45 @@ def model_of(served):
         yield partial(call, served)
 
 
-def ask(model, one):
-    return list(model.ask(one, time.monotonic() + START_SECONDS))[-1]
+def complete(model, max_tokens=CANVAS, **options):
+    return last_answer(model, RemoteQuery(RemoteTask.FILL, PROMPT, max_tokens, **options), START_SECONDS)
 
 
-def test_a_completion_comes_canvas_by_canvas(model_of):
+def test_a_completion_has_text_and_counts(model_of):
     model = model_of(api="completions", fim="none")
-    said = ask(model, Asking(Task.FILL, PROMPT, CANVAS))
-    assert len(said.texts) == 1
-    assert said.model.endswith("tiny@main")
-    assert said.prompt_tokens > 0
-    assert said.output_tokens == 1  # it counts canvases
-    assert ask(model, Asking(Task.FILL, PROMPT, 3 * CANVAS)).output_tokens <= 3
+    answer = complete(model)
+    assert len(answer.texts) == 1
+    assert answer.model.endswith("tiny@main")
+    assert answer.prompt_tokens > 0
+    assert answer.output_tokens == 1  # the server counts canvases
+    assert complete(model, 3 * CANVAS).output_tokens <= 3
 
 
-def test_a_suffix_is_no_gap_there(model_of):
-    assert ask(model_of(api="completions"), Asking(Task.FILL, PROMPT, CANVAS)).texts[0].endswith(SUFFIX)
+def test_the_server_appends_the_suffix_instead_of_infilling(model_of):
+    assert complete(model_of(api="completions")).texts[0].endswith(SUFFIX)
 
 
-@pytest.mark.parametrize("task", [Task.FILL, Task.REWRITE, Task.CHAT])
-def test_a_chat_is_answered(model_of, task):
+@pytest.mark.parametrize("task", RemoteTask)
+def test_a_chat_answers_each_task(model_of, task):
     prompt = Prompt("", "\n", path="a.py", language="python", selection="x = 1\n", instruction="double it")
-    said = ask(model_of(api="chat"), Asking(task, prompt, CANVAS, turns=(("user", "hello"),)))
-    assert len(said.texts) == 1
-    assert said.prompt_tokens > 0
+    query = RemoteQuery(task, prompt, CANVAS, messages=(("user", "hello"),))
+    answer = last_answer(model_of(api="chat"), query, START_SECONDS)
+    assert len(answer.texts) == 1
+    assert answer.prompt_tokens > 0
 
 
-def test_several_answers_are_not_given(model_of):
-    assert len(ask(model_of(fim="none"), Asking(Task.FILL, PROMPT, CANVAS, num_answers=2)).texts) == 1
+def test_the_server_returns_one_answer_where_several_are_requested(model_of):
+    assert len(complete(model_of(fim="none"), num_answers=2).texts) == 1
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "message"),
     [
-        pytest.param({"api": "infill"}, "it has no /infill", id="no infill"),
+        pytest.param({"api": "infill"}, "has no /infill", id="another API"),
         pytest.param({"model": "another"}, r"remote\.model", id="another model"),
-        pytest.param({"extra": '{"top_k": 1}'}, "does not take the request", id="a field that it does not know"),
+        pytest.param({"extra": '{"top_k": 1}'}, "rejects the request", id="an unknown field"),
     ],
 )
-def test_what_it_cannot_do_is_told(model_of, settings, complaint):
-    with pytest.raises(RemoteError, match=complaint):
-        ask(model_of(**settings), Asking(Task.FILL, PROMPT, CANVAS))
+def test_an_unsupported_request_is_an_error(model_of, settings, message):
+    with pytest.raises(RemoteError, match=message):
+        complete(model_of(**settings))

@@ -1,4 +1,4 @@
-"""Servers of the tests, and models that do what a test says."""
+"""Servers of the tests, and models that do what a test scripts."""
 
 import pytest
 from http_server import Starter
@@ -16,7 +16,7 @@ def start():
 
 @pytest.fixture(scope="module")
 def module_client():
-    """A server that a module's tests share; its model fills `total`."""
+    """A server shared by the tests of a module; its model completes `total`."""
     starter = Starter()
     yield starter(ScriptedDenoiser("total"))
     starter.stop()
@@ -24,15 +24,15 @@ def module_client():
 
 @pytest.fixture(scope="module")
 def changeable():
-    """A server that a module's tests share, and the model whose script they change."""
+    """A server shared by the tests of a module, and its model, whose script they change."""
     starter, denoiser = Starter(), ScriptedDenoiser("")
     yield starter(denoiser), denoiser
     starter.stop()
 
 
 @pytest.fixture
-def ask(changeable):
-    """Asks a server whose model fills this: `ask("x", "/infill", {...})`."""
+def complete(changeable):
+    """Posts to a server whose model completes this: `complete("x", "/infill", {...})`."""
     client, denoiser = changeable
 
     def call(fill, path, body):
@@ -43,8 +43,20 @@ def ask(changeable):
 
 
 @pytest.fixture
+def seen():
+    """A script that completes `1`, and the prefixes and suffixes that the model was given."""
+    prompts = set()
+
+    def fill(prefix, suffix):
+        prompts.add((prefix, suffix))
+        return "1"
+
+    return fill, prompts
+
+
+@pytest.fixture
 def gated():
-    """A model that waits inside each step until it is let go on."""
+    """A model that waits inside each step until the test lets it go on."""
     made = []
 
     def call(fill, **script):

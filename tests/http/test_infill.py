@@ -1,9 +1,11 @@
-"""`POST /infill`, as llama.vim and llama.vscode ask it. The bodies are what their code sends, byte for byte."""
+"""`POST /infill`, with the bodies that llama.vim and llama.vscode send, byte for byte."""
 
 import json
-import re
+from dataclasses import replace
 
 import pytest
+from http_server import wait_until
+from plugins import llama_vims
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 
@@ -31,17 +33,10 @@ LLAMA_VSCODE = (
 GAP = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
 
 
-def accepted_by_llama_vim(body):
-    """Its own two rules over the raw body: one line, and `"content":"` without a blank after the colon."""
-    text = body.decode()
-    return "\n" not in text and re.search(r'"content"\s*:"', text) is not None and not text.startswith("[")
-
-
-def test_llama_vims_request_gets_what_it_reads(ask):
-    reply = ask("    return a + b", "/infill", LLAMA_VIM)
-    assert reply.status == 200
-    assert reply.headers["content-type"] == "application/json"
-    assert accepted_by_llama_vim(reply.body)
+def test_llama_vims_request_returns_the_fields_it_selects(complete):
+    reply = complete("    return a + b", "/infill", LLAMA_VIM)
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    assert llama_vims(reply) == "    return a + b"
     assert list(reply.tree) == [
         "content",
         *(f"timings/prompt_{name}" for name in ("n", "ms", "per_token_ms", "per_second")),
@@ -49,67 +44,39 @@ def test_llama_vims_request_gets_what_it_reads(ask):
         "truncated",
         "tokens_cached",
     ]
-    assert reply.tree["content"] == "    return a + b"
     assert reply.tree["timings/predicted_n"] == len("    return a + b") + 1
     assert reply.tree["truncated"] is False
 
 
-def test_with_its_own_deadline_llama_vim_gets_a_fill_or_an_error_that_it_does_not_keep(ask):
-    reply = ask("    return a + b", "/infill", LLAMA_VIM.replace(b"25000", b"250"))
-    assert reply.status in (200, 504)
-    assert accepted_by_llama_vim(reply.body) == (reply.status == 200)
-
-
-def test_the_model_is_shown_what_stands_around_the_cursor(ask):
-    seen = []
-
-    def fill(prefix, suffix):
-        seen.append((prefix, suffix))
-        return "x"
-
-    ask(fill, "/infill", {"input_prefix": "a = 1\n", "prompt": "b = ", "input_suffix": "\nc = 3\n"})
-    assert set(seen) == {("a = 1\nb = ", "\nc = 3\n")}
-
-
-def test_llama_vims_bearer_of_nothing_is_none(start):
-    client = start(ScriptedDenoiser("x"))
-    for bearer in ("Bearer k", "Bearer ", "Bearer"):
-        assert client.post("/infill", LLAMA_VIM, Authorization=bearer).status == 200
-
-
-def test_llama_vims_warm_up_is_answered_and_asks_nothing_of_the_model(start):
+def test_llama_vims_warm_up_uses_no_step(start):
     denoiser = ScriptedDenoiser("x")
     reply = start(denoiser).post("/infill", LLAMA_VIM_WARM_UP)
     assert (reply.status, reply.body) == (200, b"{}")
     assert denoiser.num_steps == 0
 
 
-def test_a_warm_up_readies_the_cache_for_what_comes(start):
+def test_a_warm_up_fills_the_prompt_cache(start):
     denoiser = ScriptedDenoiser("x")
     client = start(denoiser)
     client.post("/infill", {**GAP, "n_predict": 0, "t_max_predict_ms": 1})
     assert denoiser.num_steps == 0
+    wait_until(lambda: denoiser.num_prefilled > 0)
     num_warm = denoiser.num_prefilled
-    assert num_warm > 0
     timings = client.post("/infill", GAP).tree["timings"]
     assert (timings["prompt_n"], timings["cache_n"]) == (0, num_warm)
 
 
-def test_llama_vscodes_request_gets_an_array(ask):
-    reply = ask(("first", "other", "third"), "/infill", LLAMA_VSCODE)
-    assert reply.status == 200
-    assert [one["content"] for one in reply.tree] == ["first", "other", "third"]
-    assert [one["index"] for one in reply.tree] == [0, 1, 2]
+def test_llama_vscodes_request_returns_an_array(complete):
+    reply = complete(("first", "other", "third"), "/infill", LLAMA_VSCODE)
+    assert [(one["index"], one["content"]) for one in reply.tree] == [(0, "first"), (1, "other"), (2, "third")]
 
 
 @pytest.mark.parametrize("more", [{}, {"n_cmpl": 1}, {"n_cmpl": None}])
-def test_one_candidate_is_an_object(ask, more):
-    reply = ask("total", "/infill", {**GAP, **more})
-    assert reply.tree["content"] == "total"
-    assert accepted_by_llama_vim(reply.body)
+def test_one_candidate_is_an_object(complete, more):
+    assert complete("total", "/infill", {**GAP, **more}).tree["content"] == "total"
 
 
-def test_the_whole_reply_is_llama_cpps_and_tells_of_diffusion(start):
+def test_a_response_has_llama_cpps_fields_and_diffusion_statistics(start):
     tree = start(ScriptedDenoiser("items[0]", tokens_per_step=1)).post("/infill", {**GAP, "seed": 3}).tree
     assert list(tree) == [
         *("index", "content", "tokens", "id_slot", "stop", "model", "tokens_predicted", "tokens_evaluated"),
@@ -117,99 +84,81 @@ def test_the_whole_reply_is_llama_cpps_and_tells_of_diffusion(start):
         *("tokens_cached", "timings", "diffusion"),
     ]
     assert (tree["stop"], tree["stop_type"], tree["has_new_line"]) == (True, "eos", False)
-    assert tree["generation_settings"]["seed"] == 3
+    assert tree["generation_settings"] == {"n_predict": -1, "n_cmpl": 1, "n_indent": 0, "seed": 3, "stop": []}
     assert tree["tokens_predicted"] == len("items[0]") + 1
     diffusion = tree["diffusion"]
     assert diffusion["steps"] == len("items[0]") + 1
     assert diffusion["tokens_per_forward"] == 1.0
     assert diffusion["blocks"] * diffusion["canvas_length"] == diffusion["canvas_tokens"] == 16
     assert diffusion["ms_per_step"] > 0
-    assert diffusion["plan"] == "canvas"
+    assert diffusion["decoder"] == "canvas"
 
 
-def test_a_fill_longer_than_a_canvas_goes_on_in_further_ones(ask):
+def test_a_completion_longer_than_a_canvas_uses_several(complete):
     text = "\n".join(f"    value_{number} = {number}" for number in range(6))
-    body = {"input_prefix": "def f():\n", "input_suffix": "\n", "n_predict": 256}
-    tree = ask(text, "/infill", body).tree
+    tree = complete(text, "/infill", {"input_prefix": "def f():\n", "input_suffix": "\n", "n_predict": 256}).tree
     assert tree["content"] == text
     assert tree["diffusion"]["blocks"] > 1
 
 
-def test_n_predict_bounds_the_answer(ask):
-    tree = ask("abcdefghijklmnop", "/infill", {**GAP, "n_predict": 8}).tree
+def test_n_predict_limits_the_tokens(complete):
+    tree = complete("abcdefghijklmnop", "/infill", {**GAP, "n_predict": 8}).tree
     assert tree["content"] == "abcdefghijklmnop"[: len(tree["content"])]
     assert len(tree["content"]) < 16 or tree["tokens_predicted"] == 16
     assert tree["stop_type"] == "limit"
 
 
-def test_stops_are_no_part_of_the_answer(ask):
-    tree = ask("alpha; beta", "/infill", {**GAP, "stop": ["beta", ";"]}).tree
+def test_a_completion_ends_before_the_first_stop(complete):
+    tree = complete("alpha; beta", "/infill", {**GAP, "stop": ["beta", ";"]}).tree
     assert (tree["content"], tree["stop_type"], tree["stopping_word"]) == ("alpha", "word", ";")
 
 
-def test_lines_left_of_the_margin_end_the_answer(ask):
+def test_a_completion_ends_before_a_line_left_of_n_indent(complete):
     body = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n"}
     fill = "        a = 1\n\n        b = 2\n    c = 3"
-    assert ask(fill, "/infill", {**body, "n_indent": 8}).tree["content"] == "        a = 1\n\n        b = 2"
+    assert complete(fill, "/infill", {**body, "n_indent": 8}).tree["content"] == "        a = 1\n\n        b = 2"
 
 
-def test_a_stream_says_the_text_and_then_the_rest(ask):
-    first, last = map(json.loads, ask("total", "/infill", {**GAP, "stream": True}).events)
+def test_a_stream_has_one_event_with_the_text_and_one_with_the_rest(complete):
+    first, last = map(json.loads, complete("total", "/infill", {**GAP, "stream": True}).events)
     assert (first["content"], first["stop"]) == ("total", False)
     assert (last["content"], last["stop"]) == ("", True)
     assert last["timings"]["predicted_n"] == len("total") + 1
 
 
-def test_nothing_worth_showing_is_an_empty_completion(ask):
-    reply = ask("", "/infill", GAP)
+def test_no_candidate_is_an_empty_completion(complete):
+    reply = complete("", "/infill", GAP)
     assert (reply.status, reply.tree["content"]) == (200, "")
 
 
-def test_any_text_goes_there_and_back(ask):
-    reply = ask('"é😋\u2028\\"', "/infill", {**GAP, "input_prefix": "# é😋\u2028\n"})
-    assert reply.tree["content"] == "" or "😋" in reply.body.decode()
+def test_the_response_is_one_line_of_utf_8(complete):
+    reply = complete("'é😋'", "/infill", {**GAP, "input_prefix": "# é😋\u2028\n"})
+    assert reply.tree["content"] == "'é😋'"
     assert b"\n" not in reply.body
+    assert "😋".encode() in reply.body
 
 
 @pytest.mark.parametrize(
     ("more", "field"),
     [
         ({"input_prefix": 1}, "input_prefix"),
-        ({"input_suffix": []}, "input_suffix"),
-        ({"prompt": {}}, "prompt"),
         ({"n_predict": "8"}, "n_predict"),
         ({"n_predict": 1.5}, "n_predict"),
         ({"n_predict": True}, "n_predict"),
         ({"stream": 1}, "stream"),
-        ({"stop": [1]}, "stop"),
-        ({"seed": "x"}, "seed"),
-        ({"response_fields": 3}, "response_fields"),
-        ({"input_extra": {}}, "input_extra"),
-        ({"input_extra": ["text"]}, "input_extra"),
+        ({"stop": 1}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
         ({"input_extra": [{"text": "a"}, {"text": 1}]}, "input_extra[1].text"),
         ({"input_extra": [{"filename": "a.py"}]}, "input_extra[0].text"),
-        ({"input_extra": [{"text": "a", "filename": 1}]}, "input_extra[0].filename"),
         ({"n_cmpl": 0}, "n_cmpl"),
-        ({"n_indent": -1}, "n_indent"),
-        ({"t_max_predict_ms": "1"}, "t_max_predict_ms"),
+        ({"n_cmpl": 99}, "n_cmpl"),
     ],
 )
-def test_a_wrong_type_is_refused_by_its_fields_name(module_client, more, field):
+def test_an_invalid_field_is_named_in_the_error(module_client, more, field):
     reply = module_client.post("/infill", {**GAP, **more})
-    assert reply.status == 400
-    assert reply.error["param"] == field
-    assert reply.error["message"].startswith(f"Field '{field}': ")
+    assert (reply.status, reply.error["param"]) == (400, field)
+    assert reply.error["message"].startswith(f"Field '{field}': Input should ") or "required" in reply.error["message"]
     assert reply.error["type"] == "invalid_request_error"
-
-
-def test_llama_vscode_shows_what_is_wrong_with_n_cmpl(module_client):
-    message = module_client.post("/infill", {**GAP, "n_cmpl": 99}).error["message"]
-    assert message == "Field 'n_cmpl': Value must be between 1 <= value <= 8, but got 99"
-
-
-def test_chunks_without_a_text_are_told_in_llama_cpps_words(module_client):
-    message = module_client.post("/infill", {**GAP, "input_extra": [{}]}).error["message"]
-    assert 'extra_context chunk must contain a "text" field with a string value' in message
 
 
 @pytest.mark.parametrize(
@@ -218,19 +167,18 @@ def test_chunks_without_a_text_are_told_in_llama_cpps_words(module_client):
         {"nonsense": 1},
         {"n_predict": None, "seed": None, "stop": None, "input_extra": None},
         {"seed": -1},
+        {"seed": 2**64},
         {"n_predict": -1},
         {"n_predict": 8.0},
         {"stop": "x"},
         {"lora": [{"id": 0, "scale": 0.5}], "samplers": ["infill"], "id_slot": 7},
     ],
 )
-def test_what_nobody_reads_is_tolerated(module_client, more):
+def test_unknown_fields_nulls_and_whole_floats_are_accepted(module_client, more):
     assert module_client.post("/infill", {**GAP, **more}).status == 200
 
 
-def test_a_model_that_is_asked_for_more_than_it_can_says_so(start):
-    from dataclasses import replace
-
+def test_a_request_that_the_model_cannot_take_is_refused(start):
     client = start(ScriptedDenoiser("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))), fill={"canvas_length": 16})
     reply = client.post("/infill", GAP)
     assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")

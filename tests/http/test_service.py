@@ -1,128 +1,165 @@
-"""Who waits, who leaves, who is refused; what goes wrong is told as an error object, never as an empty completion."""
+"""Waiting, disconnecting, limits and failures. An error is an error object, never an empty completion."""
 
+import json
+import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
-from http_server import GAP, TIMEOUT, Client, engine_of, metric, raw, wait_until
+from chatty import chatty
+from http_server import (
+    GAP,
+    TIMEOUT,
+    metric,
+    raw,
+    wait_for_active,
+    wait_for_disconnect,
+    wait_until,
+)
+from starlette.requests import Request
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.errors import BackendError, ModelBrokenError
-from dg_lsp.http.gate import Rules
-from dg_lsp.http.listening import Address, Listening
-from dg_lsp.settings import Settings
+from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
+from dg_lsp.http.service import client_address
 
-SECRET = "never-in-an-answer"
+SECRET = "never-in-a-response"
+TEXT = "abcdefgh"
+NUM_STEPS = len(TEXT) + 1
 
 
-def test_a_client_that_leaves_stops_the_model_within_a_step(start, gated):
-    denoiser = gated("abcdefgh", tokens_per_step=1)
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def post_segments(client, user, prefix):
+    segments = {"prefix": prefix, "suffix": "", "filepath": "a.py"}
+    return client.post("/v1/completions", {"language": "python", "segments": segments, "user": user})
+
+
+def test_a_disconnect_stops_the_model_within_a_step(start, gated):
+    denoiser = gated(TEXT, tokens_per_step=1)
     client = start(denoiser)
     connection = raw(client, b'{"input_prefix":"a = "}')
     assert denoiser.is_inside.wait(TIMEOUT)
     connection.close()
-    wait_until(lambda: metric(client, "dg_lsp_left_total") == "1")
+    wait_for_disconnect(client)
     denoiser.go_on.set()
-    assert client.post("/infill", GAP).tree["content"] == "abcdefgh"
-    assert denoiser.num_steps == 1 + 9  # the step that the one who left was in, and those of the other
+    assert client.post("/infill", GAP).tree["content"] == TEXT
+    assert denoiser.num_steps == 1 + NUM_STEPS
 
 
-def test_a_client_that_leaves_while_it_waits_costs_no_step(start, gated):
-    denoiser = gated("abcdefgh", tokens_per_step=1)
+def test_a_disconnect_of_a_waiting_client_costs_no_step(start, gated, pool):
+    denoiser = gated(TEXT, tokens_per_step=1)
     client = start(denoiser)
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(client.post, "/infill", GAP)
-        assert denoiser.is_inside.wait(TIMEOUT)
-        raw(client, b'{"input_prefix":"b = "}').close()
-        wait_until(lambda: metric(client, "dg_lsp_left_total") == "1")
-        denoiser.go_on.set()
-        assert first.result(TIMEOUT).tree["content"] == "abcdefgh"
-    assert denoiser.num_steps == 9
+    first = pool.submit(client.post, "/infill", GAP)
+    assert denoiser.is_inside.wait(TIMEOUT)
+    raw(client, b'{"input_prefix":"b = "}').close()
+    wait_for_disconnect(client)
+    denoiser.go_on.set()
+    assert first.result(TIMEOUT).tree["content"] == TEXT
+    assert denoiser.num_steps == NUM_STEPS
 
 
-def test_more_than_may_wait_are_asked_to_come_again(start, gated):
+def test_too_many_waiting_requests_are_refused_with_a_retry_time(start, gated, pool):
     denoiser = gated("x")
     client = start(denoiser, http={"max_waiting": 2})
-    with ThreadPoolExecutor() as pool:
-        inside = [pool.submit(client.post, "/infill", GAP) for _ in range(2)]
-        wait_until(lambda: metric(client, "dg_lsp_inside") == "2")
-        reply = client.post("/infill", GAP)
-        assert reply.status == 503
-        assert int(reply.headers["retry-after"]) > 0
-        assert reply.error["type"] == "unavailable_error"
-        denoiser.go_on.set()
-        assert [one.result(TIMEOUT).tree["content"] for one in inside] == ["x", "x"]
+    replies = [pool.submit(client.post, "/infill", GAP) for _ in range(2)]
+    wait_for_active(client, 2)
+    reply = client.post("/infill", GAP)
+    assert (reply.status, reply.error["type"]) == (503, "unavailable_error")
+    assert int(reply.headers["retry-after"]) > 0
+    denoiser.go_on.set()
+    assert [one.result(TIMEOUT).tree["content"] for one in replies] == ["x", "x"]
     assert client.post("/infill", GAP).status == 200
 
 
-def test_who_cannot_be_told_apart_is_not_cancelled(start, gated):
-    """minuet sends the same request several times at once, and wants all answers."""
-    denoiser = gated("x")
-    client = start(denoiser)
-    with ThreadPoolExecutor() as pool:
-        replies = [pool.submit(client.post, "/v1/completions", {"prompt": "a = "}) for _ in range(3)]
-        wait_until(lambda: metric(client, "dg_lsp_inside") == "3")
-        denoiser.go_on.set()
-        assert [one.result(TIMEOUT).status for one in replies] == [200] * 3
-
-
-def test_a_newer_request_of_a_known_document_takes_the_olders_place(start, gated):
+def test_one_other_machine_cannot_take_all_places(start, gated, pool, monkeypatch):
+    monkeypatch.setattr("dg_lsp.http.service.client_address", lambda http: http.headers.get("x-test-address", ""))
+    monkeypatch.setattr("dg_lsp.http.service.MAX_PER_CLIENT", 1)
     denoiser = gated("x")
     client = start(denoiser)
 
-    def ask(user, prefix):
-        segments = {"prefix": prefix, "suffix": "", "filepath": "a.py"}
-        return client.post("/v1/completions", {"language": "python", "segments": segments, "user": user})
+    def post(prefix, address=""):
+        return client.post("/infill", {"input_prefix": prefix}, **{"X-Test-Address": address})
 
-    with ThreadPoolExecutor() as pool:
-        stale = pool.submit(ask, "one", "a")
-        assert denoiser.is_inside.wait(TIMEOUT)
-        other = pool.submit(ask, "two", "a")
-        wait_until(lambda: metric(client, "dg_lsp_inside") == "2")
-        newer = pool.submit(ask, "one", "ab")
-        reply = stale.result(TIMEOUT)
-        assert reply.status == 499  # openai's client asks again after 409, 429 and all of 500
-        assert reply.error["type"] == "cancelled_error"
-        denoiser.go_on.set()
-        assert [one.result(TIMEOUT).status for one in (other, newer)] == [200, 200]
+    first = pool.submit(post, "a", "10.0.0.1")
+    assert denoiser.is_inside.wait(TIMEOUT)
+    reply = post("b", "10.0.0.1")
+    assert (reply.status, reply.error["type"]) == (429, "rate_limit_error")
+    assert int(reply.headers["retry-after"]) > 0
+    others = [pool.submit(post, "c", "10.0.0.2"), pool.submit(post, "d"), pool.submit(post, "e")]
+    wait_for_active(client, 4)
+    denoiser.go_on.set()
+    assert [one.result(TIMEOUT).status for one in (first, *others)] == [200] * 4
+    assert post("b", "10.0.0.1").status == 200
 
 
-def test_the_deadline_holds_while_others_are_served(start, gated):
+def test_a_client_that_does_not_read_does_not_keep_its_place(start):
+    denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
+    client = start(denoiser, http={"max_waiting": 1})
+    [(server, _)] = start.started
+    server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
+    body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "diffusing": True}
+    with socket.socket() as stream:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream.connect(("127.0.0.1", client.port))
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        data = json.dumps(body).encode()
+        stream.sendall(head % len(data) + data)
+        wait_until(lambda: denoiser.num_steps > 0 and metric(client, "dg_lsp_active_requests") == 0)
+        assert metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="200"}') == 0  # still sending
+        assert client.post("/v1/chat/completions", {**body, "stream": False, "max_tokens": 1}).status == 200
+    wait_until(lambda: metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="200"}') == 2)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("127.0.0.1", ""), ("::1", ""), ("10.1.2.3", "10.1.2.3"), ("testclient", ""), (None, "")]
+)
+def test_clients_of_this_machine_have_no_address(host, address):
+    scope = {"type": "http", "client": (host, 1) if host else None, "headers": []}
+    assert client_address(Request(scope)) == address
+
+
+def test_identical_requests_of_unknown_clients_are_all_answered(start, gated, pool):
+    """minuet sends one request several times at once."""
     denoiser = gated("x")
     client = start(denoiser)
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(client.post, "/infill", GAP)
-        assert denoiser.is_inside.wait(TIMEOUT)
-        reply = client.post("/infill", {**GAP, "t_max_predict_ms": 20})
-        assert (reply.status, reply.error["type"]) == (504, "timeout_error")
-        denoiser.go_on.set()
-        assert first.result(TIMEOUT).status == 200
+    replies = [pool.submit(client.post, "/v1/completions", {"prompt": "a = "}) for _ in range(3)]
+    wait_for_active(client, 3)
+    denoiser.go_on.set()
+    assert [one.result(TIMEOUT).status for one in replies] == [200] * 3
 
 
-class Tiring(ScriptedDenoiser):
-    """Quick for so many passes, then slower than any deadline of a test."""
-
-    def predict(self, *args, **kwargs):
-        if self.num_steps == 12:
-            time.sleep(2.5)
-        return super().predict(*args, **kwargs)
-
-
-def test_the_deadline_shows_what_is_settled(start):
-    text = "first = 1\nsecond = 2\nthird = 3"
-    body = {"input_prefix": "def f():\n    pass\n\n", "input_suffix": "\n"}
-    whole = start(ScriptedDenoiser(text, tokens_per_step=1)).post("/infill", body).tree["content"]
-    tired = start(Tiring(text, tokens_per_step=1))
-    soon = tired.post("/infill", {**body, "t_max_predict_ms": 2000}).tree["content"]
-    assert whole.startswith(soon)
-    assert 0 < len(soon) < len(whole)
+def test_a_newer_request_for_a_document_replaces_the_older_one(start, gated, pool):
+    denoiser = gated("x")
+    client = start(denoiser)
+    older = pool.submit(post_segments, client, "one", "a")
+    assert denoiser.is_inside.wait(TIMEOUT)
+    other = pool.submit(post_segments, client, "two", "a")
+    wait_for_active(client, 2)
+    newer = pool.submit(post_segments, client, "one", "ab")
+    reply = older.result(TIMEOUT)
+    assert reply.status == 499  # OpenAI's client retries after 409, 429 and every 5xx
+    assert reply.error["type"] == "cancelled_error"
+    denoiser.go_on.set()
+    assert [one.result(TIMEOUT).status for one in (other, newer)] == [200, 200]
 
 
-def test_while_the_model_loads_health_says_so_and_nobody_is_kept_waiting(start):
+def test_the_deadline_includes_waiting_for_the_model(start, gated, pool):
+    denoiser = gated("x")
+    client = start(denoiser)
+    first = pool.submit(client.post, "/infill", GAP)
+    assert denoiser.is_inside.wait(TIMEOUT)
+    reply = client.post("/infill", {**GAP, "t_max_predict_ms": 20})
+    assert (reply.status, reply.error["type"]) == (504, "timeout_error")
+    denoiser.go_on.set()
+    assert first.result(TIMEOUT).status == 200
+
+
+def test_health_and_requests_return_503_while_the_model_loads(start):
     opened = threading.Event()
 
     def open_engine(settings):
@@ -132,21 +169,25 @@ def test_while_the_model_loads_health_says_so_and_nobody_is_kept_waiting(start):
 
     client = start(open_engine=open_engine, is_waited=False)
     loading = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
-    for reply in (client.get("/health"), client.post("/infill", GAP), client.get("/v1/models")):
-        assert (reply.status, reply.body) == (503, loading)
+    for reply in (client.get("/health"), client.post("/infill", {"prompt": 1}), client.get("/v1/models")):
+        assert (reply.status, reply.body, reply.headers["retry-after"]) == (503, loading, "1")
     assert client.get("/metrics").status == 200
     opened.set()
     assert client.wait_ready().get("/health").body == b'{"status":"ok"}'
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "status", "message"),
     [
-        (BackendError("the graph failed; lower gpu_layers"), "the graph failed; lower gpu_layers"),
-        (ValueError(SECRET), "internal error: ValueError"),
+        (RequestError("send less"), 400, "send less"),
+        (ModelUnsupportedError("use a chat model"), 501, "use a chat model"),
+        (ModelMemoryError("lower num_slots"), 503, "lower num_slots"),
+        (RemoteError("start it"), 503, "start it"),
+        (BackendError("lower gpu_layers"), 500, "lower gpu_layers"),
+        (ValueError(SECRET), 500, "internal error: ValueError"),
     ],
 )
-def test_an_engine_that_fails_is_told_and_the_next_request_works(start, capfd, error, message):
+def test_an_error_of_the_engine_has_a_status_and_the_next_request_works(start, capfd, error, status, message):
     class Failing(ScriptedDenoiser):
         fails = True
 
@@ -158,36 +199,45 @@ def test_an_engine_that_fails_is_told_and_the_next_request_works(start, capfd, e
     denoiser = Failing("x")
     client = start(denoiser)
     reply = client.post("/infill", GAP)
-    assert (reply.status, reply.error["message"]) == (500, message)
+    assert (reply.status, reply.error["message"]) == (status, message)
+    assert ("retry-after" in reply.headers) == (status == 503)
     denoiser.fails = False
     assert client.post("/infill", GAP).status == 200
     assert SECRET not in "".join(capfd.readouterr())
 
 
-def test_the_server_leaves_while_requests_are_inside(gated):
-    denoiser = gated("x")
-    listening = Listening(Address(port=0), partial(Scheduler.of, engine_of(denoiser)), Settings(), Rules())
-    thread = threading.Thread(target=listening.run)
-    thread.start()
-    client = Client(listening.port).wait_ready()
-    with raw(client, b'{"input_prefix":"a = ","t_max_predict_ms":30000}') as connection:
-        assert denoiser.is_inside.wait(TIMEOUT)
-        listening.stop()
-        said = b""
-        while b"the server is leaving" not in said:  # it is said before the model's step is over
-            piece = connection.recv(65536)
-            assert piece, said
-            said += piece
-        denoiser.go_on.set()
-        assert connection.recv(65536) == b""
-    thread.join(TIMEOUT)
-    assert not thread.is_alive()
-    assert denoiser.is_closed
+def test_an_idle_model_is_unloaded_and_loaded_by_the_next_request(start):
+    denoiser = ScriptedDenoiser("x")
+    client = start(denoiser, runtime={"idle_seconds": 0.01})
+    assert client.post("/infill", GAP).tree["content"] == "x"
+    wait_until(lambda: client.get("/props").tree["is_sleeping"])
+    wait_until(lambda: denoiser.is_closed)
+    assert client.get("/health").status == 200
+    assert client.post("/infill", GAP).tree["content"] == "x"
 
 
-def test_a_model_that_cannot_be_opened_ends_the_server():
-    def open_engine(settings):
-        raise ModelBrokenError("half.gguf ends too early; fetch it again")
+def test_metrics_count_requests_completions_and_steps(start):
+    client = start(ScriptedDenoiser("x", tokens_per_step=1))
+    client.post("/infill", GAP)
+    client.post("/infill", {"input_prefix": 1})
+    client.get("/nowhere/never-a-label")
+    reply = client.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    rows = {
+        'dg_lsp_requests_total{path="/infill",status="200"}': 1,
+        'dg_lsp_requests_total{path="/infill",status="400"}': 1,
+        'dg_lsp_requests_total{path="other",status="404"}': 1,
+        'dg_lsp_request_seconds_count{path="/infill"}': 2,
+        'dg_lsp_request_seconds_bucket{le="+Inf",path="/infill"}': 2,
+        "dg_lsp_steps_total": 2,
+        'dg_lsp_completions_total{decoder="canvas",shown="yes"}': 1,
+        'dg_lsp_tokens_total{kind="output"}': 2,
+    }
+    assert {row: metric(client, row) for row in rows} == rows
+    assert b"never-a-label" not in reply.body
 
-    with pytest.raises(ModelBrokenError, match="fetch it again"):
-        Listening(Address(port=0), partial(Scheduler.of, open_engine), Settings(), Rules()).run()
+
+def test_each_server_has_metrics_of_its_own(start):
+    first, second = start(ScriptedDenoiser("x")), start(ScriptedDenoiser("x"))
+    first.post("/infill", GAP)
+    assert metric(second, 'dg_lsp_requests_total{path="/infill",status="200"}') == 0

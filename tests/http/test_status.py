@@ -1,32 +1,32 @@
-"""What the server says of itself."""
+"""Endpoints that report on the server."""
 
-import time
+from concurrent.futures import ThreadPoolExecutor
+
+from http_server import wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 
 
-def test_the_model_is_listed(module_client):
+def test_models_lists_the_model(module_client):
     [model] = module_client.get("/v1/models").tree["data"]
     assert (model["id"], model["object"]) == ("scripted", "model")
     assert model["meta"]["noise"] == "mask"
 
 
-def test_props_say_how_long_a_prompt_may_be(module_client):
+def test_props_has_the_prompt_length(module_client):
     props = module_client.get("/props").tree
     assert props["default_generation_settings"]["n_ctx"] > 0
     assert props["total_slots"] == 4
     assert props["model_alias"] == "scripted"
 
 
-def test_slots(start):
+def test_slots_has_one_object_per_slot(start):
     client = start(ScriptedDenoiser("x"), runtime={"num_slots": 2})
     assert [(one["id"], one["is_processing"]) for one in client.get("/slots").tree] == [(0, False), (1, False)]
 
 
-def test_a_slot_works_while_the_model_does(start, gated):
-    from concurrent.futures import ThreadPoolExecutor
-
+def test_one_slot_is_processing_while_the_model_runs(start, gated):
     denoiser = gated("x")
     client = start(denoiser)
     with ThreadPoolExecutor() as pool:
@@ -37,7 +37,7 @@ def test_a_slot_works_while_the_model_does(start, gated):
         reply.result(30)
 
 
-def test_memory(module_client):
+def test_memory_has_process_and_cache(module_client):
     module_client.post("/infill", {"input_prefix": "a = "})
     memory = module_client.get("/memory").tree
     assert list(memory) == ["resident_bytes", "peak_bytes", "free_bytes", "weights_bytes", "cache", "devices"]
@@ -50,7 +50,7 @@ def test_memory(module_client):
 
 
 class OnDevice(ScriptedDenoiser):
-    """Says that it is on a GPU."""
+    """Reports two GPUs."""
 
     @property
     def footprint(self):
@@ -58,7 +58,7 @@ class OnDevice(ScriptedDenoiser):
         return Footprint(weights_bytes=7, cache_bytes=5, cache_cells=4, cache_limit=9, cache_used=2, devices=cards)
 
 
-def test_memory_of_devices(start):
+def test_memory_has_devices(start):
     memory = start(OnDevice("x")).get("/memory").tree
     assert memory["weights_bytes"] == 7
     assert memory["cache"] == {"bytes": 5, "tokens": 4, "tokens_used": 2, "tokens_at_most": 9}
@@ -68,32 +68,10 @@ def test_memory_of_devices(start):
     ]
 
 
-def test_a_model_that_was_given_up_holds_nothing(start):
+def test_an_unloaded_model_uses_no_memory(start):
     denoiser = OnDevice("x")
     client = start(denoiser, runtime={"idle_seconds": 0.05})
-    end = time.monotonic() + 30
-    while client.get("/memory").tree["weights_bytes"]:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: client.get("/memory").tree["weights_bytes"] == 0)
     memory = client.get("/memory").tree
     assert memory["cache"]["bytes"] == 0
     assert memory["devices"] == []
-
-
-def test_metrics_count_requests_fills_and_steps(start):
-    client = start(ScriptedDenoiser("x", tokens_per_step=1))
-    client.post("/infill", {"input_prefix": "a = "})
-    client.post("/infill", {"input_prefix": 1})
-    client.get("/nowhere/never-a-label")
-    reply = client.get("/metrics")
-    text = reply.body.decode()
-    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
-    rows = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert rows['dg_lsp_requests_total{path="/infill",status="200"}'] == "1"
-    assert rows['dg_lsp_requests_total{path="/infill",status="400"}'] == "1"
-    assert rows['dg_lsp_requests_total{path="other",status="404"}'] == "1"
-    assert rows['dg_lsp_request_seconds_count{path="/infill"}'] == "2"
-    assert rows['dg_lsp_request_seconds_bucket{path="/infill",le="+Inf"}'] == "2"
-    assert rows["dg_lsp_steps_total"] == "2"
-    assert rows['dg_lsp_fills_total{plan="canvas",shown="yes"}'] == "1"
-    assert "never-a-label" not in text

@@ -1,4 +1,4 @@
-"""A real Vim, without plugins, takes an answer by llama.vim's rules: its two patterns, then its own JSON reader."""
+"""Vim itself reads responses by llama.vim's rules: two patterns, then its own JSON parser."""
 
 import json
 import shutil
@@ -7,23 +7,23 @@ import subprocess
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("vim") and shutil.which("curl")), reason="install vim and curl to ask as llama.vim does"
+    not (shutil.which("vim") and shutil.which("curl")), reason="install vim and curl to send requests as llama.vim does"
 )
 
 DRIVE = r"""
 set encoding=utf-8
 let body = system('curl --silent --no-buffer --request POST --url ' . $URL
   \ . '/infill --header "Content-Type: application/json" --header "Authorization: Bearer " --data @request.json')
-let is_taken = body =~# '\v"content"\s*:"' && len(split(body, "\n", 1)) == 1
+let is_accepted = body =~# '\v"content"\s*:"' && len(split(body, "\n", 1)) == 1
 let answer = json_decode(body)
-call writefile([json_encode([is_taken, get(answer, 'content', v:null), has_key(answer, 'error')])], 'seen.json')
+call writefile([json_encode([is_accepted, get(answer, 'content', v:null), has_key(answer, 'error')])], 'seen.json')
 qa!
 """
 
 
 @pytest.fixture
-def seen(changeable, tmp_path):
-    """What Vim makes of the answer: whether it is taken, its content, whether it is an error."""
+def vim(changeable, tmp_path):
+    """Whether Vim accepts the response, its content, and whether it is an error."""
     client, denoiser = changeable
 
     def call(fill, **request):
@@ -40,10 +40,10 @@ def seen(changeable, tmp_path):
     return call
 
 
-def test_a_fill_of_several_lines_is_taken(seen):
+def test_a_fill_of_several_lines_is_accepted(vim):
     text = '    b = "é😋"\n    return [a, b]'
-    assert seen(text, response_fields=["content", "timings/prompt_n", "tokens_cached"]) == [1, text, 0]
+    assert vim(text, response_fields=["content", "timings/prompt_n", "tokens_cached"]) == [1, text, 0]
 
 
-def test_an_error_is_not_taken_for_a_fill(seen):
-    assert seen("x", n_cmpl=99) == [0, None, 1]
+def test_vim_does_not_accept_an_error_as_a_completion(vim):
+    assert vim("x", n_cmpl=99) == [0, None, 1]

@@ -7,14 +7,6 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.backends.checks import (
-    check_prompt_length,
-    check_slot,
-    check_temperature,
-    checked_canvases,
-    checked_extension,
-    checked_ids,
-)
 from dg_lsp.backends.llamacpp.candidates import Candidates
 from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext, grow
 from dg_lsp.backends.llamacpp.errors import decode_error
@@ -26,7 +18,18 @@ from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
 from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.layout import Flags, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import DeviceMemory, Floats, Footprint, Prediction
+from dg_lsp.diffusion.denoiser import (
+    DeviceMemory,
+    Floats,
+    Footprint,
+    Prediction,
+    check_prompt_length,
+    check_slot,
+    check_temperature,
+    checked_canvases,
+    checked_extension,
+    checked_ids,
+)
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import RuntimeSettings
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.checks import checked_canvases
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, feedback_of
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
@@ -15,7 +14,7 @@ from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, Sel
 from dg_lsp.backends.llamacpp.threads import physical_cores
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Floats, Prediction, checked_canvases
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.gguf import read_header
 from dg_lsp.settings import RuntimeSettings

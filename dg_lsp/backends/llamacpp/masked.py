@@ -4,13 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dg_lsp.backends.checks import (
-    check_prompt_length,
-    check_slot,
-    check_temperature,
-    checked_canvases,
-    checked_ids,
-)
 from dg_lsp.backends.llamacpp.context import LlamaContext, grow
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser, footprint_of, merged, open_positions, settled
 from dg_lsp.backends.llamacpp.errors import decode_error
@@ -20,7 +13,15 @@ from dg_lsp.backends.llamacpp.reduce import Reduced, Reducer
 from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import Footprint, Prediction
+from dg_lsp.diffusion.denoiser import (
+    Footprint,
+    Prediction,
+    check_prompt_length,
+    check_slot,
+    check_temperature,
+    checked_canvases,
+    checked_ids,
+)
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import RuntimeSettings
 

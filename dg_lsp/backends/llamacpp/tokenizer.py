@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.checks import checked_ids
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, SpecialTokens
+from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import BackendError
 
 _PIECE_BYTES = 256

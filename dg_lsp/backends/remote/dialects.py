@@ -1,238 +1,308 @@
-"""Three ways to ask and to read: bodies of requests, and pieces of text in what comes back. Pure; knows no socket."""
+"""The APIs of remote servers: what a request contains, and what a response means. Pure: no network, no clock."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, ClassVar
 
-from dg_lsp.backends.remote.fenced import after_line, code_in
-from dg_lsp.backends.remote.questions import fill_question, rewrite_question
-from dg_lsp.context.asking import Asking, Said, Task
+from dg_lsp.canvas.chat import EXTRA_BEFORE, EXTRA_CHUNK, REWRITE, fence_of
+from dg_lsp.context.window import Prompt
 
-Tree = dict[str, Any]
-SPREAD = 0.8
-"""Temperature of several answers, at least: at 0 they would all be the same."""
+Json = dict[str, Any]
+MAX_CHOICES = 64
 _FENCE_TOKENS = 64
-"""What a chat says around its code."""
+"""Tokens that a chat model writes around its code."""
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
+_FILL_QUESTION = (
+    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there. Answer with one fenced code block"
+    " and nothing else. It holds only what stands for <GAP>: nothing that comes before or after it."
+    "\n\n{fence}{language}\n{prefix}<GAP>{suffix}\n{fence}"
+)
 
-SENTINELS = {
+FIM_PROMPTS = {
     "qwen": "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>",
     "codegemma": "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>",
     "starcoder": "<fim_prefix>{prefix}<fim_suffix>{suffix}<fim_middle>",
     "deepseek": "<｜fim▁begin｜>{prefix}<｜fim▁hole｜>{suffix}<｜fim▁end｜>",
     "codestral": "[SUFFIX]{suffix}[PREFIX]{prefix}",
 }
+"""By model family: the prompt with the family's sentinels."""
 STOPS = {
     "qwen": ["<|file_sep|>", "<|fim_pad|>", "<|repo_name|>", "<|endoftext|>"],
     "codegemma": ["<|file_separator|>"],
     "starcoder": ["<file_sep>", "<|endoftext|>"],
 }
-"""What some families say at the end of a file, and servers pass on as text."""
+"""By model family: tokens at the end of a file that servers return as text."""
+
+
+class RemoteTask(StrEnum):
+    """What a query is for."""
+
+    FILL = "fill"
+    """The text between prefix and suffix."""
+    REWRITE = "rewrite"
+    """The selection, changed as the instruction says."""
+    CHAT = "chat"
+    """The answer to the last message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some more text of one answer."""
+class RemoteQuery:
+    """One request to a server."""
+
+    task: RemoteTask
+    prompt: Prompt
+    max_tokens: int
+    """Longest answer."""
+    num_answers: int = 1
+    seed: int = 0
+    messages: tuple[tuple[str, str], ...] = ()
+    """Of a chat: role (`system`, `user` or `assistant`) and text."""
+    session: str = ""
+    """Equal for related requests, such as those of one document. Only a hash of it is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAnswer:
+    """The answers received so far. Counts are 0 where the server does not report them."""
+
+    texts: tuple[str, ...] = ()
+    is_finished: bool = False
+    """The model ended every answer itself."""
+    model: str = ""
+    """The name that the server gives its model."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    """Of all answers."""
+    steps: int = 0
+    """Forward passes."""
+    canvas_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """More text of one answer."""
 
     index: int
     text: str
-    is_ended: bool = False
-    """The model ended it."""
-    is_full: bool = False
-    """It has all tokens that it may have."""
+    finish: str = ""
+    """`stop` where the model ended the answer, `length` where the answer has its maximal length."""
 
 
-class Dialect(Protocol):
-    """One way. `read` raises KeyError, TypeError, AttributeError or ValueError for what is none of it."""
+class Dialect:
+    """One API. `pieces` raises KeyError, TypeError, AttributeError or ValueError for a response of another shape."""
 
-    @property
-    def path(self) -> str:
-        """Below the server's address."""
-        ...
+    path: ClassVar[str]
+    """Below the address of the server."""
+    follows_instructions: ClassVar[bool] = False
 
-    @property
-    def follows_instructions(self) -> bool:
-        """Whether it can be told what to do in words."""
-        ...
+    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
+        """The fields of the request."""
+        raise NotImplementedError
 
-    def body(self, asking: Asking, temperature: float, deadline_ms: float) -> Tree:
-        """The request's own fields."""
-        ...
+    def pieces(self, tree: Any) -> Iterator[TextPiece]:
+        """The pieces in one event of a stream, or in a whole response."""
+        raise NotImplementedError
 
-    def read(self, tree: Any) -> Iterator[Piece]:
-        """The pieces in one event of a stream, or in a whole answer."""
-        ...
-
-    def shown(self, said: Said, asking: Asking) -> Said:
-        """What of the texts is the answer."""
-        ...
+    def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:  # noqa: ARG002
+        """The part of the texts that answers the query."""
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
-class Completions:
+class CompletionsDialect(Dialect):
     """`/v1/completions` of OpenAI, vLLM, SGLang, llama-server and `dg-lsp serve`."""
 
-    fim: str
-    """`suffix`, `none` or a family of `SENTINELS`."""
-    path: str = "/v1/completions"
-    follows_instructions: bool = False
+    path: ClassVar[str] = "/v1/completions"
+    fim: str = "suffix"
+    """`suffix`, `none` or a family of `FIM_PROMPTS`."""
 
-    def body(self, asking: Asking, temperature: float, deadline_ms: float) -> Tree:  # noqa: ARG002
+    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
         """See `Dialect.body`."""
-        prompt = asking.prompt
-        tree: Tree = {"prompt": prompt.prefix, **_common(asking, temperature)}
+        prompt = query.prompt
+        tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
         if self.fim == "suffix":
             tree["suffix"] = prompt.suffix
-        elif self.fim in SENTINELS:
-            form = SENTINELS[self.fim]
-            parts = {"prefix": prompt.prefix, "suffix": prompt.suffix}
-            tree["prompt"] = "".join(_filled(form, parts))
-            if stops := STOPS.get(self.fim):
-                tree["stop"] = stops
+        elif self.fim in FIM_PROMPTS:
+            tree["prompt"] = FIM_PROMPTS[self.fim].format(prefix=prompt.prefix, suffix=prompt.suffix)
+            if self.fim in STOPS:
+                tree["stop"] = STOPS[self.fim]
         return tree
 
-    def read(self, tree: Any) -> Iterator[Piece]:
-        """See `Dialect.read`."""
+    def pieces(self, tree: Any) -> Iterator[TextPiece]:
+        """See `Dialect.pieces`."""
         for choice in tree["choices"]:
             yield _piece(choice, choice["text"])
 
-    def shown(self, said: Said, asking: Asking) -> Said:  # noqa: ARG002
-        """See `Dialect.shown`."""
-        return said
-
 
 @dataclass(frozen=True, slots=True)
-class Infill:
+class InfillDialect(Dialect):
     """`/infill` of llama-server and `dg-lsp serve`."""
 
-    path: str = "/infill"
-    follows_instructions: bool = False
+    path: ClassVar[str] = "/infill"
 
-    def body(self, asking: Asking, temperature: float, deadline_ms: float) -> Tree:
+    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
         """See `Dialect.body`."""
-        prompt = asking.prompt
-        cut = prompt.prefix.rfind("\n") + 1
-        extra = [{"text": chunk.text, "filename": chunk.path} for chunk in prompt.extra.chunks]
-        tree: Tree = {
-            "input_prefix": prompt.prefix[:cut],
-            "prompt": prompt.prefix[cut:],
+        prompt = query.prompt
+        line_start = prompt.prefix.rfind("\n") + 1
+        tree: Json = {
+            "input_prefix": prompt.prefix[:line_start],
+            "prompt": prompt.prefix[line_start:],
             "input_suffix": prompt.suffix,
-            "input_extra": extra,
-            "n_predict": asking.max_tokens,
+            "input_extra": [{"text": chunk.text, "filename": chunk.path} for chunk in prompt.extra.chunks],
+            "n_predict": query.max_tokens,
             "temperature": temperature,
-            "seed": asking.seed,
+            "seed": query.seed,
             "stream": True,
             "cache_prompt": True,
             "t_max_predict_ms": max(1, int(deadline_ms)),
         }
-        return {**tree, "n_cmpl": asking.num_answers} if asking.num_answers > 1 else tree
+        return {**tree, "n_cmpl": query.num_answers} if query.num_answers > 1 else tree
 
-    def read(self, tree: Any) -> Iterator[Piece]:
-        """See `Dialect.read`."""
-        for one in tree if isinstance(tree, list) else [tree]:
-            is_over = one.get("stop", True) is True
-            is_full = one.get("stop_type") == "limit"
-            yield Piece(_index(one), _text(one["content"]), is_over and not is_full, is_over and is_full)
-
-    def shown(self, said: Said, asking: Asking) -> Said:  # noqa: ARG002
-        """See `Dialect.shown`."""
-        return said
+    def pieces(self, tree: Any) -> Iterator[TextPiece]:
+        """See `Dialect.pieces`."""
+        for choice in tree if isinstance(tree, list) else [tree]:
+            finish = "length" if choice.get("stop_type") == "limit" else "stop"
+            yield TextPiece(
+                _index(choice), _text(choice["content"]), finish if choice.get("stop", True) is True else ""
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
-    """`/v1/chat/completions`, of a model that follows instructions."""
+class ChatDialect(Dialect):
+    """`/v1/chat/completions` of a model that follows instructions."""
 
-    path: str = "/v1/chat/completions"
-    follows_instructions: bool = True
+    path: ClassVar[str] = "/v1/chat/completions"
+    follows_instructions: ClassVar[bool] = True
 
-    def body(self, asking: Asking, temperature: float, deadline_ms: float) -> Tree:  # noqa: ARG002
+    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
         """See `Dialect.body`."""
-        turns = asking.turns
-        if asking.task is Task.FILL:
-            turns = (("user", fill_question(asking.prompt)),)
-        elif asking.task is Task.REWRITE:
-            turns = (("user", rewrite_question(asking.prompt)),)
-        more = 0 if asking.task is Task.CHAT else _FENCE_TOKENS
-        messages = [{"role": role, "content": text} for role, text in turns]
-        tree = _common(replace(asking, max_tokens=asking.max_tokens + more), temperature)
-        return {"messages": messages, **tree}
+        if query.task is RemoteTask.CHAT:
+            messages, max_tokens = query.messages, query.max_tokens
+        else:
+            question = fill_question if query.task is RemoteTask.FILL else rewrite_question
+            messages, max_tokens = (("user", question(query.prompt)),), query.max_tokens + _FENCE_TOKENS
+        tree = {"messages": [{"role": role, "content": text} for role, text in messages]}
+        return {**tree, **_sampling(query, max_tokens, temperature)}
 
-    def read(self, tree: Any) -> Iterator[Piece]:
-        """See `Dialect.read`."""
+    def pieces(self, tree: Any) -> Iterator[TextPiece]:
+        """See `Dialect.pieces`."""
         for choice in tree["choices"]:
-            said = choice["delta"] if "delta" in choice else choice["message"]
-            yield _piece(choice, said.get("content") or "")
+            message = choice["delta"] if "delta" in choice else choice["message"]
+            yield _piece(choice, message.get("content") or "")
 
-    def shown(self, said: Said, asking: Asking) -> Said:
-        """See `Dialect.shown`."""
-        if asking.task is Task.CHAT:
-            return said
-        found = [code_in(text) for text in said.texts]
-        texts = tuple(code for code, _ in found)
-        if asking.task is Task.FILL:
-            line = asking.prompt.prefix[asking.prompt.prefix.rfind("\n") + 1 :]
-            texts = tuple(after_line(code, line) for code in texts)
-        is_closed = len(found) == asking.num_answers and all(is_closed for _, is_closed in found)
-        return replace(said, texts=texts, is_ended=said.is_ended or is_closed)
+    def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:
+        """See `Dialect.extract`: the fenced code of a fill or a rewrite."""
+        if query.task is RemoteTask.CHAT:
+            return answer
+        found = [fenced_code(text) for text in answer.texts]
+        codes = [code for code, _ in found]
+        if query.task is RemoteTask.FILL:
+            line = query.prompt.prefix[query.prompt.prefix.rfind("\n") + 1 :]
+            codes = [without_line_start(code, line) for code in codes]
+        is_closed = len(found) == query.num_answers and all(is_closed for _, is_closed in found)
+        return replace(answer, texts=tuple(codes), is_finished=answer.is_finished or is_closed)
 
 
 def dialect_of(api: str, fim: str) -> Dialect:
-    """By the names that the settings use."""
-    if api == "infill":
-        return Infill()
-    return Chat() if api == "chat" else Completions(fim)
+    """The dialect of the settings `remote.api` and `remote.fim`."""
+    dialects = {"infill": InfillDialect(), "chat": ChatDialect()}
+    return dialects.get(api) or CompletionsDialect(fim)
 
 
-def costs_of(tree: Tree) -> dict[str, int]:
-    """Numbers that some servers tell beside the text; those of other types are passed over."""
+def fill_question(prompt: Prompt) -> str:
+    """The file with a gap marked, after the extra code."""
+    fence, language = fence_of(prompt), prompt.language
+    chunks = [
+        EXTRA_CHUNK.format(path=chunk.path, fence=fence, language=language, text=chunk.text.strip("\n") + "\n")
+        for chunk in prompt.extra.chunks
+    ]
+    extra = EXTRA_BEFORE + "".join(chunks) if chunks else ""
+    return extra + _FILL_QUESTION.format(prefix=prompt.prefix, suffix=prompt.suffix, **_words(prompt))
+
+
+def rewrite_question(prompt: Prompt) -> str:
+    """The question that local models get."""
+    words = {"instruction": prompt.instruction, **_words(prompt)}
+    selection = prompt.selection.removesuffix("\n") + "\n"
+    code = prompt.prefix + REWRITE.opening + selection + REWRITE.closing + prompt.suffix
+    return REWRITE.before.format(**words) + code + REWRITE.after.format(**words)
+
+
+def fenced_code(answer: str) -> tuple[str, bool]:
+    """The code in the first fence, and whether the fence is closed; an answer without a fence is code itself.
+
+    There is no code as long as the answer may still start with a fence.
+    """
+    opening = _FENCE.search(answer)
+    if opening is None:
+        return ("", False) if answer.lstrip()[:1] in ("", "`", "~") else (answer, False)
+    rest = answer[opening.end() :]
+    closing = re.search(rf"^[ \t]*{re.escape(opening[1])}[ \t]*$", rest, re.MULTILINE)
+    return (rest, False) if closing is None else (rest[: closing.start()].removesuffix("\n"), True)
+
+
+def without_line_start(code: str, line: str) -> str:
+    """`code` without the text before the cursor in its first line; chat models often repeat it.
+
+    Empty as long as the code may still repeat it.
+    """
+    if not line.strip():  # only indentation
+        return code.removeprefix(line)
+    for start in (line, line.lstrip()):
+        if code.startswith(start):
+            return code[len(start) :]
+    unindented = code.lstrip(" \t")
+    if unindented.startswith(line.lstrip()):
+        return unindented[len(line.lstrip()) :]
+    return "" if line.startswith(code) or line.lstrip().startswith(code) else code
+
+
+def usage_of(tree: Json) -> dict[str, int]:
+    """The counts of `RemoteAnswer` that a response reports; other values than positive integers are ignored."""
     usage, timings, diffusion = (_object(tree.get(name)) for name in ("usage", "timings", "diffusion"))
     details = _object(usage.get("prompt_tokens_details"))
     cached = _count(timings.get("cache_n")) or _count(details.get("cached_tokens"))
-    found = {
+    counts = {
         "prompt_tokens": _count(usage.get("prompt_tokens")) or _count(timings.get("prompt_n")) + cached,
         "cached_tokens": cached,
         "output_tokens": _count(usage.get("completion_tokens")) or _count(timings.get("predicted_n")),
         "steps": _count(diffusion.get("steps")),
         "canvas_length": _count(diffusion.get("canvas_length")),
     }
-    return {name: number for name, number in found.items() if number}
+    return {name: number for name, number in counts.items() if number}
 
 
-def _common(asking: Asking, temperature: float) -> Tree:
-    tree: Tree = {
-        "max_tokens": asking.max_tokens,
-        "temperature": temperature,
-        "seed": asking.seed,
-        "stream": True,
-    }
-    return {**tree, "n": asking.num_answers} if asking.num_answers > 1 else tree
+def _sampling(query: RemoteQuery, max_tokens: int, temperature: float) -> Json:
+    tree: Json = {"max_tokens": max_tokens, "temperature": temperature, "seed": query.seed, "stream": True}
+    return {**tree, "n": query.num_answers} if query.num_answers > 1 else tree
 
 
-def _piece(choice: Tree, text: Any) -> Piece:
+def _words(prompt: Prompt) -> dict[str, str]:
+    return {"path": prompt.path or "a file", "language": prompt.language or "text", "fence": fence_of(prompt)}
+
+
+def _piece(choice: Json, text: Any) -> TextPiece:
     reason = choice.get("finish_reason")
-    return Piece(_index(choice), _text(text), bool(reason) and reason != "length", reason == "length")
-
-
-def _filled(form: str, parts: dict[str, str]) -> Iterator[str]:
-    """The form with the parts in their places; braces in the parts stay what they are."""
-    for piece in form.replace("{", "\0").replace("}", "\0").split("\0"):
-        yield parts.get(piece, piece)
+    return TextPiece(_index(choice), _text(text), "length" if reason == "length" else "stop" if reason else "")
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("no text")
+        raise TypeError("not a text")
     return value
 
 
-def _index(one: Tree) -> int:
-    index = one.get("index", 0)
-    if type(index) is not int or not 0 <= index < 64:
-        raise ValueError("no index")
+def _index(choice: Json) -> int:
+    index = choice.get("index", 0)
+    if type(index) is not int or not 0 <= index < MAX_CHOICES:
+        raise ValueError("not an index")
     return index
 
 
-def _object(value: Any) -> Tree:
+def _object(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 

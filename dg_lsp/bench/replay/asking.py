@@ -13,7 +13,7 @@ from dg_lsp.bench.ways import unseen
 from dg_lsp.context.document import LINE_END
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.remote import RemoteEngine
+from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.metrics.attempt import Attempt, Shown, is_same

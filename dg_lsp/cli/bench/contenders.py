@@ -23,8 +23,8 @@ from dg_lsp.models.registry import locate
 from dg_lsp.settings import RemoteSettings, Settings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.hf.denoiser import HfDenoiser
     from dg_lsp.backends.llamacpp.loader import OpenedDenoiser
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 
@@ -122,14 +122,14 @@ class Ring:
         """Ends everybody; harmless when repeated."""
         self._stack.close()
 
-    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, OpenedDenoiser | HfDenoiser]":
+    def _open(self, settings: Settings) -> "tuple[loading.LoadedModel, OpenedDenoiser | TransformersDenoiser]":
         runtime = attrs.evolve(settings.runtime, num_slots=1, threads=self.threads)
         settings = attrs.evolve(settings, runtime=runtime)
         model = loading.load_model(settings)
         return model, loading.open_denoiser(model, settings)
 
     def _add_engine(
-        self, name: str, plan: DecoderName, denoiser: "OpenedDenoiser | HfDenoiser", contenders: Contenders
+        self, name: str, plan: DecoderName, denoiser: "OpenedDenoiser | TransformersDenoiser", contenders: Contenders
     ) -> None:
         # only who may choose has to know what passes cost
         costs = measure_costs(denoiser) if plan is DecoderName.AUTO else None

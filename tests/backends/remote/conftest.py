@@ -1,4 +1,4 @@
-"""Lying servers, and models behind them."""
+"""Servers that break rules, and models behind them."""
 
 import pytest
 from lying_server import LyingServer
@@ -6,8 +6,8 @@ from remote_models import remote_models
 
 
 @pytest.fixture
-def lie():
-    """`lie(answer, ..., tls=None)` -> a server of such answers."""
+def serve():
+    """`serve(answer, ..., tls=None)` -> a server with these answers."""
     servers = []
 
     def call(*answers, tls=None):
@@ -21,6 +21,6 @@ def lie():
 
 @pytest.fixture
 def model_of():
-    """`model_of(url, **settings)` -> the model behind it."""
+    """`model_of(url, **settings)` -> the model behind it, see `remote_models`."""
     with remote_models() as call:
         yield call

@@ -1,99 +1,110 @@
-"""Bodies and answers, dialect by dialect."""
+"""Requests and responses of each API."""
 
 from dataclasses import replace
 
 import pytest
 
-from dg_lsp.backends.remote.dialects import SENTINELS, Chat, Completions, Infill, Piece, costs_of, dialect_of
-from dg_lsp.backends.remote.fenced import after_line, code_in
-from dg_lsp.context.asking import Asking, Said, Task
+from dg_lsp.backends.remote.dialects import (
+    FIM_PROMPTS,
+    ChatDialect,
+    CompletionsDialect,
+    InfillDialect,
+    RemoteAnswer,
+    RemoteQuery,
+    RemoteTask,
+    TextPiece,
+    dialect_of,
+    fenced_code,
+    usage_of,
+    without_line_start,
+)
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 
 PROMPT = Prompt("a = {x}\nb = ", "\nc = {suffix}\n", path="p.py", language="python")
-ASKING = Asking(Task.FILL, PROMPT, 64)
+QUERY = RemoteQuery(RemoteTask.FILL, PROMPT, 64)
 
 
-def test_infill_splits_the_cursors_line_off():
+def test_infill_sends_the_line_of_the_cursor_apart():
     extra = Snippets((Snippet(SnippetSource.OPEN_FILES, "other.py", "x = 1\n"),))
-    asking = Asking(Task.FILL, Prompt("a\n  b = ", "\nc\n", extra=extra), 32, num_answers=3, seed=5)
-    body = Infill().body(asking, 0.5, 249.7)
+    query = RemoteQuery(RemoteTask.FILL, Prompt("a\n  b = ", "\nc\n", extra=extra), 32, num_answers=3, seed=5)
+    body = InfillDialect().body(query, 0.5, 249.7)
     assert (body["input_prefix"], body["prompt"], body["input_suffix"]) == ("a\n", "  b = ", "\nc\n")
     assert body["input_extra"] == [{"text": "x = 1\n", "filename": "other.py"}]
     assert (body["n_predict"], body["n_cmpl"], body["seed"], body["t_max_predict_ms"]) == (32, 3, 5, 249)
 
 
-def test_infill_reads_streams_objects_and_arrays():
-    read = Infill().read
-    assert list(read({"index": 0, "content": "x", "stop": False})) == [Piece(0, "x")]
-    assert list(read({"content": "", "stop": True, "stop_type": "limit"})) == [Piece(0, "", is_full=True)]
-    assert list(read([{"content": "x"}, {"index": 1, "content": "y"}])) == [
-        Piece(0, "x", is_ended=True),
-        Piece(1, "y", is_ended=True),
+def test_infill_reads_events_objects_and_arrays():
+    pieces = InfillDialect().pieces
+    assert list(pieces({"index": 0, "content": "x", "stop": False})) == [TextPiece(0, "x")]
+    assert list(pieces({"content": "", "stop": True, "stop_type": "limit"})) == [TextPiece(0, "", "length")]
+    assert list(pieces([{"content": "x"}, {"index": 1, "content": "y"}])) == [
+        TextPiece(0, "x", "stop"),
+        TextPiece(1, "y", "stop"),
     ]
 
 
-@pytest.mark.parametrize("family", SENTINELS)
-def test_sentinels_stand_around_texts_that_stay_what_they_are(family):
-    body = Completions(family).body(ASKING, 0.0, 100.0)
+@pytest.mark.parametrize("family", FIM_PROMPTS)
+def test_fim_prompts_contain_prefix_and_suffix_unchanged(family):
+    body = CompletionsDialect(family).body(QUERY, 0.0, 100.0)
     assert PROMPT.prefix in body["prompt"]
     assert PROMPT.suffix in body["prompt"]
     assert "suffix" not in body
     assert len(body.get("stop", [])) <= 4
 
 
-def test_codestral_says_the_suffix_first():
-    assert (
-        Completions("codestral").body(ASKING, 0.0, 1.0)["prompt"] == f"[SUFFIX]{PROMPT.suffix}[PREFIX]{PROMPT.prefix}"
-    )
+def test_codestral_gets_the_suffix_first():
+    prompt = CompletionsDialect("codestral").body(QUERY, 0.0, 1.0)["prompt"]
+    assert prompt == f"[SUFFIX]{PROMPT.suffix}[PREFIX]{PROMPT.prefix}"
 
 
-def test_without_a_middle_only_what_precedes_is_shown():
-    body = Completions("none").body(ASKING, 0.0, 1.0)
+def test_without_fim_only_the_prefix_is_sent():
+    body = CompletionsDialect("none").body(QUERY, 0.0, 1.0)
     assert (body["prompt"], "suffix" in body) == (PROMPT.prefix, False)
 
 
-def test_a_chat_is_shown_the_gap_and_its_code_is_taken_out():
-    chat = Chat()
-    [message] = chat.body(ASKING, 0.0, 1.0)["messages"]
+def test_a_chat_fill_sends_a_marked_gap_and_extracts_the_code():
+    [message] = ChatDialect().body(QUERY, 0.0, 1.0)["messages"]
     assert message["role"] == "user"
     assert f"{PROMPT.prefix}<GAP>{PROMPT.suffix}" in message["content"]
-    said = chat.shown(Said(("Sure:\n```python\nb = a + 1\n```\nDone",)), ASKING)
-    assert (said.texts, said.is_ended) == (("a + 1",), True)
+    answer = ChatDialect().extract(RemoteAnswer(("Sure:\n```python\nb = a + 1\n```\nDone",)), QUERY)
+    assert (answer.texts, answer.is_finished) == (("a + 1",), True)
 
 
-def test_a_chat_is_shown_code_from_elsewhere_first():
+def test_a_chat_fill_sends_extra_code_first():
     chunks = (
         Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
         Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
     )
-    [message] = Chat().body(replace(ASKING, prompt=replace(PROMPT, extra=Snippets(chunks))), 0.0, 1.0)["messages"]
+    [message] = ChatDialect().body(replace(QUERY, prompt=replace(PROMPT, extra=Snippets(chunks))), 0.0, 1.0)["messages"]
     content = message["content"]
     assert "other.py\n````python\nx = {1}\n```\n````" in content
     assert content.index("other.py") < content.index("third.py") < content.index("<GAP>")
 
 
-def test_a_chat_rewrites_what_is_marked():
+def test_a_chat_rewrite_sends_a_marked_selection():
     prompt = Prompt("x = 1\n", "z = 3\n", "double it", "y = 2\n", "p.py", "python")
-    [message] = Chat().body(Asking(Task.REWRITE, prompt, 64), 0.0, 1.0)["messages"]
+    [message] = ChatDialect().body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), 0.0, 1.0)["messages"]
     assert "double it" in message["content"]
     assert "x = 1\n<PART>\ny = 2\n</PART>\nz = 3\n" in message["content"]
 
 
-def test_a_chat_of_turns_is_passed_on():
-    asking = Asking(Task.CHAT, Prompt("", ""), 64, turns=(("system", "be brief"), ("user", "hello")))
-    body = Chat().body(asking, 0.0, 1.0)
+def test_chat_messages_and_their_answer_are_not_changed():
+    messages = (("system", "be brief"), ("user", "hello"))
+    query = RemoteQuery(RemoteTask.CHAT, Prompt("", ""), 64, messages=messages)
+    body = ChatDialect().body(query, 0.0, 1.0)
     assert body["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
-    assert Chat().shown(Said(("```\nx\n```",)), asking).texts == ("```\nx\n```",)
+    assert ChatDialect().extract(RemoteAnswer(("```\nx\n```",)), query).texts == ("```\nx\n```",)
 
 
 def test_a_chat_reads_deltas_and_messages():
-    read = Chat().read
-    assert list(read({"choices": [{"delta": {"role": "assistant", "content": None}}]})) == [Piece(0, "")]
-    assert list(read({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]})) == [Piece(0, "x", True)]
-    assert list(read({"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]})) == [
-        Piece(0, "x", is_full=True)
+    pieces = ChatDialect().pieces
+    assert list(pieces({"choices": [{"delta": {"role": "assistant", "content": None}}]})) == [TextPiece(0, "")]
+    assert list(pieces({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]})) == [
+        TextPiece(0, "x", "stop")
     ]
+    message = {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}
+    assert list(pieces(message)) == [TextPiece(0, "x", "length")]
 
 
 @pytest.mark.parametrize(
@@ -109,8 +120,8 @@ def test_a_chat_reads_deltas_and_messages():
         ("x = 1", ("x = 1", False)),
     ],
 )
-def test_the_code_is_what_the_first_fence_holds(answer, code):
-    assert code_in(answer) == code
+def test_the_code_is_the_content_of_the_first_fence(answer, code):
+    assert fenced_code(answer) == code
 
 
 @pytest.mark.parametrize(
@@ -126,23 +137,18 @@ def test_the_code_is_what_the_first_fence_holds(answer, code):
         ("x = 1", "", "x = 1"),
     ],
 )
-def test_the_cursors_line_is_not_said_twice(code, line, rest):
-    assert after_line(code, line) == rest
+def test_a_repeated_line_start_is_removed(code, line, rest):
+    assert without_line_start(code, line) == rest
 
 
-def test_costs_are_read_where_they_are_told_and_never_believed_blindly():
+def test_usage_is_read_from_each_api_and_invalid_counts_are_ignored():
     tree = {"timings": {"cache_n": 5, "prompt_n": 2, "predicted_n": 9}, "diffusion": {"steps": 3, "canvas_length": 16}}
-    assert costs_of(tree) == {
-        "prompt_tokens": 7,
-        "cached_tokens": 5,
-        "output_tokens": 9,
-        "steps": 3,
-        "canvas_length": 16,
-    }
-    assert costs_of({"usage": {"prompt_tokens": "many"}, "timings": [], "diffusion": {"steps": -1}}) == {}
+    counts = {"prompt_tokens": 7, "cached_tokens": 5, "output_tokens": 9, "steps": 3, "canvas_length": 16}
+    assert usage_of(tree) == counts
+    assert usage_of({"usage": {"prompt_tokens": "many"}, "timings": [], "diffusion": {"steps": -1}}) == {}
 
 
-def test_names_of_the_settings():
-    assert isinstance(dialect_of("infill", "suffix"), Infill)
-    assert isinstance(dialect_of("chat", "suffix"), Chat)
-    assert dialect_of("completions", "qwen") == Completions("qwen")
+def test_settings_choose_the_dialect():
+    assert isinstance(dialect_of("infill", "suffix"), InfillDialect)
+    assert isinstance(dialect_of("chat", "suffix"), ChatDialect)
+    assert dialect_of("completions", "qwen") == CompletionsDialect("qwen")

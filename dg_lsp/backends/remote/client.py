@@ -1,0 +1,415 @@
+"""A model behind a server. An asyncio loop in a thread of its own does the HTTP, so a caller can cancel at any time.
+
+Exceptions of httpx become `RemoteError` here. No error contains the prompt, the key or anything that the server sent.
+"""
+
+import asyncio
+import codecs
+import hashlib
+import json
+import os
+import queue
+import secrets
+import ssl
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from dg_lsp.backends.remote.dialects import (
+    Dialect,
+    RemoteAnswer,
+    RemoteQuery,
+    TextPiece,
+    dialect_of,
+    usage_of,
+)
+from dg_lsp.backends.remote.errors import CircuitBreaker, RemoteRequestError, connection_error, status_error
+from dg_lsp.errors import RemoteError, SettingsError
+from dg_lsp.settings import RemoteSettings
+
+if TYPE_CHECKING:
+    import httpx2
+
+HEARTBEAT = 0.02
+"""Seconds after which a stream yields at the latest, and so can be cancelled."""
+ATTEMPTS = 2
+"""Requests that one query may send."""
+RETRY_SECONDS = 0.05
+PAUSE_SECONDS = 5.0
+"""How long a server gets no requests after several failures in a row."""
+CONNECT_SECONDS = 1.0
+MIN_SECONDS = 0.1
+"""With a shorter deadline, a missing answer is not a failure of the server."""
+REJECTION_SECONDS = 0.5
+REJECTION_BYTES = 4096
+"""What is read of the response to a rejected request."""
+CLOSE_SECONDS = 2.0
+TEMPERATURE = 0.0
+SEVERAL_TEMPERATURE = 0.8
+"""Of several answers: at 0 they would be equal."""
+BYTES_PER_TOKEN, SPARE_BYTES, SPARE_TOKENS = 2048, 1 << 16, 64
+"""Limits of a response. Events repeat names and ids around each token."""
+MODEL_NAME_LENGTH = 120
+SESSION_HEADER = "X-Session-Id"
+KEYRING_SERVICE = "dg-lsp"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+JSON_TYPES = ("application/json", "application/problem+json")
+EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """The key of a server; it does not appear in the representation."""
+
+    secret: str = field(default="", repr=False)
+
+
+class AnswerBuilder:
+    """Collects the pieces of all answers to one query, and publishes the answer so far."""
+
+    def __init__(self, num_answers: int, publish: Callable[[RemoteAnswer], None]) -> None:
+        self._num_answers = num_answers
+        self._publish = publish
+        self._texts: dict[int, list[str]] = {}
+        self._finishes: dict[int, str] = {}
+        self._model = ""
+        self._usage: dict[str, int] = {}
+
+    def add(self, pieces: list[TextPiece], usage: dict[str, int], model: str) -> None:
+        """Appends the pieces of one event or response, and publishes."""
+        for piece in pieces:
+            if piece.index < self._num_answers:
+                self._texts.setdefault(piece.index, []).append(piece.text)
+                self._finishes[piece.index] = piece.finish or self._finishes.get(piece.index, "")
+        self._usage |= usage
+        self._model = model or self._model
+        self.publish()
+
+    @property
+    def has_text(self) -> bool:
+        """Whether any piece has come; a retry would return it again."""
+        return bool(self._texts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all answers have ended or have their maximal length."""
+        return len(self._texts) == self._num_answers and all(self._finishes.values())
+
+    def publish(self, *, is_over: bool = False) -> None:
+        """Publishes the answer so far; `is_over` where no more pieces follow."""
+        texts = tuple("".join(self._texts[index]) for index in sorted(self._texts))
+        is_all = bool(texts) and (is_over or len(texts) == self._num_answers)
+        is_finished = is_all and set(self._finishes.values()) == {"stop"}
+        usage: dict[str, Any] = self._usage
+        self._publish(RemoteAnswer(texts, is_finished, self._model, **usage))
+
+
+def open_remote(
+    settings: RemoteSettings, *, attempts: int = ATTEMPTS, pause_seconds: float = PAUSE_SECONDS
+) -> "RemoteModel":
+    """The model behind the server of the settings. Sends nothing yet: the server may start later.
+
+    Raises:
+        SettingsError: there is no address, or the key or the certificates cannot be read.
+    """
+    if not settings.url:
+        raise SettingsError("remote.url is empty; set it to the address of the server")
+    return RemoteModel(settings, read_key(settings), _tls(settings), attempts, pause_seconds)
+
+
+class RemoteModel:
+    """One thread sends queries; any thread may close."""
+
+    def __init__(
+        self, settings: RemoteSettings, key: ApiKey, tls: ssl.SSLContext | bool, attempts: int, pause_seconds: float
+    ) -> None:
+        """See `open_remote`."""
+        self._settings = settings
+        self._key = key
+        self._tls = tls
+        self._attempts = attempts
+        self._dialect: Dialect = dialect_of(settings.api, settings.fim)
+        self._extra: dict[str, Any] = json.loads(settings.extra) if settings.extra else {}
+        self._salt = secrets.token_bytes(16)
+        self._host = urlsplit(settings.url).netloc
+        self._breaker = CircuitBreaker(pause_seconds)
+        self._client: httpx2.AsyncClient | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
+        self._thread.start()
+        self._loop.call_soon_threadsafe(self._prepare)
+
+    @property
+    def name(self) -> str:
+        """The model and the host, for people."""
+        return f"{self._settings.model}@{self._host}" if self._settings.model else self._host
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """About how many tokens of a file a query may contain."""
+        return self._settings.max_prompt_tokens
+
+    @property
+    def follows_instructions(self) -> bool:
+        """Whether the server accepts rewrites by instruction, and chats."""
+        return self._dialect.follows_instructions
+
+    def stream(self, query: RemoteQuery, deadline: float) -> Generator[RemoteAnswer, None, None]:
+        """Yields the answer so far whenever it grows, and every `HEARTBEAT` seconds; closing the generator cancels.
+
+        Ends with the answer, or at the deadline, in `time.monotonic` seconds.
+
+        Raises:
+            RemoteError: the server is unreachable, rejects the query, or sends an invalid response.
+        """
+        if time.monotonic() >= deadline:  # a request that only warms a prompt cache
+            return
+        if seconds := self._breaker.seconds_left:
+            raise RemoteError(f"{self._host} {self._breaker.reason}; the next request is possible in {seconds:.0f} s")
+        updates: queue.SimpleQueue[RemoteAnswer | None] = queue.SimpleQueue()
+        builder = AnswerBuilder(query.num_answers, updates.put)
+        job = asyncio.run_coroutine_threadsafe(self._run(query, deadline, builder), self._loop)
+        job.add_done_callback(lambda _: updates.put(None))
+        answer: RemoteAnswer | None = RemoteAnswer()
+        try:
+            while answer is not None:
+                with suppress(queue.Empty):
+                    answer = updates.get(timeout=HEARTBEAT)
+                if answer is not None:
+                    yield self._dialect.extract(answer, query)
+            if not job.cancelled():
+                job.result()
+        finally:
+            job.cancel()
+
+    def close(self) -> None:
+        """Closes all connections. Idempotent."""
+        if not self._thread.is_alive():
+            return
+        closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        with suppress(TimeoutError):
+            closing.result(CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
+        await self._loop.shutdown_asyncgens()
+
+    async def _run(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
+        """Sends a query and records the outcome in the circuit breaker."""
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine runs in a task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        seconds = deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._send_with_retry(query, deadline, builder)
+        except TimeoutError:  # the pieces so far are the answer
+            if not builder.has_text and seconds >= MIN_SECONDS:
+                self._breaker.record_failure("sends no answer within the deadline")
+        except RemoteError as error:
+            retry_after = error.retry_after if isinstance(error, RemoteRequestError) else 0.0
+            self._breaker.record_failure(str(error), retry_after)
+            raise RemoteError(f"{self._host} {error}") from None
+        else:
+            self._breaker.record_success()
+        builder.publish(is_over=True)
+
+    async def _send_with_retry(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
+        for attempt in range(1, self._attempts + 1):
+            try:
+                await self._send(query, deadline, builder)
+            except RemoteRequestError as error:
+                pause = max(error.retry_after, RETRY_SECONDS)
+                is_late = time.monotonic() + pause >= deadline
+                if attempt == self._attempts or is_late or builder.has_text or not error.is_transient:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _send(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
+        import httpx2
+
+        try:
+            body, headers = self._body(query, deadline), self._headers(query)
+            async with self._connect().stream("POST", self._url(), content=body, headers=headers) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise await self._rejection(response)
+                async with aclosing(self._events(response, query)) as events:
+                    async for event in events:
+                        builder.add(*_parse(event, self._dialect))
+                        if builder.is_complete:
+                            return  # only counts may follow
+            if not builder.has_text:
+                raise RemoteRequestError("ends the response without an answer", is_transient=True)
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError, OSError) as error:
+            raise connection_error(error) from error
+
+    async def _rejection(self, response: "httpx2.Response") -> RemoteRequestError:
+        import httpx2
+
+        start = b""
+        if response.status_code == httpx2.codes.BAD_REQUEST:
+            with suppress(TimeoutError, httpx2.HTTPError):
+                async with asyncio.timeout(REJECTION_SECONDS):
+                    async for chunk in response.aiter_raw():
+                        start += chunk
+                        if len(start) >= REJECTION_BYTES:
+                            break
+        return status_error(response.status_code, response.headers, self._dialect.path, start[:REJECTION_BYTES])
+
+    async def _events(self, response: "httpx2.Response", query: RemoteQuery) -> AsyncGenerator[str, None]:
+        """The JSON texts of a stream of events, or the one of a whole response."""
+        import httpx2
+
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise RemoteError("compresses its response, which is not supported")
+        kind = _printable(response.headers.get("content-type", "").partition(";")[0].strip().lower())
+        max_bytes = SPARE_BYTES + BYTES_PER_TOKEN * (query.max_tokens + SPARE_TOKENS) * query.num_answers
+        chunks = _checked_chunks(response.aiter_raw(), max_bytes)
+        if kind in JSON_TYPES:
+            yield b"".join([chunk async for chunk in chunks]).decode()
+        elif kind == EVENT_STREAM:
+            checked = httpx2.Response(
+                200, headers={"Content-Type": EVENT_STREAM}, content=chunks, request=response.request
+            )
+            async with aclosing(aiter(httpx2.EventSource(checked, max_event_size=None))) as events:
+                async for event in events:
+                    data = event.data.strip()
+                    if event.event == "error" or data.startswith('{"error"'):  # some servers do not escape its text
+                        raise RemoteError("reports an error in the middle of its answer")
+                    if data == "[DONE]":
+                        return
+                    if data:
+                        yield data
+        else:
+            what = f"content of type {kind[:60]}" if kind else "content without a type"
+            raise RemoteError(f"returns {what}; is remote.url the address of an API?")
+
+    def _prepare(self) -> None:
+        """Imports httpx before the first request, because that may take longer than a completion."""
+        with suppress(ImportError, OSError, ValueError):  # the first request reports it
+            self._connect()
+
+    def _connect(self) -> "httpx2.AsyncClient":
+        if self._client is None:
+            import httpx2
+
+            self._client = httpx2.AsyncClient(
+                verify=self._tls,
+                timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # the deadline limits everything else
+                follow_redirects=False,
+                trust_env=urlsplit(self._settings.url).hostname not in LOOPBACK,  # proxies
+            )
+        return self._client
+
+    def _url(self) -> str:
+        base, path = self._settings.url.rstrip("/"), self._dialect.path
+        return base.removesuffix("/v1") + path if path.startswith("/v1/") else base + path
+
+    def _headers(self, query: RemoteQuery) -> dict[str, str]:
+        # lets a load balancer send all requests of a document to one server, without naming the document
+        session = hashlib.blake2b(query.session.encode("utf-8", "replace"), digest_size=8, key=self._salt).hexdigest()
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": f"{EVENT_STREAM}, application/json",
+            "Accept-Encoding": "identity",
+            SESSION_HEADER: session,
+        }
+        return {**headers, "Authorization": f"Bearer {self._key.secret}"} if self._key.secret else headers
+
+    def _body(self, query: RemoteQuery, deadline: float) -> bytes:
+        temperature = TEMPERATURE if query.num_answers == 1 else SEVERAL_TEMPERATURE
+        tree = self._dialect.body(query, temperature, 1e3 * (deadline - time.monotonic()))
+        if self._settings.model:
+            tree["model"] = self._settings.model
+        # JSON escapes a lone surrogate, which UTF-8 cannot encode
+        return json.dumps({**tree, **self._extra}, separators=(",", ":")).encode()
+
+
+async def _checked_chunks(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncGenerator[bytes, None]:
+    """The chunks of a response that is valid UTF-8 and not too long."""
+    decoder, num_bytes = codecs.getincrementaldecoder("utf-8")(), 0
+    try:
+        async for chunk in chunks:
+            num_bytes += len(chunk)
+            if num_bytes > max_bytes:
+                raise RemoteError("does not end its response")
+            decoder.decode(chunk)
+            yield chunk
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise RemoteError("sends a response that is not UTF-8") from error
+
+
+def _parse(data: str, dialect: Dialect) -> tuple[list[TextPiece], dict[str, int], str]:
+    """The pieces, the counts and the name of the model."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RemoteError("sends a response that is not JSON") from error
+    if isinstance(tree, dict) and "error" in tree:
+        raise RemoteError("reports an error instead of an answer")
+    try:
+        pieces = list(dialect.pieces(tree))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise RemoteError(f"sends a response that does not fit {dialect.path}; choose another remote.api") from error
+    trees = tree if isinstance(tree, list) else [tree]
+    model = trees[-1].get("model") if trees else None
+    name = _printable(model)[:MODEL_NAME_LENGTH] if isinstance(model, str) else ""
+    return pieces, usage_of(trees[-1]) if trees else {}, name
+
+
+def _printable(text: str) -> str:
+    """Without control characters, which a terminal would interpret."""
+    return "".join(char for char in text if char.isprintable())
+
+
+def read_key(settings: RemoteSettings) -> ApiKey:
+    """The key in the environment variable, else in the system's keyring where the settings allow that.
+
+    Raises:
+        SettingsError: the keyring is not available, or the key has characters that a header cannot contain.
+    """
+    secret = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
+    if not secret and settings.keyring:
+        secret = _from_keyring(urlsplit(settings.url).hostname or "")
+    if not (secret.isascii() and secret.isprintable()):
+        raise SettingsError("the key of the remote server contains invalid characters; set it again")
+    return ApiKey(secret)
+
+
+def _from_keyring(host: str) -> str:
+    try:
+        import keyring
+    except ImportError as error:
+        message = "remote.keyring needs the package keyring: install it, or set remote.key_variable"
+        raise SettingsError(message) from error
+    try:
+        return (keyring.get_password(KEYRING_SERVICE, host) or "").strip()
+    except keyring.errors.KeyringError as error:
+        raise SettingsError(f"the keyring cannot be read ({type(error).__name__}): unlock it") from error
+
+
+def _tls(settings: RemoteSettings) -> ssl.SSLContext | bool:
+    if not settings.ca_file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(Path(settings.ca_file).expanduser()))
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"remote.ca_file {settings.ca_file} contains no readable certificates") from error

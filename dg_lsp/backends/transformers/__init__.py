@@ -1,0 +1,28 @@
+"""DiffusionGemma through Hugging Face transformers, in this process. torch is imported with the first model."""
+
+from typing import TYPE_CHECKING
+
+from dg_lsp.errors import BackendError
+
+if TYPE_CHECKING:
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.canvas.spec import Checkpoint, ModelSpec
+    from dg_lsp.settings import RuntimeSettings
+
+
+def open_checkpoint(checkpoint: "Checkpoint", spec: "ModelSpec", settings: "RuntimeSettings") -> "TransformersDenoiser":
+    """Loads a checkpoint directory.
+
+    Raises:
+        BackendError: torch or transformers is missing or too old.
+        ModelError: the checkpoint is broken, or does not fit into memory.
+        SettingsError: this machine does not have the device.
+    """
+    try:
+        from dg_lsp.backends.transformers.loader import load
+    except ImportError as error:
+        raise BackendError(
+            f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error}): "
+            "run pip install 'dg-lsp[hf]', or repack it to a GGUF with dg-lsp models repack"
+        ) from error
+    return load(checkpoint, spec, settings)

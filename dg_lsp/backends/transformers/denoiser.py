@@ -1,0 +1,247 @@
+"""A `Denoiser` on transformers: a causal encoder of prompts, a bidirectional decoder of canvases after them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dg_lsp.backends.transformers.cache import PrefixCache, PromptBuffers, prefix_bytes
+from dg_lsp.backends.transformers.errors import map_step_errors
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepInputs, Stepper
+from dg_lsp.backends.transformers.reduce import Reduce, reduce_logits
+from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.diffusion.denoiser import (
+    DeviceMemory,
+    Footprint,
+    Prediction,
+    check_prompt_length,
+    check_slot,
+    check_temperature,
+    checked_canvases,
+    checked_ids,
+)
+from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
+
+MAX_CANVASES = 8
+"""Canvases of one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimits:
+    """Sizes in tokens."""
+
+    num_slots: int
+    prompt: int
+    """Longest prompt of a slot."""
+    canvas: int
+    """All canvases of one step together."""
+
+    @classmethod
+    def of(cls, spec: ModelSpec, num_slots: int, context_length: int = 0) -> "TokenLimits":
+        """The limits of a model; with a `context_length` of 0 the spec gives the longest prompt."""
+        prompt = max(1, context_length - spec.longest_block) if context_length else spec.max_prompt_tokens
+        return cls(num_slots, prompt, 4 * spec.longest_block)
+
+
+class TransformersDenoiser:
+    """See `Denoiser`. One thread only. Keeps the self-conditioning of each canvas by slot and lane."""
+
+    def __init__(
+        self,
+        network: DiffusionGemmaNetwork,
+        spec: ModelSpec,
+        tokenizer: Tokenizer,
+        limits: TokenLimits,
+        *,
+        reduce: Reduce = reduce_logits,
+        captures: bool | None = None,
+        compiles: bool | None = None,
+    ) -> None:
+        """`captures` and `compiles`: see `Stepper`.
+
+        Raises:
+            ModelUnsupportedError: spec and network have different vocabularies.
+        """
+        if spec.vocab_size != network.vocab_size:
+            raise ModelUnsupportedError(
+                f"{spec.name}: its description does not fit its vocabulary of {network.vocab_size}; download it again"
+            )
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.num_slots = limits.num_slots
+        self.prompt_limit = limits.prompt
+        """Longest prompt in tokens."""
+        self._limits = limits
+        self._network = network
+        self._device = network.embedding.device
+        self._buffers = PromptBuffers(network.config, limits.prompt, like=network.embedding)
+        self.stepper = Stepper(
+            network,
+            self._buffers,
+            reduce,
+            torch.tensor(spec.banned_ids, dtype=torch.long, device=self._device),
+            prompt_limit=limits.prompt,
+            captures=captures,
+            compiles=compiles,
+        )
+        self._prefixes = [PrefixCache(network.config, limits.prompt) for _ in range(limits.num_slots)]
+        self._prompts = [token_ids([]) for _ in range(limits.num_slots)]
+        self._loaded_slot: int | None = None
+        """The slot whose present prompt is in the buffers."""
+        self._conditioning: dict[tuple[int, int], torch.Tensor] = {}
+        """By slot and lane, shape (L, hidden)."""
+        self._is_closed = False
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a step."""
+        return torch.get_num_threads()
+
+    @property
+    def footprint(self) -> Footprint:
+        """See `Footprint`. The cache grows with the prompts."""
+        lengths = [len(prompt) for prompt in self._prompts]
+        itemsize = self._network.embedding.element_size()
+        return Footprint(
+            weights_bytes=self._network.size_bytes,
+            cache_bytes=sum(prefix_bytes(self._network.config, length, itemsize) for length in lengths),
+            cache_cells=sum(lengths),
+            cache_limit=self.num_slots * self._limits.prompt,
+            cache_used=sum(lengths),
+            devices=(gpu_memory(self._device),) if self._device.type == "cuda" else (),
+        )
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+        """See `Denoiser.prefill`."""
+        self._check_open()
+        check_slot(slot, self.num_slots)
+        prompt = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
+        check_prompt_length(len(prompt), self._limits.prompt)
+        for key in [key for key in self._conditioning if key[0] == slot]:
+            del self._conditioning[key]
+        shared = common_prefix_length(self._prompts[slot], prompt)
+        if shared == len(prompt) == len(self._prompts[slot]):
+            return 0
+        self._loaded_slot = None if self._loaded_slot == slot else self._loaded_slot
+        self._prompts[slot] = token_ids([])  # until the encoder has finished
+        try:
+            with map_step_errors("prefill"):
+                kept = self._prefixes[slot].crop(shared)
+                if kept < len(prompt):
+                    self._network.encode(self._prefixes[slot], self._tensor(prompt[kept:]))
+        except BackendError:
+            self._prefixes[slot].crop(0)
+            raise
+        self._prompts[slot] = prompt
+        return len(prompt) - kept
+
+    @torch.inference_mode()
+    def predict(
+        self,
+        slot: int,
+        canvases: Sequence[TokenIds],
+        temperature: float,
+        rng: np.random.Generator,
+        lanes: Sequence[int] = (),
+    ) -> list[Prediction]:
+        """See `Denoiser.predict`."""
+        self._check_open()
+        check_slot(slot, self.num_slots)
+        check_temperature(temperature)
+        checked = checked_canvases(
+            canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._limits.canvas
+        )
+        keys = [(slot, lane) for lane in (lanes or range(len(checked)))]
+        if len(keys) != len(checked):
+            raise RequestError(f"{len(checked)} canvases of a step have {len(keys)} lanes; give one lane to each")
+        lengths = [len(canvas) for canvas in checked]
+        with map_step_errors("denoising step"):
+            inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
+            if self._loaded_slot != slot:
+                self._buffers.load(self._prefixes[slot])
+                self._loaded_slot = slot
+            rows_on_device, conditioning = self.stepper.run(inputs, len(self._prompts[slot]))
+            for key, part in zip(keys, conditioning.split(lengths), strict=True):
+                self._conditioning[key] = part.clone()
+            rows = rows_on_device.cpu().numpy()
+        if not np.isfinite(rows).all():
+            raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
+        parts = np.split(rows, np.cumsum(lengths)[:-1], axis=1)
+        return [_prediction(part, is_greedy=temperature == 0) for part in parts]
+
+    def extend(self, slot: int, ids: TokenIds) -> Prediction:
+        """See `Denoiser.extend`; the decoder has no causal head.
+
+        Raises:
+            BackendError: always.
+        """
+        check_slot(slot, self.num_slots)
+        checked_ids("extension", ids, self.spec.vocab_size)
+        raise BackendError(f"{self.spec.name} cannot decode causally; use the plan canvas or race")
+
+    def close(self) -> None:
+        """Frees the memory of the device. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.stepper.close()
+        self._conditioning.clear()
+        del self.stepper, self._buffers, self._prefixes, self._network
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BackendError("the model is closed; open it again")
+
+    def _inputs(
+        self,
+        canvases: Sequence[TokenIds],
+        keys: Sequence[tuple[int, int]],
+        prompt_length: int,
+        temperature: float,
+        rng: np.random.Generator,
+    ) -> StepInputs:
+        lengths = [len(canvas) for canvas in canvases]
+        num_tokens = sum(lengths)
+        # one array of integers and one of floats: two copies to the device
+        integers = [
+            np.concatenate(canvases),
+            np.concatenate([np.arange(prompt_length, prompt_length + length) for length in lengths]),
+            np.repeat(np.arange(len(canvases)), lengths),
+            np.full(num_tokens, prompt_length),
+        ]
+        ids, positions, canvas_numbers, prompt_lengths = self._tensor(np.stack(integers))
+        floats = np.append(rng.random(num_tokens), temperature or 1.0).astype(np.float32)
+        floats[:-1] = np.minimum(floats[:-1], np.nextafter(np.float32(1), np.float32(0)))  # float32 rounds up to 1
+        uniforms = torch.from_numpy(floats).to(self._device)
+        conditioning = torch.cat([self._last_conditioning(*one) for one in zip(keys, lengths, strict=True)])
+        return StepInputs(
+            ids, positions, canvas_numbers, prompt_lengths[0], conditioning, uniforms[-1], uniforms[:-1]
+        )  # fmt: skip
+
+    def _last_conditioning(self, key: tuple[int, int], length: int) -> torch.Tensor:
+        """Shape (L, hidden); zeros for a canvas in its first step or of another length than in the step before."""
+        found, embedding = self._conditioning.get(key), self._network.embedding
+        if found is not None and len(found) == length:
+            return found
+        return embedding.new_zeros((length, embedding.shape[1]))
+
+    def _tensor(self, ids: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)
+
+
+def gpu_memory(device: torch.device) -> DeviceMemory:
+    """The memory of a GPU, shared by all processes."""
+    free, total = torch.cuda.mem_get_info(device)
+    return DeviceMemory(torch.cuda.get_device_name(device), free, total)
+
+
+def _prediction(rows: np.ndarray, *, is_greedy: bool) -> Prediction:
+    """From rows of shape (4, L), see `ReducedLogits`."""
+    argmax, sampled = rows[0].astype(np.int32), rows[1].astype(np.int32)
+    return Prediction(argmax, argmax if is_greedy else sampled, rows[2].copy(), np.maximum(rows[3], 0.0))

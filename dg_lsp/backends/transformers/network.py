@@ -1,0 +1,206 @@
+"""The encoder and the decoder of DiffusionGemma, computed by transformers' own modules, and one denoising step of them.
+
+Self-conditioning enters and leaves a step as an embedding of shape (T, hidden); transformers keeps logits instead.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+
+from dg_lsp.backends.transformers.cache import PrefixCache, PromptBuffers
+from dg_lsp.backends.transformers.errors import is_out_of_memory, one_line
+from dg_lsp.backends.transformers.reduce import Reduce
+
+_ENCODER_CHUNK = 2048
+"""Prompt tokens of one encoder pass: the attention scores of a long prompt would take gigabytes."""
+_MIN_GRAPH_CAPACITY = 512
+_MAX_GRAPHS = 24
+"""Each graph holds the activations of one step."""
+_log = logging.getLogger(__name__)
+
+
+class StepInputs(NamedTuple):
+    """Everything that differs between two steps, on the device. T is the number of canvas tokens."""
+
+    ids: torch.Tensor
+    """Shape (T,)."""
+    positions: torch.Tensor
+    """Shape (T,): each canvas starts at the prompt's length."""
+    canvas_numbers: torch.Tensor
+    """Shape (T,): canvases do not attend to each other."""
+    prompt_length: torch.Tensor
+    """Shape ()."""
+    conditioning: torch.Tensor
+    """Shape (T, hidden): the second value of the step before; zeros before the first step."""
+    temperature: torch.Tensor
+    """Shape (), above 0."""
+    uniforms: torch.Tensor
+    """Shape (T,), in [0, 1): the random numbers of the samples."""
+
+
+StepOutputs = tuple[torch.Tensor, torch.Tensor]
+"""`ReducedLogits.rows`, and the conditioning of the next step, shape (T, hidden)."""
+
+
+def append_canvas(prefix: StepOutputs, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Replaces the decoder's `append_to_cache`, which indexes a cache by layer and so differs between layers."""
+    return torch.cat([prefix[0], keys], dim=-2), torch.cat([prefix[1], values], dim=-2)
+
+
+def run_layer(layer: Any, hidden: torch.Tensor, rotary: Any, mask: torch.Tensor, prefix: StepOutputs) -> torch.Tensor:
+    """One decoder layer. The same code runs all layers of a kind, so torch compiles it once for each kind."""
+    output: torch.Tensor = layer(hidden, position_embeddings=rotary, attention_mask=mask, past_key_values=prefix)
+    return output
+
+
+class DiffusionGemmaNetwork:
+    """Owns a loaded `DiffusionGemmaForBlockDiffusion`, and replaces the way its decoder reads the cache."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self.config = model.config.get_text_config()
+        decoder = model.model.decoder
+        self._encoder, self._decoder, self._head = model.model.encoder.language_model, decoder, model.lm_head
+        for layer in decoder.layers:
+            layer.self_attn.append_to_cache = append_canvas
+        self.embedding: torch.Tensor = decoder.embed_tokens.weight
+        """Shape (vocabulary, hidden); also the output head. Gives number format and device of the network."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding."""
+        return int(self.embedding.shape[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all weights; shared ones count once."""
+        parts = (*self._model.parameters(), *self._model.buffers())
+        return sum({part.data_ptr(): part.nbytes for part in parts}.values())
+
+    @property
+    def softcap(self) -> float:
+        """Bound of the logits."""
+        return float(self.config.final_logit_softcapping)
+
+    def encode(self, prefix: PrefixCache, ids: torch.Tensor) -> None:
+        """Appends prompt tokens of shape (N,) to a prefix, causally."""
+        for chunk in ids.split(_ENCODER_CHUNK):
+            self._encoder(input_ids=chunk[None], past_key_values=prefix.layers)
+
+    def raw_logits(
+        self, inputs: StepInputs, buffers: PromptBuffers, capacity: int, run: Callable[..., torch.Tensor] = run_layer
+    ) -> torch.Tensor:
+        """Logits of shape (T, vocabulary) before the soft cap; `capacity` is at least the prompt's length."""
+        decoder = self._decoder
+        hidden = decoder.self_conditioning(decoder.embed_tokens(inputs.ids[None]), inputs.conditioning[None])
+        masks = buffers.masks(inputs.canvas_numbers, inputs.prompt_length, capacity)
+        rotary = {kind: decoder.rotary_emb(hidden, inputs.positions[None], kind) for kind in masks}
+        for number, (kind, layer) in enumerate(zip(self.config.layer_types, decoder.layers, strict=True)):
+            hidden = run(layer, hidden, rotary[kind], masks[kind], buffers.layer(number, capacity))
+        raw: torch.Tensor = self._head(decoder.norm(hidden))[0]
+        return raw
+
+    def soft_embedding(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """The mean embedding under probabilities of shape (T, vocabulary): the next step's conditioning."""
+        scale = self._decoder.embed_tokens.embed_scale.to(self.embedding.dtype)
+        return torch.matmul(probabilities, self.embedding) * scale
+
+
+class Stepper:
+    """Runs denoising steps: compiled and captured as CUDA graphs on a GPU, eagerly elsewhere or where that fails."""
+
+    def __init__(
+        self,
+        network: DiffusionGemmaNetwork,
+        buffers: PromptBuffers,
+        reduce: Reduce,
+        banned_ids: torch.Tensor,
+        *,
+        prompt_limit: int,
+        captures: bool | None = None,
+        compiles: bool | None = None,
+    ) -> None:
+        """`captures` and `compiles` default to true where the network is on a GPU, compiling only with Triton."""
+        on_gpu = network.embedding.is_cuda
+        self._network, self._buffers, self._reduce, self._banned_ids = network, buffers, reduce, banned_ids
+        self._prompt_limit = prompt_limit
+        self._captures = on_gpu if captures is None else captures
+        self._compiles = on_gpu and find_spec("triton") is not None if compiles is None else compiles
+        self._compiled = [torch.compile(part, dynamic=True) for part in (run_layer, reduce)] if self._compiles else []
+        self._uses: Counter[tuple[int, int]] = Counter()
+        self._graphs: dict[tuple[int, int], _Graph] = {}
+
+    def capacity(self, prompt_length: int) -> int:
+        """Prompt tokens that a step has room for; few different numbers where each shape costs a graph."""
+        if not self._captures:
+            return prompt_length
+        return min(max(_MIN_GRAPH_CAPACITY, 1 << max(0, prompt_length - 1).bit_length()), self._prompt_limit)
+
+    def run(self, inputs: StepInputs, prompt_length: int) -> StepOutputs:
+        """One step over a prompt; the next step of the same shape overwrites the outputs."""
+        while True:
+            try:
+                return self._run(inputs, self.capacity(prompt_length))
+            except RuntimeError as error:
+                if is_out_of_memory(error) or not (self._compiles or self._captures):
+                    raise
+                self._fall_back(error)
+
+    def close(self) -> None:
+        """Frees the graphs."""
+        self._graphs.clear()
+
+    def _run(self, inputs: StepInputs, capacity: int) -> StepOutputs:
+        shape = (len(inputs.ids), capacity)
+        self._uses[shape] += 1
+        if not self._captures or self._uses[shape] < 2:  # a capture takes longer than several steps
+            return self._step(capacity, inputs)
+        graph = self._graphs.pop(shape, None)
+        if graph is None:
+            if len(self._graphs) >= _MAX_GRAPHS:
+                self._graphs.pop(next(iter(self._graphs)))  # the least recently used one
+            # all graphs share memory: the caller copies the outputs before the next step
+            other = next(iter(self._graphs.values()), None)
+            graph = _Graph(lambda captured: self._step(capacity, captured), inputs, other)
+        self._graphs[shape] = graph
+        return graph.replay(inputs)
+
+    def _step(self, capacity: int, inputs: StepInputs) -> StepOutputs:
+        run, reduce = self._compiled or (run_layer, self._reduce)
+        raw = self._network.raw_logits(inputs, self._buffers, capacity, run)
+        reduced = reduce(raw, self._network.softcap, self._banned_ids, inputs.temperature, inputs.uniforms)
+        return reduced.rows, self._network.soft_embedding(reduced.probabilities)
+
+    def _fall_back(self, error: RuntimeError) -> None:
+        """Without the compiler first, then without graphs."""
+        what = "torch.compile" if self._compiles else "the capture of a CUDA graph"
+        _log.warning("%s failed (%s); steps run without it and are slower", what, one_line(error))
+        self._captures, self._compiles, self._compiled = self._captures and self._compiles, False, []
+        self._graphs.clear()
+
+
+class _Graph:
+    """The recorded kernels of a step of one shape; about 3,500 launches at 30 layers become one."""
+
+    def __init__(self, run: Callable[[StepInputs], StepOutputs], example: StepInputs, other: "_Graph | None") -> None:
+        self._inputs = StepInputs(*(tensor.clone() for tensor in example))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # libraries set up their workspaces, which must happen outside of the capture
+                run(self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=other._graph.pool() if other else None):  # noqa: SLF001
+            self._outputs = run(self._inputs)
+
+    def replay(self, inputs: StepInputs) -> StepOutputs:
+        """Runs the step on other inputs of the same shape."""
+        for captured, new in zip(self._inputs, inputs, strict=True):
+            captured.copy_(new)
+        self._graph.replay()
+        return self._outputs

@@ -1,0 +1,75 @@
+"""Access control: API key, allowed hosts and allowed origins.
+
+Any web page that the user opens can send requests to this machine. It cannot hide its `Origin`, and after DNS
+rebinding (its name resolves to this machine) it still sends that name as `Host`.
+"""
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dg_lsp.http.errors import ApiError, error_response
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OPEN_PATHS = ("/health",)
+"""Served without a key, as llama.cpp does: a supervisor has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """The access rules of one server."""
+
+    api_key: str = ""
+    """Empty requires no key and ignores any key that is sent."""
+    hosts: tuple[str, ...] = LOOPBACK
+    """Allowed `Host` names without a port. Not checked when a key is required: a foreign page has no key."""
+    origins: tuple[str, ...] = ()
+    """Web pages that may send requests from a browser."""
+
+
+class AccessMiddleware:
+    """ASGI middleware that refuses a request before its body is read."""
+
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
+        self._app = app
+        self._rules = rules
+        self._key = rules.api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes an allowed request on and answers any other."""
+        error = self._check(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        app = self._app if error is None else error_response(error)
+        await app(scope, receive, send)
+
+    def _check(self, path: str, headers: Headers) -> ApiError | None:
+        host, origin = headers.get("host"), headers.get("origin")
+        if not self._key and host is not None and host_name(host) not in self._rules.hosts:
+            return ApiError(403, "this Host is not allowed; use 127.0.0.1, or start the server with --allow-host")
+        if origin is not None and origin not in self._rules.origins:
+            return ApiError(403, "this Origin is not allowed; start the server with --allow-origin to allow it")
+        if self._key and path not in OPEN_PATHS and not self._has_key(headers):
+            return ApiError(401, "this server requires a key; send it as Authorization: Bearer KEY")
+        return None
+
+    def _has_key(self, headers: Headers) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        keys = [headers.get("x-api-key", "")]
+        if scheme.lower() == "bearer":
+            keys.append(token.strip())
+        return any(hmac.compare_digest(key.encode("latin-1"), self._key) for key in keys)
+
+
+def host_name(host: str) -> str:
+    """`Host` in lower case, without its port and the brackets of an IPv6 address."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower().removesuffix(".")
+
+
+def allowed_hosts(address: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The names of loopback, the address that the server binds, and the names that the user allows."""
+    bound = host_name(address) if address.count(":") < 2 else address.lower()
+    return (*LOOPBACK, bound, *(name.lower() for name in names))

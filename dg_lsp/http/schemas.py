@@ -1,0 +1,423 @@
+"""JSON bodies of requests and responses, as pydantic models.
+
+Unknown fields of a request are ignored, since every dialect has some; known ones are strict: a number is no string.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from dg_lsp.engine.chat import LONGEST_ANSWER
+from dg_lsp.engine.request import DecoderName
+
+MAX_CANDIDATES = 8
+MAX_DEADLINE_MS = 600_000.0
+MAX_OBJECTS = 4096
+"""Objects in an array; editors send a few."""
+FinishReason = Literal["stop", "length"]
+UserAction = Literal["accept", "reject", "ignore", "view", "select", "dismiss"]
+
+
+def _replace_lone_surrogates(text: str) -> str:
+    """Clients in JavaScript and remote models may cut a character in two; UTF-8 has no halves."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _normalize(value: Any) -> Any:
+    """8.0 becomes 8: Lua and Vim write whole numbers as floats."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _clamp_seed(seed: int) -> int:
+    return min(max(0, seed), 2**63 - 1)
+
+
+def _list_of_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise PydanticCustomError("texts", "Input should be a string or an array of strings")
+    return value
+
+
+def _list_of_parts(value: Any) -> Any:
+    if isinstance(value, str):
+        return [{"text": value}]
+    if not isinstance(value, list):
+        raise PydanticCustomError("parts", "Input should be a string or an array of parts")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_replace_lone_surrogates)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Texts = Annotated[list[Text], BeforeValidator(_list_of_texts, json_schema_input_type=str | list[str])]
+Count = Annotated[int, Field(ge=0)]
+
+
+class RequestBody(BaseModel):
+    """A JSON object of a request. A field that is null counts as absent."""
+
+    model_config = ConfigDict(strict=True, frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _normalize_fields(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        return {name: _normalize(value) for name, value in tree.items() if value is not None}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Adds null to every optional field."""
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        for name, field in schema["properties"].items():
+            if name not in schema.get("required", ()):
+                outer = {key: field.pop(key) for key in ("title", "description", "default") if key in field}
+                schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **outer}
+        return reference
+
+
+class GenerationOptions(RequestBody):
+    """Fields of every dialect that generates text."""
+
+    seed: Annotated[int, AfterValidator(_clamp_seed)] = 0
+    """The same seed on the same text gives the same answer; negative is any."""
+    stop: Texts = []
+    """Texts that end the answer and are not part of it."""
+    stream: bool = False
+    """Send server-sent events."""
+    t_max_predict_ms: Number = 0
+    """Deadline in milliseconds, counted from arrival; the answer is what is settled by then."""
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """The deadline, if there is one; clients of llama.cpp send 0 and -1 for none."""
+        return min(self.t_max_predict_ms, MAX_DEADLINE_MS) if self.t_max_predict_ms > 0 else None
+
+
+class ExtraSnippet(RequestBody):
+    """Code of another file."""
+
+    text: Text
+    filename: Text = ""
+
+
+class InfillBody(GenerationOptions):
+    """llama.cpp's fill-in-the-middle."""
+
+    input_prefix: Text = ""
+    """The lines above the cursor's line."""
+    prompt: Text = ""
+    """The cursor's line up to the cursor."""
+    input_suffix: Text = ""
+    """Everything after the cursor."""
+    input_extra: Annotated[list[ExtraSnippet], Field(max_length=MAX_OBJECTS)] = []
+    n_predict: Annotated[int, Field(ge=-2)] = -1
+    """Longest answer in tokens; 0 only fills the prompt cache."""
+    n_cmpl: Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] = 1
+    """Number of candidates; above 1 the response is an array."""
+    n_indent: Annotated[int, Field(ge=0)] = 0
+    """A later line with fewer leading blanks ends the answer."""
+    response_fields: Texts = []
+    """Only these fields of the response; a slash reaches into an object."""
+
+
+class StreamOptions(RequestBody):
+    """OpenAI's options of a stream."""
+
+    include_usage: bool = False
+
+
+class FimBody(GenerationOptions):
+    """OpenAI's legacy completion with a suffix."""
+
+    prompt: Annotated[Texts, Field(max_length=1)] = []
+    """The text before the gap."""
+    suffix: Text = ""
+    """The text after the gap."""
+    language: Text = ""
+    """LSP language id."""
+    max_tokens: Annotated[int, Field(ge=-1)] = -1
+    n: Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] = 1
+    stream_options: StreamOptions = StreamOptions()
+    diffusing: bool = False
+    """With `stream`: every event is a whole draft that replaces the one before it."""
+
+
+class Segments(RequestBody):
+    """Tabby's gap."""
+
+    prefix: Text = ""
+    suffix: Text = ""
+    filepath: Text = ""
+
+
+class CompletionBody(FimBody):
+    """OpenAI's legacy completion or, with `segments`, Tabby's."""
+
+    segments: Segments | None = None
+    user: Text = ""
+    """With `segments.filepath`: a newer request replaces the older one."""
+    mode: Literal["standard", "next_edit_suggestion"] = "standard"
+
+
+class ContentPart(RequestBody):
+    """A part of a message; only text is supported."""
+
+    type: Literal["text"] = "text"
+    text: Text = ""
+
+
+class ChatMessage(RequestBody):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        list[ContentPart],
+        Field(max_length=MAX_OBJECTS),
+        BeforeValidator(_list_of_parts, json_schema_input_type=str | list[ContentPart]),
+    ] = []
+
+    @property
+    def text(self) -> str:
+        """The text of all parts."""
+        return "".join(part.text for part in self.content)
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_OBJECTS)]
+
+
+class ChatBody(GenerationOptions):
+    """OpenAI's chat."""
+
+    messages: Messages
+    max_tokens: Annotated[int, Field(ge=1)] = LONGEST_ANSWER
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=1)] = 1
+    stream_options: StreamOptions = StreamOptions()
+    diffusing: bool = False
+    """With `stream`: every event is a whole draft that replaces the one before it."""
+
+
+class EditBody(RequestBody):
+    """Mercury's edit."""
+
+    messages: Messages
+    max_tokens: Annotated[int, Field(ge=0)] = 0
+    stream: bool = False
+
+
+class EventBody(RequestBody):
+    """Tabby's report of a user action."""
+
+    type: UserAction
+
+
+class FeedbackBody(RequestBody):
+    """Cursortab's report of a user action."""
+
+    user_action: UserAction
+
+
+_OMITTED = Field(default=None, exclude_if=lambda value: value is None)
+"""Default of a field that a response leaves out."""
+
+
+class ResponseBody(BaseModel):
+    """A JSON object of a response."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class ErrorObject(ResponseBody):
+    """What is wrong."""
+
+    code: Annotated[int, Field(ge=400, le=599)]
+    message: str
+    type: str
+    param: str | None = _OMITTED
+    """The invalid field, if one is invalid."""
+
+
+class ErrorResponse(ResponseBody):
+    """Every error."""
+
+    error: ErrorObject
+
+
+class DiffusionStats(ResponseBody):
+    """How the answer was decoded; a canvas length of 0 means without a canvas."""
+
+    decoder: DecoderName
+    canvas_length: Count
+    canvas_tokens: Count
+    blocks: Count
+    steps: Count
+    steps_per_second: float
+    ms_per_step: float
+    tokens_per_forward: float
+    reused_prompt_tokens: Count
+
+
+class InfillResponse(ResponseBody):
+    """llama.cpp's completion."""
+
+    index: Count
+    content: Text
+    tokens: list[int] = []
+    id_slot: Count = 0
+    stop: bool = True
+    model: str
+    tokens_predicted: Count
+    tokens_evaluated: Count
+    generation_settings: dict[str, int | list[str]]
+    prompt: str = ""
+    has_new_line: bool
+    truncated: bool = False
+    stop_type: Literal["word", "limit", "eos"]
+    stopping_word: str
+    tokens_cached: Count
+    timings: dict[str, int | float]
+    diffusion: DiffusionStats
+
+
+class AssistantText(ResponseBody):
+    """A message of the assistant, or a piece of one."""
+
+    role: Literal["assistant"] = "assistant"
+    content: Text
+
+
+class ApiObject(ResponseBody):
+    """Fields of every response of OpenAI's API; an event has the last three only at the end of a stream."""
+
+    id: str
+    created: Count
+    model: str
+    usage: dict[str, int | dict[str, int]] | None = _OMITTED
+    timings: dict[str, int | float] | None = _OMITTED
+    diffusion: DiffusionStats | None = _OMITTED
+
+
+class CompletionChoice(ResponseBody):
+    """One completion, or an event of one."""
+
+    text: Text
+    logprobs: None = None
+    index: Count
+    finish_reason: FinishReason | None
+    message: AssistantText | None = _OMITTED
+    """Only in responses of `/v1/fim/completions`."""
+    delta: AssistantText | None = _OMITTED
+    """Only in events of `/v1/fim/completions`."""
+
+
+class CompletionResponse(ApiObject):
+    """OpenAI's legacy completion, or an event of one."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+
+
+class TabbyChoice(ResponseBody):
+    """One completion."""
+
+    index: Count
+    text: Text
+
+
+class TabbyResponse(ResponseBody):
+    """Tabby's completion."""
+
+    id: str
+    choices: list[TabbyChoice]
+    mode: Literal["standard"] = "standard"
+
+
+class ChatChoice(ResponseBody):
+    """One answer, with `message`, or a piece of it, with `delta`."""
+
+    index: Count
+    message: AssistantText | None = _OMITTED
+    delta: AssistantText | None = _OMITTED
+    finish_reason: FinishReason | None
+
+
+class ChatResponse(ApiObject):
+    """OpenAI's chat completion, or an event of one."""
+
+    object: Literal["chat.completion", "chat.completion.chunk"]
+    choices: list[ChatChoice]
+
+
+class StatusResponse(ResponseBody):
+    """The server is ready, or a report was counted."""
+
+    status: Literal["ok"] = "ok"
+
+
+class ModelObject(ResponseBody):
+    """The model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Count
+    owned_by: str = "dg-lsp"
+    meta: dict[str, str | int | list[int]]
+
+
+class ModelsResponse(ResponseBody):
+    """OpenAI's list of models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+class PropsResponse(ResponseBody):
+    """llama.cpp's properties of the server; the default settings have `n_ctx` and `params`."""
+
+    default_generation_settings: dict[str, int | dict[str, int | float]]
+    total_slots: Count
+    model_alias: str
+    is_sleeping: bool
+    build_info: str
+
+
+class SlotObject(ResponseBody):
+    """llama.cpp's slot: one cached prompt."""
+
+    id: Count
+    n_ctx: Count
+    is_processing: bool
+
+
+class MemoryResponse(ResponseBody):
+    """Memory in bytes; null if the system does not report it."""
+
+    resident_bytes: Count | None
+    peak_bytes: Count | None
+    free_bytes: Count
+    weights_bytes: Count
+    cache: dict[str, Count]
+    """The prompt cache: `bytes`, `tokens` that fit, `tokens_used` by kept prompts, `tokens_at_most` that may fit."""
+    devices: list[dict[str, str | Count | None]]
+    """`name`, `free_bytes` and `total_bytes` of each GPU."""
+
+
+def streams(event: type[ResponseBody] | None = None) -> dict[int | str, dict[str, Any]]:
+    """Documents the server-sent events of a response, as OpenAPI 3.2 does."""
+    schema = {"$ref": f"#/components/schemas/{event.__name__}"} if event else {"type": "object"}
+    tree = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+    item = {"type": "object", "properties": {"data": {"anyOf": [{"const": "[DONE]"}, tree]}}, "required": ["data"]}
+    return {200: {"content": {"text/event-stream": {"itemSchema": item}}}}

@@ -1,0 +1,404 @@
+"""Responses over real sockets: which become an answer, which an error, and when a server is retried."""
+
+import json
+import socket
+import sys
+import time
+from email.utils import formatdate
+
+import pytest
+from lying_server import CERTIFICATES, HEAD, chunked, endless, events, reply, silent
+from remote_models import last_answer
+
+from dg_lsp.backends.remote.client import open_remote
+from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
+from dg_lsp.context.window import Prompt
+from dg_lsp.errors import RemoteError, SettingsError
+from dg_lsp.settings import RemoteSettings
+
+PROMPT = Prompt("def area(w, h):\n    return ", "\n", path="shapes.py", language="python")
+QUERY = RemoteQuery(RemoteTask.FILL, PROMPT, 64)
+SECRET = "sk-sesame-4711"
+TRUSTED = str(CERTIFICATES / "localhost.pem")
+
+
+def choice(text, reason=None, index=0):
+    return json.dumps({"model": "m", "choices": [{"index": index, "text": text, "finish_reason": reason}]})
+
+
+def event(text, reason=None):
+    return f"data: {choice(text, reason)}\n\n".encode()
+
+
+WHOLE = event("w * ") + event("h", "stop")
+GOOD = events(choice("w * "), choice("h"), choice("", "stop"), "[DONE]")
+
+
+def body(request):
+    return json.loads(request.partition(b"\r\n\r\n")[2])
+
+
+def wait_for_request(server, answers):
+    """Reads a stream until the server has its request."""
+    deadline = time.monotonic() + 30
+    while not server.requests:
+        next(answers)
+        assert time.monotonic() < deadline
+
+
+def test_a_request_has_the_fields_of_the_api(serve, model_of):
+    server = serve(GOOD)
+    answer = last_answer(model_of(server.url), QUERY)
+    assert (answer.texts, answer.is_finished, answer.model) == (("w * h",), True, "m")
+    [request] = server.requests
+    assert request.startswith(b"POST /v1/completions HTTP/1.1\r\n")
+    assert body(request) == {
+        "prompt": PROMPT.prefix,
+        "suffix": "\n",
+        "max_tokens": 64,
+        "temperature": 0.0,
+        "seed": 0,
+        "stream": True,
+    }
+
+
+def test_the_settings_add_a_path_a_model_and_fields(serve, model_of):
+    server = serve(GOOD)
+    last_answer(model_of(server.url + "/llm/v1/", extra='{"top_k": 1}', model="big"), QUERY)
+    assert server.requests[0].startswith(b"POST /llm/v1/completions ")
+    assert (body(server.requests[0])["top_k"], body(server.requests[0])["model"]) == (1, "big")
+
+
+def test_several_answers_are_kept_apart(serve, model_of):
+    server = serve(events(choice("a"), choice("b", index=1), choice("c", "stop"), choice("d", "stop", 1), "[DONE]"))
+    answer = last_answer(model_of(server.url), RemoteQuery(RemoteTask.FILL, PROMPT, 64, num_answers=2))
+    assert (answer.texts, answer.is_finished) == (("ac", "bd"), True)
+    assert (body(server.requests[0])["n"], body(server.requests[0])["temperature"]) == (2, 0.8)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(reply(choice("w * h", "stop")), id="no stream"),
+        pytest.param(HEAD.replace(b"1.1", b"1.0", 1) + WHOLE, id="HTTP/1.0"),
+        pytest.param(HEAD + WHOLE.replace(b"\n", b"\r\n"), id="CRLF"),
+        pytest.param(chunked(*(bytes([byte]) for byte in WHOLE)), id="single bytes"),
+        pytest.param(chunked(b": a comment\n\nevent: x\nid: 7\nretry: 1\n", WHOLE), id="all fields of an event"),
+        pytest.param(chunked(WHOLE, end=b""), id="broken after the answer"),
+        pytest.param(chunked(WHOLE, b"data: {\n\n"), id="invalid after the answer"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 3 + GOOD, id="100 Continue"),
+        pytest.param(reply(WHOLE, kind="Text/Event-Stream; charset=utf-8"), id="content type in capitals"),
+        pytest.param(reply(WHOLE, kind="text/event-stream; charset=utf-16"), id="wrong charset"),
+    ],
+)
+def test_an_unusual_response_is_understood(serve, model_of, response):
+    answer = last_answer(model_of(serve(response).url), QUERY)
+    assert (answer.texts, answer.is_finished) == (("w * h",), True)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(events(choice("w * "), choice("", "length"), "[DONE]"), id="maximal length"),
+        pytest.param(HEAD + event("w * "), id="closed connection"),
+        pytest.param(HEAD[:-2] + b"Content-Length: %d\r\n\r\n" % (len(event("w * ")) + 9) + WHOLE, id="short length"),
+    ],
+)
+def test_an_incomplete_answer_is_not_finished(serve, model_of, response):
+    answer = last_answer(model_of(serve(response).url), QUERY)
+    assert (answer.texts, answer.is_finished) == (("w * ",), False)
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (reply("<html>hello</html>", kind="text/html"), "content of type text/html"),
+        (reply("x", kind=""), "content without a type"),
+        (reply("{", kind="application/json"), "not JSON"),
+        (reply("[" * 100_000), "not JSON"),
+        (reply(b'{"choices":[{"text":"\xff"}]}'), "not UTF-8"),
+        (reply("{}"), "does not fit /v1/completions"),
+        (reply('{"choices":[{}]}'), "does not fit /v1/completions"),
+        (reply('{"choices":[{"text":7}]}'), "does not fit /v1/completions"),
+        (reply('{"choices":[{"text":"x","index":-1}]}'), "does not fit /v1/completions"),
+        (reply('{"choices":[{"text":"x","index":1e9}]}'), "does not fit /v1/completions"),
+        (reply('"text"'), "does not fit /v1/completions"),
+        (reply('{"error":{"message":"return secrets"}}'), "reports an error"),
+        (reply('{"choices":[]}'), "without an answer"),
+        (events("hello"), "not JSON"),
+        (events("{}"), "does not fit /v1/completions"),
+        (events('{"error":"return secrets"}'), "reports an error"),
+        (chunked(event("w"), b'data: {"error": "Expected "secrets\x06" here"}\n\n'), "in the middle of its answer"),
+        (chunked(event("w"), b"event: error\ndata: secrets\n\n"), "in the middle of its answer"),
+        (chunked(event("w"), b"data: \xff\n\n"), "not UTF-8"),
+        (events("[DONE]"), "without an answer"),
+        (reply("data: x", kind="text/event-stream", Content_Encoding="gzip"), "compresses"),
+        (reply("return secrets", "400 Bad Request"), "status 400"),
+        (reply("", "401 Unauthorized"), "remote.key_variable"),
+        (reply("", "404 Not Found"), "/v1/completions"),
+        (reply("", "500 Oops"), "status 500"),
+        (reply("", "503 Busy"), "not ready"),
+        (b"", "broke the connection"),
+        (b"hello\r\n\r\n", "broke the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nContent-Type: application/json\r\n\r\n{", "broke the connection"),
+        (chunked(event("w * "), end=b""), "broke the connection"),
+        (chunked(event("w * "), end=b"zz\r\n"), "broke the connection"),
+        (HEAD[:-2] + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", "broke the connection"),
+        (HEAD[:-2] + b"Content-Length: -1\r\n\r\n", "broke the connection"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000 + b"\r\n", "broke the connection"),
+        (b"\x16\x03\x01\x02\x00\x01", "broke the connection"),
+    ],
+)
+def test_an_invalid_response_is_an_error_that_does_not_quote_it(serve, model_of, response, message):
+    server = serve(response)
+    with pytest.raises(RemoteError) as caught:
+        last_answer(model_of(server.url), QUERY)
+    error = str(caught.value)
+    assert error.startswith(f"127.0.0.1:{server.port} ")
+    assert message in error
+    assert "secrets" not in error
+    assert "\n" not in error
+
+
+def test_a_server_that_does_not_run_is_an_error(model_of):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(RemoteError, match="does not accept connections; is the server running"):
+        last_answer(model_of(f"http://127.0.0.1:{port}"), QUERY)
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
+def test_a_redirect_is_not_followed(serve, model_of, monkeypatch, status):
+    monkeypatch.setenv("DG_LSP_REMOTE_KEY", SECRET)
+    other = serve(GOOD)
+    server = serve(reply("", status, Location=f"{other.url}/v1/completions"))
+    with pytest.raises(RemoteError, match="redirects to another address"):
+        last_answer(model_of(server.url, attempts=4), QUERY)
+    assert (len(server.requests), other.requests) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{"error":{"type":"exceed_context_size_error","n_ctx":2048}}', id="llama-server"),
+        pytest.param('{"message":"This model\'s maximum context length is 8192 tokens."}', id="vLLM"),
+        pytest.param('{"message":"The input is longer than the model\'s context length"}', id="SGLang"),
+        pytest.param('{"error":{"code":"context_length_exceeded"}}', id="OpenAI"),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_an_error_of_its_own(serve, model_of, text):
+    with pytest.raises(RemoteError, match=r"lower remote\.max_prompt_tokens"):
+        last_answer(model_of(serve(reply(text, "400 Bad Request")).url), QUERY)
+
+
+def test_a_rejection_whose_text_does_not_end_is_reported(serve, model_of):
+    def answer(server, connection):
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 9999\r\n\r\n{")
+        silent(server, connection)
+
+    with pytest.raises(RemoteError, match="status 400"):
+        last_answer(model_of(serve(answer).url), QUERY)
+
+
+def test_the_model_name_is_printable_and_short(serve, model_of):
+    tree = {"model": "m\x1b[2J\ud800\n" + "x" * 9999, "choices": [{"text": "y", "finish_reason": "stop"}]}
+    assert last_answer(model_of(serve(reply(json.dumps(tree))).url), QUERY).model == "m[2J" + "x" * 116
+
+
+def test_a_silent_server_ends_at_the_deadline_with_a_closed_connection(serve, model_of):
+    server = serve(GOOD, silent)
+    model = model_of(server.url)
+    last_answer(model, QUERY)
+    answer = last_answer(model, QUERY, seconds=1)
+    assert (answer.texts, answer.is_finished) == ((), False)
+    assert server.left.wait(30)
+
+
+@pytest.mark.parametrize(
+    "chunk", [event("x"), b"x" * 4096, b": ping\n\n" * 100, b"\n" * 4096], ids=["text", "line", "comments", "line ends"]
+)
+def test_an_endless_stream_is_an_error(serve, model_of, chunk):
+    server = serve(endless(chunk))
+    with pytest.raises(RemoteError, match="does not end"):
+        last_answer(model_of(server.url), QUERY)
+    assert server.left.wait(30)
+
+
+def test_the_text_at_the_deadline_is_the_answer(serve, model_of):
+    server = serve(GOOD, endless(event("x\\n"), pause=0.05))
+    model = model_of(server.url)
+    last_answer(model, QUERY)
+    answer = last_answer(model, QUERY, seconds=1)
+    assert answer.texts[0].startswith("x")
+    assert not answer.is_finished
+    assert server.left.wait(30)
+
+
+def test_a_complete_answer_is_returned_before_the_response_ends(serve, model_of):
+    def answer(server, connection):
+        connection.sendall(HEAD + WHOLE)
+        silent(server, connection)
+
+    server = serve(answer)
+    assert last_answer(model_of(server.url), QUERY).is_finished
+    assert server.left.wait(30)
+
+
+@pytest.mark.parametrize("tls", [None, "localhost.pem"])
+def test_closing_a_stream_closes_the_connection(serve, model_of, tls):
+    server = serve(silent, tls=tls)
+    answers = model_of(server.url, ca_file=TRUSTED).stream(QUERY, time.monotonic() + 60)
+    wait_for_request(server, answers)
+    answers.close()
+    assert server.left.wait(30)
+
+
+def test_closing_a_model_ends_its_streams(serve, model_of):
+    server = serve(silent)
+    model = model_of(server.url)
+    answers = model.stream(QUERY, time.monotonic() + 60)
+    wait_for_request(server, answers)
+    model.close()
+    model.close()
+    assert all(answer.texts == () for answer in answers)
+
+
+def test_a_transient_failure_is_retried_once(serve, model_of):
+    server = serve(reply("", "503 Busy"), GOOD, b"", GOOD)
+    model = model_of(server.url, attempts=2)
+    for num_requests in (2, 4):
+        assert last_answer(model, QUERY).texts == ("w * h",)
+        assert len(server.requests) == num_requests
+
+
+def test_a_rejected_request_is_not_retried(serve, model_of):
+    server = serve(reply("", "400 Bad Request"), GOOD)
+    with pytest.raises(RemoteError):
+        last_answer(model_of(server.url, attempts=2), QUERY)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "value", [pytest.param("3600", id="seconds"), pytest.param(formatdate(time.time() + 3600, usegmt=True), id="date")]
+)
+def test_a_server_gets_no_requests_for_the_time_it_asks_for_but_at_most_a_minute(serve, model_of, value):
+    server = serve(reply("", "429 Slow Down", Retry_After=value), GOOD)
+    model = model_of(server.url, attempts=3)
+    with pytest.raises(RemoteError, match="is busy"):
+        last_answer(model, QUERY, seconds=50)
+    with pytest.raises(RemoteError, match=r"is busy \(status 429\); the next request is possible in [1-6]\d s"):
+        last_answer(model, QUERY, seconds=50)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("value", ["-5", "soon", "", "Thu, 01 Jan 1970 00:00:00 GMT", "Mon, 99 Foo 1", "1"])
+def test_a_short_or_invalid_retry_after_does_not_prevent_the_retry(serve, model_of, value):
+    server = serve(reply("", "503 Busy", Retry_After=value), GOOD)
+    assert last_answer(model_of(server.url, attempts=2), QUERY).texts == ("w * h",)
+
+
+def test_after_three_failures_a_server_gets_no_requests_for_a_while(serve, model_of):
+    server = serve(reply("{"), reply("{"), reply("{"), GOOD)
+    model, now = model_of(server.url, pause_seconds=0.3), 0.0
+    model._breaker._clock = lambda: now
+    for _ in range(3):
+        with pytest.raises(RemoteError, match="not JSON"):
+            last_answer(model, QUERY)
+    with pytest.raises(RemoteError, match=r"not JSON; the next request is possible in"):
+        last_answer(model, QUERY)
+    assert len(server.requests) == 3
+    now = 0.35
+    assert last_answer(model, QUERY).texts == ("w * h",)
+
+
+def test_silence_is_a_failure_only_where_there_was_time_to_answer(serve, model_of):
+    server = serve(silent)
+    model = model_of(server.url, pause_seconds=60)
+    for seconds in (-1.0, 0.0, 0.01, 0.01, 0.01):
+        assert last_answer(model, QUERY, seconds).texts == ()
+    server.answers = (GOOD,)
+    assert last_answer(model, QUERY).texts == ("w * h",)
+    server.answers = (silent,)
+    with pytest.raises(RemoteError, match="no answer within the deadline; the next request"):
+        for _ in range(20):
+            assert last_answer(model, QUERY, seconds=0.5).texts == ()
+
+
+def test_the_key_is_sent_and_not_shown(serve, model_of, monkeypatch):
+    monkeypatch.setenv("MY_KEY", SECRET)
+    server = serve(GOOD, reply("", "403 Forbidden"))
+    model = model_of(server.url, key_variable="MY_KEY")
+    last_answer(model, QUERY)
+    assert f"Authorization: Bearer {SECRET}".lower().encode() in server.requests[0].lower()
+    with pytest.raises(RemoteError) as caught:
+        last_answer(model, QUERY)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(vars(model))
+
+
+def test_the_keyring_has_the_key_of_the_host(serve, model_of, monkeypatch):
+    class Keyring:
+        @staticmethod
+        def get_password(service, user):
+            return f"{service}/{user}"
+
+    monkeypatch.delenv("DG_LSP_REMOTE_KEY", raising=False)
+    monkeypatch.setitem(sys.modules, "keyring", Keyring)
+    server = serve(GOOD)
+    last_answer(model_of(server.url, keyring=True), QUERY)
+    assert b"bearer dg-lsp/127.0.0.1" in server.requests[0].lower()
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(SettingsError, match="install it"):
+        model_of("http://127.0.0.1:1", keyring=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "message"),
+    [
+        pytest.param({"url": ""}, "", r"remote\.url is empty", id="no address"),
+        pytest.param({}, "a\nb", "key", id="invalid key"),
+        pytest.param({"ca_file": str(CERTIFICATES / "gone.pem")}, "", "no readable certificates", id="missing file"),
+        pytest.param({"ca_file": __file__}, "", "no readable certificates", id="no certificates"),
+    ],
+)
+def test_wrong_settings_are_refused(monkeypatch, settings, key, message):
+    monkeypatch.setenv("DG_LSP_REMOTE_KEY", key)
+    with pytest.raises(SettingsError, match=message):
+        open_remote(RemoteSettings(**{"url": "https://localhost:1", **settings}))
+
+
+def test_requests_of_a_document_have_one_session_that_does_not_name_it(serve, model_of):
+    server = serve(GOOD)
+    model = model_of(server.url)
+    for name in ("file:///secret/a.py", "file:///secret/a.py", "file:///secret/b.py"):
+        last_answer(model, RemoteQuery(RemoteTask.FILL, PROMPT, 64, session=name))
+    lines = [line for request in server.requests for line in request.split(b"\r\n")]
+    first, second, third = (line for line in lines if line.lower().startswith(b"x-session-id"))
+    assert first == second != third
+    assert all(b"secret" not in request for request in server.requests)
+
+
+def test_a_trusted_server_gets_the_key_over_tls(serve, model_of, monkeypatch):
+    monkeypatch.setenv("DG_LSP_REMOTE_KEY", SECRET)
+    server = serve(GOOD, tls="localhost.pem")
+    assert last_answer(model_of(server.url, ca_file=TRUSTED), QUERY).texts == ("w * h",)
+    assert f"bearer {SECRET}".encode() in server.requests[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("certificate", "address", "ca_file", "message"),
+    [
+        pytest.param("localhost.pem", "https://localhost", "", r"is not trusted; set remote\.ca_file", id="unknown"),
+        pytest.param("localhost.pem", "https://127.0.0.1", TRUSTED, "of another host", id="another host"),
+        pytest.param(
+            "expired.pem", "https://localhost", str(CERTIFICATES / "expired.pem"), "expired certificate", id="expired"
+        ),
+        pytest.param(None, "https://localhost", TRUSTED, "does not speak TLS on this port", id="no TLS"),
+        pytest.param("localhost.pem", "http://localhost", "", "broke the connection", id="TLS only"),
+    ],
+)
+def test_an_untrusted_server_gets_no_request(serve, model_of, certificate, address, ca_file, message):
+    server = serve(GOOD, tls=certificate)
+    with pytest.raises(RemoteError, match=message):
+        last_answer(model_of(f"{address}:{server.port}", attempts=4, ca_file=ca_file), QUERY)
+    assert not any(b"HTTP/1.1" in request for request in server.requests)

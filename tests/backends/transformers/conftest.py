@@ -1,0 +1,113 @@
+"""transformers' own model and our network over the same tiny random weights.
+
+Both compute the same numbers in float64. In float32 they differ by a few 1e-5, because sums have another order.
+"""
+
+import numpy as np
+import pytest
+import torch
+from tiny_diffusiongemma import TinyShape, tiny_model
+from transformers import DynamicCache
+
+from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
+from dg_lsp.backends.transformers.reduce import reduce_logits, soft_cap
+from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
+
+WINDOW = 24
+VOCAB_SIZE = 512
+SHAPE = TinyShape(window=WINDOW)
+SPEC = ModelSpec(
+    name="tiny-diffusiongemma",
+    vocab_size=VOCAB_SIZE,
+    sampling=UniformSampling(),
+    end_ids=(1, 106, 50),
+    prompt_format=PromptFormat.INSTRUCT,
+    canvas_lengths=(8, 16, 32, 64),
+    max_prompt_tokens=256,
+    has_causal_head=False,
+    template="gemma4",
+)
+
+
+class Reference:
+    """transformers without changes: `DynamicCache`, sdpa, experts one by one."""
+
+    def __init__(self, model):
+        self.model = model
+        self.dtype = model.dtype
+
+    @torch.inference_mode()
+    def encode(self, prompt):
+        cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
+        if len(prompt):
+            self.model.model.encoder(input_ids=torch.tensor(np.array(prompt))[None], past_key_values=cache)
+        return cache
+
+    @torch.inference_mode()
+    def logits(self, cache, canvas, last=None):
+        """Logits of one canvas after an encoded prompt; `last` are the tempered logits of the step before."""
+        if last is not None:
+            last = last[None].to(self.dtype)
+        ids = torch.tensor(np.array(canvas))[None]
+        return self.model(decoder_input_ids=ids, past_key_values=cache, self_conditioning_logits=last).logits[0]
+
+
+class RecordLogits:
+    """A reduction that stores the logits of the last step."""
+
+    logits = None
+
+    def __call__(self, raw, cap, banned_ids, temperature, uniforms):
+        self.logits = soft_cap(raw, cap)
+        return reduce_logits(raw, cap, banned_ids, temperature, uniforms)
+
+
+def _damp(model):
+    """Damps attention and self-conditioning: with the drawn weights each layer multiplies a rounding error by ten."""
+    for layer in model.model.decoder.layers:  # the encoder has the same tensors
+        layer.self_attn.q_norm.weight.data.mul_(0.25)
+    model.model.decoder.self_conditioning.down_proj.weight.data.mul_(0.3)
+    return model.requires_grad_(False)
+
+
+def _models(dtype):
+    torch.set_num_threads(1)
+    reference, ours = _damp(tiny_model(SHAPE)).to(dtype), _damp(tiny_model(SHAPE)).to(dtype)
+    reference.set_experts_implementation("eager")
+    # torch has no grouped multiplication in float64
+    ours.set_experts_implementation("eager" if dtype is torch.float64 else "grouped_mm")
+    return Reference(reference), DiffusionGemmaNetwork(ours)
+
+
+@pytest.fixture(scope="session")
+def float64_models():
+    """Reference and network in float64."""
+    return _models(torch.float64)
+
+
+@pytest.fixture(scope="session")
+def float32_models():
+    """Reference and network in float32."""
+    return _models(torch.float32)
+
+
+@pytest.fixture
+def open_denoiser(float64_models):
+    """Opens denoisers over the tiny network, and closes them after the test."""
+    opened = []
+
+    def open_one(network=float64_models[1], spec=SPEC, **options):
+        opened.append(TransformersDenoiser(network, spec, None, TokenLimits(4, spec.max_prompt_tokens, 128), **options))
+        return opened[-1]
+
+    yield open_one
+    for denoiser in opened:
+        denoiser.close()
+
+
+@pytest.fixture
+def draw_ids():
+    """`draw_ids(count)` -> random token ids."""
+    rng = np.random.default_rng(11)
+    return lambda count: rng.integers(0, VOCAB_SIZE, count).astype(np.int32)

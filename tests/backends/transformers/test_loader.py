@@ -1,0 +1,198 @@
+"""Checkpoint directories: device, number format and memory; broken files; `dg-lsp fill` from end to end."""
+
+import dataclasses
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig, DynamicCache
+
+from dg_lsp.backends.transformers import loader, open_checkpoint
+from dg_lsp.backends.transformers.denoiser import TokenLimits
+from dg_lsp.backends.transformers.loader import check_memory, choose_device, memory_needed
+from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
+from dg_lsp.cli import run
+from dg_lsp.errors import (
+    BackendError,
+    ModelBrokenError,
+    ModelMemoryError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+    SettingsError,
+)
+from dg_lsp.models.metadata import read_folder
+from dg_lsp.settings import RuntimeSettings
+
+CPU = RuntimeSettings(threads=1, device="cpu")
+
+
+@pytest.fixture
+def copied(tiny_checkpoint, tmp_path):
+    """A checkpoint that a test may damage."""
+    return shutil.copytree(tiny_checkpoint, tmp_path / "copied")
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
+
+
+def test_a_checkpoint_contains_its_own_description(tiny_checkpoint):
+    checkpoint, spec = read_folder(tiny_checkpoint)
+    assert (spec.name, spec.vocab_size, spec.prompt_format) == ("tiny-diffusiongemma", 512, PromptFormat.INSTRUCT)
+    assert (spec.template, spec.end_ids, spec.canvas_lengths) == ("gemma4", (1, 106, 50), (16, 32))
+    assert spec.self_conditioning is None and not spec.has_causal_head
+    assert dataclasses.astuple(spec.sampling) == pytest.approx(dataclasses.astuple(UniformSampling()), rel=1e-6)
+    assert {2, 105, 100, 511} < set(spec.banned_ids) and not {1, 106} & set(spec.banned_ids)
+    assert {2, 1, 106} < checkpoint.special_ids
+    assert checkpoint.stored_type == "float32"
+    assert 4 * checkpoint.num_weights < checkpoint.size_bytes < 8 * checkpoint.num_weights  # with a vision tower
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_an_opened_checkpoint_computes_the_probabilities_of_transformers(tiny_checkpoint, dtype):
+    checkpoint, spec = read_folder(tiny_checkpoint)
+    model = DiffusionGemmaForBlockDiffusion.from_pretrained(
+        tiny_checkpoint, dtype=dtype or torch.float32, experts_implementation="eager"
+    )
+    denoiser = loader.load(checkpoint, spec, CPU, dtype)
+    rng = np.random.default_rng(0)
+    prompt, canvas = (rng.integers(110, 500, size).astype(np.int32) for size in (20, 16))
+    denoiser.prefill(0, prompt)
+    (prediction,) = denoiser.predict(0, [canvas], 0.8, rng)
+    itemsize = (dtype or torch.float32).itemsize
+    assert denoiser.footprint.weights_bytes == pytest.approx(itemsize * checkpoint.num_weights, rel=0.01)
+    denoiser.close()
+    with torch.inference_mode():
+        cache = DynamicCache(config=model.config.get_text_config())
+        model.model.encoder(input_ids=torch.tensor(prompt)[None], past_key_values=cache)
+        logits = model(decoder_input_ids=torch.tensor(canvas)[None], past_key_values=cache).logits[0]
+        logits[:, list(spec.banned_ids)] = float("-inf")
+        probabilities = (logits / 0.8).softmax(-1)
+    tolerance = 0.02 if dtype is None else 0.5
+    assert np.abs(prediction.entropy - torch.special.entr(probabilities).sum(-1).numpy()).max() < tolerance
+    assert np.abs(prediction.confidence - probabilities.max(-1).values.numpy()).max() < tolerance
+
+
+def damage(folder, what):
+    if what == "a truncated shard":
+        shard = max(folder.glob("model-*.safetensors"), key=lambda path: path.stat().st_size)
+        shard.write_bytes(shard.read_bytes()[:-100])
+    elif what == "a missing shard":
+        next(folder.glob("model-*.safetensors")).unlink()
+    elif what == "no tokenizer":
+        (folder / "tokenizer.json").unlink()
+    else:
+        (folder / "config.json").write_text("{", encoding="utf-8")
+
+
+@pytest.mark.parametrize("what", ["a truncated shard", "a missing shard", "no tokenizer", "invalid JSON"])
+def test_a_broken_checkpoint_is_reported(copied, what):
+    damage(copied, what)
+    with pytest.raises(ModelBrokenError, match=r"download|name the folder"):
+        read_folder(copied)
+
+
+def test_directories_of_other_models_are_refused(copied, tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"config\.json"):
+        read_folder(tmp_path)
+    edit(copied / "config.json", model_type="gemma4")
+    with pytest.raises(ModelUnsupportedError, match="gemma4"):
+        read_folder(copied)
+    edit(copied / "config.json", model_type="diffusion_gemma", text_config={})
+    with pytest.raises(ModelUnsupportedError, match="download"):
+        read_folder(copied)
+
+
+def test_a_configuration_that_transformers_refuses_is_reported(copied):
+    config = json.loads((copied / "config.json").read_text())
+    edit(copied / "config.json", text_config=config["text_config"] | {"sliding_window": "wide"})
+    with pytest.raises(ModelBrokenError, match="download"):
+        open_checkpoint(*read_folder(copied), CPU)
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_loaded(tiny_checkpoint, monkeypatch):
+    monkeypatch.setattr(loader, "system_free", lambda: 3_000_000)
+    with pytest.raises(ModelMemoryError, match=r"needs 0\.\d GB \(weights 0\.0, prompts .* 0\.0 GB free"):
+        open_checkpoint(*read_folder(tiny_checkpoint), CPU)
+
+
+def test_memory_of_the_real_model(monkeypatch):
+    config = DiffusionGemmaTextConfig(
+        hidden_size=2816,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        num_global_key_value_heads=2,
+        sliding_window=1024,
+    )
+    spec = ModelSpec("real", 262_144, UniformSampling(), (1,), canvas_lengths=(16, 256), max_prompt_tokens=8192)
+    needed = memory_needed(25_250_000_000, config, spec, TokenLimits.of(spec, 1), torch.bfloat16)
+    assert needed["weights"] == 50_500_000_000
+    assert needed["prompts"] == 2 * (8192 * 20_480 + (1023 + 1024) * 204_800)
+    assert 1e9 < needed["step"] < 2e9
+    monkeypatch.setattr(loader, "system_free", lambda: 30_000_000_000)
+    with pytest.raises(ModelMemoryError, match=r"weights 50\.5"):
+        check_memory("real", needed, torch.device("cpu"))
+
+
+def test_the_device_is_the_first_gpu_unless_the_settings_name_another(monkeypatch):
+    with pytest.raises(SettingsError, match="torch finds 0 GPUs"):
+        choose_device(RuntimeSettings(device="cuda:1"))
+    assert choose_device(CPU).type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device(RuntimeSettings()) == torch.device("cuda", 0)
+    assert choose_device(RuntimeSettings(device="cuda:1")) == torch.device("cuda", 1)
+    assert choose_device(RuntimeSettings(gpu_layers=0)).type == "cpu"
+
+
+def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
+    monkeypatch.delitem(sys.modules, "dg_lsp.backends.transformers.loader", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(BackendError, match=r"pip install 'dg-lsp\[hf\]'"):
+        open_checkpoint(*read_folder(tiny_checkpoint), CPU)
+
+
+@pytest.fixture
+def fill(capsys, tmp_path):
+    """`fill(model, *options)` -> exit code, standard output and standard error of `dg-lsp fill`."""
+    path = tmp_path / "totals.py"
+    path.write_text("def total(items):\n    return \n", encoding="utf-8")
+
+    def call(model, *options):
+        code = run(["fill", f"{path}:2", "--model", str(model), "--threads", "1", *options])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_fill_runs_to_its_end(fill, tiny_checkpoint):
+    code, out, err = fill(tiny_checkpoint, "--json", "--deadline", "2000")
+    result = json.loads(out)
+    assert code == (0 if result["text"] else 1) and err == ""
+    assert (result["model"], result["canvas_length"]) == ("tiny-diffusiongemma", 32)
+    assert result["steps"] >= 1 and result["prompt_tokens"] > 100 and result["cached_tokens"] == 0
+    assert result["text"] or result["rejected"]
+    assert all(result["timings_ms"][stage] > 0 for stage in ("load", "prefill", "denoise", "total"))
+
+
+def test_show_describes_a_checkpoint(capsys, tiny_checkpoint):
+    assert run(["models", "show", str(tiny_checkpoint)]) == 0
+    out = capsys.readouterr().out
+    assert "description: checkpoint of 0.00 B weights in float32" in out
+    assert "noise: uniform" in out and "prompt_format: instruct" in out
+
+
+def test_fill_reports_a_bad_directory_in_one_line(fill, tmp_path):
+    code, out, err = fill(tmp_path)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "config.json" in err
+
+
+def test_fill_reports_a_missing_device_as_wrong_use(fill, tiny_checkpoint, tmp_path, monkeypatch):
+    (tmp_path / "dg-lsp.toml").write_text('[runtime]\ndevice = "cuda:7"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = fill(tiny_checkpoint)
+    assert code == 2 and "torch finds 0 GPUs" in err

@@ -1,0 +1,193 @@
+"""Compares logits, entropies and accepted positions with transformers' own forward pass, and tokens with `generate`.
+
+Each step of the forward pass starts from the same canvas: with random weights one other token changes all later ones.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
+
+from dg_lsp.backends.transformers.network import StepInputs
+from dg_lsp.backends.transformers.reduce import reduce_logits, soft_cap
+from dg_lsp.canvas.layout import Canvas
+from dg_lsp.diffusion.loop import denoise
+from dg_lsp.diffusion.samplers import accept
+
+from .conftest import SPEC, WINDOW, RecordLogits
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Of logits around 1. transformers computes norms and the soft cap in float32 in any case."""
+
+
+@pytest.fixture(params=["float64_models", "float32_models"])
+def models(request):
+    reference, network = request.getfixturevalue(request.param)
+    return reference, network, TOLERANCE[reference.dtype]
+
+
+def entropies(logits):
+    return torch.distributions.Categorical(logits=logits).entropy().numpy()
+
+
+@pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, WINDOW + 1, 200])
+def test_first_and_conditioned_steps_compute_the_logits_of_transformers(models, open_denoiser, draw_ids, length):
+    reference, network, tolerance = models
+    recorded = RecordLogits()
+    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
+    prompt = draw_ids(length)
+    cache = reference.encode(prompt)
+    for size in (8, 24, 64):
+        denoiser.prefill(0, prompt[:0])
+        denoiser.prefill(0, prompt)
+        last = None
+        for temperature in (0.8, 0.72, 0.64):
+            canvas = draw_ids(size)
+            (prediction,) = denoiser.predict(0, [canvas], temperature, rng)
+            logits = reference.logits(cache, canvas, last)
+            last = logits / temperature
+            assert (recorded.logits - logits).abs().max() < tolerance
+            expected = entropies(last)
+            assert np.abs(prediction.entropy - expected).max() < 10 * tolerance
+            assert np.array_equal(accept(prediction.entropy, 2.0), accept(expected, 2.0))
+            confidence = last.softmax(-1).max(-1).values.numpy()
+            assert np.abs(prediction.confidence - confidence).max() < tolerance
+
+
+def test_self_conditioning_changes_the_logits(float64_models, draw_ids):
+    reference, _ = float64_models
+    cache, canvas = reference.encode(draw_ids(20)), draw_ids(16)
+    first = reference.logits(cache, canvas)
+    assert (reference.logits(cache, canvas, first) - first).abs().max() > 0.01
+
+
+def test_a_prompt_that_grows_shrinks_and_changes_gives_the_same_logits(float64_models, open_denoiser, draw_ids):
+    """Across the edge of the sliding window and far beyond it, by single tokens and by many."""
+    reference, network = float64_models
+    recorded = RecordLogits()
+    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
+    text, canvas = draw_ids(200), draw_ids(16)
+    prompts = [text[:size] for size in (10, 11, 12, 20, 23, 24, 25, 26, 60, 61, 150, 149, 100, 24, 23, 5, 90)]
+    prompts += [np.concatenate([text[:70], draw_ids(20)]), np.concatenate([text[:40], draw_ids(3)]), text]
+    before = text[:0]
+    for prompt in prompts:
+        shared = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), None)
+        kept = min(len(before), len(prompt)) if shared is None else shared
+        assert denoiser.prefill(0, prompt) == len(prompt) - kept
+        denoiser.predict(0, [canvas], 0.8, rng)
+        assert (recorded.logits - reference.logits(reference.encode(prompt), canvas)).abs().max() < 1e-6
+        before = prompt
+
+
+def test_canvases_of_one_pass_do_not_affect_each_other(float64_models, open_denoiser, draw_ids):
+    """Each lane is conditioned on its own last prediction."""
+    reference, network = float64_models
+    recorded = RecordLogits()
+    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
+    prompt = draw_ids(50)
+    cache, last = reference.encode(prompt), [None, None, None]
+    denoiser.prefill(0, prompt)
+    for lanes in ((0, 1, 2), (0, 1, 2), (0, 2), (2,)):
+        canvases = [draw_ids((8, 32, 16)[lane]) for lane in lanes]
+        denoiser.predict(0, canvases, 0.7, rng, lanes)
+        parts = recorded.logits.split([len(canvas) for canvas in canvases])
+        for lane, canvas, part in zip(lanes, canvases, parts, strict=True):
+            logits = reference.logits(cache, canvas, last[lane])
+            assert (part - logits).abs().max() < 1e-6
+            last[lane] = logits / 0.7
+
+
+def test_unused_capacity_does_not_change_the_logits(float64_models, open_denoiser, draw_ids):
+    reference, network = float64_models
+    recorded = RecordLogits()
+    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
+    denoiser.prefill(1, draw_ids(250))
+    denoiser.predict(1, [draw_ids(64)], 0.8, rng)  # leaves keys of another prompt in the buffers
+    for length in (1, 5, 24, 70):
+        prompt, canvas = draw_ids(length), draw_ids(16)
+        denoiser.prefill(0, prompt)
+        denoiser.predict(0, [canvas], 0.8, rng)
+        inputs = denoiser._inputs([canvas], [(0, 1)], length, 0.8, rng)
+        logits = reference.logits(reference.encode(prompt), canvas)
+        with torch.inference_mode():
+            for capacity in (70, 128, 256):
+                denoiser.stepper._step(capacity, StepInputs(*inputs))
+                assert (recorded.logits - logits).abs().max() < 1e-6
+
+
+class TorchRng:
+    """The part of numpy's generator that the loop uses, with the random numbers of torch."""
+
+    def random(self, count):
+        return np.full(count, 0.5)  # `multinomial` draws the samples
+
+    def integers(self, low, high, count, dtype):
+        return torch.randint(low, high, (1, count))[0].numpy().astype(dtype)
+
+
+def multinomial(raw, cap, banned_ids, temperature, uniforms):
+    """`reduce_logits` with the sampling of transformers."""
+    reduced = reduce_logits(raw, cap, banned_ids, temperature, uniforms)
+    probabilities = torch.softmax(soft_cap(raw, cap) / temperature, dim=-1, dtype=torch.float32)
+    reduced.rows[1] = torch.multinomial(probabilities, 1)[:, 0].float()
+    return reduced
+
+
+class CountDrafts:
+    """A streamer that counts the steps of `generate`."""
+
+    num_drafts = 0
+
+    def put_draft(self, value):  # noqa: ARG002  (transformers passes it by name)
+        self.num_drafts += 1
+
+    def put(self, value):
+        pass
+
+    def end(self):
+        pass
+
+
+# generate imports torch's compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("length", "size", "settings"),
+    [
+        (30, 32, {}),
+        (23, 16, {"entropy_bound": 1.0}),
+        (60, 32, {"max_denoising_steps": 12}),
+        (60, 8, {"max_denoising_steps": 20, "stability_threshold": 0, "confidence_threshold": 100.0}),
+        (200, 16, {"max_denoising_steps": 30, "stability_threshold": 1, "confidence_threshold": 100.0}),
+        (24, 32, {"max_denoising_steps": 9, "entropy_bound": 20.0, "t_max": 1.0, "t_min": 0.1}),
+    ],
+)
+def test_the_loop_returns_the_tokens_of_generate(float64_models, open_denoiser, length, size, settings):
+    """The loop draws from torch's generator in the order of `generate`; nothing is frozen."""
+    reference, network = float64_models
+    sampling = replace(SPEC.sampling, **settings)
+    prompt = np.random.default_rng(length).integers(0, 512, length).astype(np.int32)
+    reference.model.config.canvas_length = size
+    drafts = CountDrafts()
+    torch.manual_seed(length)
+    expected = reference.model.generate(
+        torch.tensor(prompt.astype(np.int64))[None],
+        max_new_tokens=size,
+        max_denoising_steps=sampling.max_denoising_steps,
+        sampler_config=EntropyBoundSamplerConfig(entropy_bound=sampling.entropy_bound),
+        t_min=sampling.t_min,
+        t_max=sampling.t_max,
+        stability_threshold=sampling.stability_threshold,
+        confidence_threshold=sampling.confidence_threshold,
+        eos_token_id=None,
+        streamer=drafts,
+    ).sequences[0, length:]
+    denoiser = open_denoiser(network, reduce=multinomial)
+    denoiser.prefill(0, prompt)
+    torch.manual_seed(length)
+    canvas = torch.randint(0, 512, (1, size))[0].numpy().astype(np.int32)
+    plan = Canvas(prompt, canvas, np.zeros(size, np.bool_))
+    *_, last = denoise(denoiser, 0, plan, sampling, TorchRng())
+    assert last.number == drafts.num_drafts
+    assert np.array_equal(last.draft_ids, expected.numpy())

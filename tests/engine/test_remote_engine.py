@@ -1,0 +1,199 @@
+"""The engine over a model behind a server; the model returns the answers of the test."""
+
+import inspect
+import math
+import time
+
+import pytest
+
+from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteTask
+from dg_lsp.canvas.chat import Role, Turn
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.chat import ChatRequest
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.remote_engine import RemoteEngine
+from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import FillSettings
+
+BEFORE = "def area(width, height):\n    return "
+AFTER = "\n\n\nprint(area(2, 3))\n"
+
+
+class FakeModel:
+    """Yields these answers; a string is a finished answer of one text."""
+
+    name = "fake"
+    max_prompt_tokens = 2048
+
+    def __init__(self, *answers, is_chat=False):
+        finished = [RemoteAnswer((one,), is_finished=True) if isinstance(one, str) else one for one in answers]
+        self._answers = finished
+        self.follows_instructions = is_chat
+        self.queries = []
+        self.deadline = None
+        self.num_yielded = 0
+        self.is_closed = False
+
+    def stream(self, query, deadline):
+        self.queries.append(query)
+        self.deadline = deadline
+        for answer in self._answers:
+            self.num_yielded += 1
+            yield answer
+
+    def close(self):
+        self.is_closed = True
+
+
+def fill(model, before=BEFORE, after=AFTER, **options):
+    engine = RemoteEngine(model, FillSettings())
+    return engine.fill(FillRequest(Snapshot("file:///a/shapes.py", 0, before + after), len(before), **options))
+
+
+def test_a_query_contains_prefix_suffix_path_and_language():
+    model = FakeModel(
+        RemoteAnswer(("width",)), RemoteAnswer(("width * height",), is_finished=True, model="big", prompt_tokens=20)
+    )
+    result = fill(model)
+    assert (result.text, result.model, result.prompt_tokens) == ("width * height", "big", 20)
+    [query] = model.queries
+    assert (query.task, query.prompt.prefix, query.prompt.suffix) == (RemoteTask.FILL, BEFORE, AFTER)
+    assert (query.prompt.path, query.prompt.language) == ("a/shapes.py", "python")
+
+
+def test_extra_code_takes_at_most_its_share_of_the_prompt():
+    chunks = (
+        Snippet(SnippetSource.OPEN_FILES, "large.py", "x" * 1900),
+        Snippet(SnippetSource.OPEN_FILES, "small.py", "x" * 100),
+        Snippet(SnippetSource.DIAGNOSTICS, "d", "x" * 100),
+    )
+    model = FakeModel("width * height")
+    fill(model, extra=Snippets(chunks, share=0.25))
+    assert [chunk.path for chunk in model.queries[0].prompt.extra.chunks] == ["large.py", "d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", Reason.EMPTY),
+        ("width *", Reason.SYNTAX_ERROR),
+        ("\n\nprint(area(2, 3))", Reason.EMPTY),
+        ("\x00", Reason.NOT_TEXT),
+    ],
+)
+def test_an_answer_that_is_not_worth_showing_is_rejected(text, reason):
+    result = fill(FakeModel(text))
+    assert (result.candidates, result.rejections[0].reason) == ((), reason)
+
+
+def test_no_answer_by_the_deadline_is_unfinished():
+    result = fill(FakeModel(RemoteAnswer()))
+    assert (result.candidates, result.rejections[0].reason) == ((), Reason.UNFINISHED)
+
+
+def test_a_stream_is_closed_after_the_allowed_lines():
+    model = FakeModel(RemoteAnswer(("width * height\n",)), RemoteAnswer(("width * height\nprint()",)))
+    assert fill(model).text == "width * height"
+    assert model.num_yielded == 1
+
+
+def test_a_stream_is_closed_at_complete_lines_once_patience_is_over():
+    model = FakeModel(RemoteAnswer(("    a = width\n",)), RemoteAnswer(("    a = width\n    b = 1\n",)))
+    result = fill(model, "def area(width, height):\n", AFTER, early_stop_ms=1e-3)
+    assert (result.text.rstrip(), model.num_yielded) == ("    a = width", 1)
+
+
+def test_a_stream_is_closed_when_the_text_repeats_itself():
+    model = FakeModel(RemoteAnswer(("    x = 1\n" * 5,)), RemoteAnswer(("    x = 1\n" * 50,)))
+    fill(model, "def area():\n", "")
+    assert model.num_yielded == 1
+
+
+def test_an_unfinished_last_line_is_dropped():
+    result = fill(FakeModel(RemoteAnswer(("    a = width\n    return a *",))), "def area(width, height):\n", AFTER)
+    assert result.text.rstrip() == "    a = width"
+
+
+def test_several_answers_are_several_candidates():
+    model = FakeModel(RemoteAnswer(("width * height", "width * height", "height"), is_finished=True))
+    result = fill(model, num_candidates=3)
+    assert [one.text for one in result.candidates] == ["width * height", "height"]
+    assert model.queries[0].num_answers == 3
+
+
+def test_a_request_without_a_deadline_gets_a_finite_one():
+    model = FakeModel("x")
+    drain(RemoteEngine(model, FillSettings()).run(FillRequest(Snapshot("a", 0, "y = "), 4), deadline=math.inf))
+    assert time.monotonic() < model.deadline < math.inf
+
+
+TEXT = "a = 1\nb = 2\nc = 3\n"
+
+
+def rewrite(model, instruction="", strength=1.0, start=6, end=11):
+    request = RewriteRequest(Snapshot("file:///x.py", 0, TEXT), start, end, instruction, strength)
+    return drain(RemoteEngine(model, FillSettings()).rewrite(request))
+
+
+def test_a_chat_model_gets_the_selection_and_the_instruction():
+    model = FakeModel("b = 4\n", is_chat=True)
+    result = rewrite(model, "double it")
+    assert (result.text, result.start, result.end, result.follows_instructions) == ("b = 4\n", 6, 12, True)
+    [query] = model.queries
+    prompt = query.prompt
+    assert (query.task, prompt.selection, prompt.instruction) == (RemoteTask.REWRITE, "b = 2\n", "double it")
+    assert (prompt.prefix, prompt.suffix) == ("a = 1\n", "c = 3\n")
+
+
+def test_other_models_get_the_instruction_as_a_comment_and_fill_the_gap():
+    model = FakeModel(RemoteAnswer(("b = 4\nc = 3\nd",)))
+    result = rewrite(model, "double it")
+    assert (result.text, result.follows_instructions) == ("b = 4", False)
+    assert (model.queries[0].task, model.queries[0].prompt.prefix) == (RemoteTask.FILL, "a = 1\n# double it\n")
+
+
+def test_an_unfinished_rewrite_is_rejected():
+    model = FakeModel(RemoteAnswer(("b =",)), is_chat=True)
+    assert rewrite(model, "double it").rejection.reason is Reason.UNFINISHED
+
+
+@pytest.mark.parametrize("wrong", [{"strength": 0.5}, {"start": 5, "end": 6}, {"start": 0, "end": 99}])
+def test_an_invalid_rewrite_is_refused(wrong):
+    with pytest.raises(RequestError):
+        rewrite(FakeModel(), **wrong)
+
+
+def test_a_chat_sends_its_messages_and_needs_the_chat_api():
+    model = FakeModel("hello", is_chat=True)
+    request = ChatRequest((Turn(Role.USER, "hi"),), "c")
+    result = drain(RemoteEngine(model, FillSettings()).chat(request, deadline=math.inf))
+    assert result.text == "hello"
+    assert model.queries[0].messages == (("user", "hi"),)
+    with pytest.raises(ModelUnsupportedError, match=r"remote\.api"):
+        drain(RemoteEngine(FakeModel(), FillSettings()).chat(request, deadline=math.inf))
+
+
+def test_frames_contain_the_text_and_no_cells():
+    engine = RemoteEngine(FakeModel(RemoteAnswer(("width",)), "width * height"), FillSettings())
+    steps = engine.run(FillRequest(Snapshot("a.py", 0, BEFORE + AFTER), len(BEFORE)))
+    assert engine.framer().frame(next(steps)).settled_text == "width"
+    assert engine.framer().frame(next(steps)).cells == ()
+
+
+def test_an_engine_with_other_settings_shares_the_connections():
+    model = FakeModel()
+    engine = RemoteEngine(model, FillSettings()).configured(FillSettings(max_tokens=7))
+    assert engine.settings.max_tokens == 7
+    engine.close()
+    assert model.is_closed
+
+
+def test_every_method_that_needs_a_local_model_is_overridden():
+    def public(kind):
+        return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
+
+    inherited = {"fill", "settings", "spec"}
+    assert public(Engine) - inherited <= {name for name in vars(RemoteEngine) if not name.startswith("_")}

@@ -1,0 +1,67 @@
+"""`input_extra`: code of other files in a request."""
+
+import pytest
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+
+GAP = {"input_prefix": "x = ", "input_suffix": "\n"}
+EXTRA = [
+    {"text": "old = 1\r\n", "filename": "/home/me/work/pkg/sub/old.py"},
+    {"text": "\tnew = 2\n", "filename": ""},
+]
+
+
+@pytest.fixture
+def prefix_of(start):
+    """The prefix that the model is given."""
+    seen = []
+
+    def call(extra, **context):
+        def fill(prefix, _suffix):
+            seen.append(prefix)
+            return "1"
+
+        client = start(ScriptedDenoiser(fill), context={"when": "always", **context})
+        assert client.post("/infill", {**GAP, "input_extra": extra}).tree["content"] == "1"
+        return seen[-1]
+
+    return call
+
+
+def test_the_newest_snippet_is_last_and_paths_are_short(prefix_of):
+    assert prefix_of(EXTRA) == "# pkg/sub/old.py\nold = 1\n# snippet\n    new = 2\n# untitled\nx = "
+
+
+def test_a_model_trained_on_single_files_gets_snippets_only_when_always(prefix_of):
+    assert prefix_of(EXTRA, when="auto") == "x = "
+    assert prefix_of(EXTRA, when="never") == "x = "
+
+
+def test_the_newest_snippets_are_kept_when_not_all_fit(prefix_of):
+    long = [{"text": f"value_{number} = {number}\n" * 12, "filename": f"{number}.py"} for number in range(40)]
+    shown = prefix_of(long)
+    assert "value_39" in shown
+    assert "value_0 " not in shown
+
+
+@pytest.mark.parametrize("name", ["/home/me/.ssh/deep/down/in/it.py", "a\\.env", ".env", "x/service-account-1.json"])
+def test_an_excluded_file_is_left_out(prefix_of, name):
+    assert prefix_of([{"text": "key = 'hunter2'\n", "filename": name}]) == "x = "
+
+
+@pytest.mark.parametrize("name", ["//[", "a\nb.py", "caf\u00e9 \ud83d\ude00.py", "\ud800.py", "?#%zz.py", "/"])
+def test_any_file_name_is_accepted(prefix_of, name):
+    shown = prefix_of([{"text": "a = 1\n", "filename": name}])
+    assert shown.count("\n") == 3
+    assert "\na = 1\n# untitled\nx = " in shown
+
+
+def test_an_empty_snippet_is_accepted(prefix_of):
+    assert prefix_of([{"text": ""}]).endswith("x = ")
+
+
+def test_more_than_4096_snippets_are_refused(module_client):
+    reply = module_client.post("/infill", {**GAP, "input_extra": [{"text": "a"}] * 4097})
+    assert (reply.status, reply.error["param"]) == (400, "input_extra")
+    assert "at most 4096" in reply.error["message"]
+    assert module_client.post("/infill", {**GAP, "input_extra": [{"text": "a"}] * 4096}).status == 200
