@@ -123,13 +123,13 @@ def main() -> None:
             subprocess.run(python_command("dg_lsp", "daemon", "start", "--http", "127.0.0.1:0"), check=True)
         editors = [Editor("start") for _ in range(asked.editors)]
         daemon = memory(json.loads((Path(folder) / "daemon.json").read_text())["pid"])
-        relays = [memory(editor.process.pid) for editor in editors]
+        pipes = [memory(editor.process.pid) for editor in editors]
         print(f"{'MiB':28} {'resident':>8} {'share':>8}   {'of a server of its own':>13}")
         print(alone.row("a server of its own", alone))
         print(daemon.row("daemon", alone))
-        for relay in relays:
-            print(relay.row("an editor's relay", alone))
-        print(sum(relays, daemon).row(f"daemon and {asked.editors} editors", alone))
+        for pipe in pipes:
+            print(pipe.row("an editor's pipe", alone))
+        print(sum(pipes, daemon).row(f"daemon and {asked.editors} editors", alone))
         own = Editor("never")
         for name, editor in (("its own server", own), ("the daemon", editors[0])) * 2:
             print(f"a request without the model, {name:15} {milliseconds(editor, asked.trips):.3f} ms")

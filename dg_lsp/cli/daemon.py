@@ -1,37 +1,48 @@
-"""`dg-lsp daemon`: one model for all editors of this user."""
+"""`dg-lsp daemon`, and what `dg-lsp lsp` does where a daemon is wanted."""
 
 import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dg_lsp.cli.options import Json
-from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, HttpOptions, KeyFile, http_opener
-from dg_lsp.errors import DaemonError, DaemonRunsError
+from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, KeyFile
+from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
+from dg_lsp.system import python_command
 
 if TYPE_CHECKING:
-    from dg_lsp.daemon.place import Place, Record
-    from dg_lsp.daemon.starting import Work
+    from dg_lsp.daemon.endpoint import Endpoint
+    from dg_lsp.daemon.server import OpenHttp
+    from dg_lsp.engine.scheduler import SchedulerSession
+    from dg_lsp.http.server import HttpServer
+    from dg_lsp.settings import Settings
 
-STOP_SECONDS = 20.0
+CHILD = python_command("dg_lsp", "daemon", "run")
+"""The daemon itself. It receives its options on standard input, so that it can run in any directory."""
 app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.", no_args_is_help=True)
+
+
+class DaemonUse(StrEnum):
+    """Whether `dg-lsp lsp` uses the model of a daemon."""
+
+    AUTO = "auto"
+    START = "start"
+    NEVER = "never"
 
 
 @app.command("start")
 def start(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
-    tcp: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Listen on loopback instead of a socket.")
-    ] = None,
-    linger: Annotated[bool, typer.Option("--linger", help="Leave when no editor has needed it for a while.")] = False,
-    idle: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="That while, instead of what is set.")
-    ] = None,
+    exit_when_idle: Annotated[
+        bool, typer.Option("--exit-when-idle", help="Leave after 10 minutes without an editor.")
+    ] = False,
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP there as well, as dg-lsp serve does.")
     ] = None,
@@ -39,127 +50,204 @@ def start(
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
 ) -> int:
-    """Start the daemon. Models are opened when editors ask for them."""
+    """Start the daemon. Models are opened when editors request them."""
     from dg_lsp.cli.loading import configure
-    from dg_lsp.daemon.place import Place
+    from dg_lsp.daemon import client
+    from dg_lsp.daemon.endpoint import Endpoint
+    from dg_lsp.daemon.pool import CrashLog
 
-    settings = configure({})
-    port = 0 if tcp is None and settings.daemon.transport == "tcp" else tcp
-    options = HttpOptions(http, api_key_file, tuple(allow_host or ()), tuple(allow_origin or ()))
-    open_web = http_opener(options, settings, is_lenient=linger)
-    place = Place.of_user()
-
-    def work(on_ready: Callable[[], None]) -> int:
-        from dg_lsp.cli import loading
-        from dg_lsp.daemon.listening import Daemon
-
-        daemon = Daemon(
-            place,
-            loading.open_engine,
-            idle_seconds=idle or settings.daemon.idle_seconds,
-            is_lingering=linger,
-            port=port,
-            open_web=open_web,
-        )
-        if foreground and daemon.url is not None:
-            typer.echo(f"dg-lsp: HTTP at {daemon.url}", err=True)
-        return daemon.run(on_ready)
-
-    try:
-        if foreground:
-            return work(lambda: _say(place, "listens"))
-        _start(work, place, is_tried_again=not linger)
-        what = "listens"
-    except DaemonRunsError:
-        what = "runs already"
-    _say(place, what)
-    url = _status().get("http") if options.address or settings.daemon.http else None
+    endpoint = Endpoint.of_user()
+    given = options(
+        configure({}),
+        exit_when_idle=exit_when_idle,
+        http=http,
+        api_key_file=api_key_file and str(api_key_file.absolute()),
+        hosts=allow_host or [],
+        origins=allow_origin or [],
+    )
+    CrashLog(endpoint.crashes).clear()
+    if foreground:
+        return _run(endpoint, given, lambda: _print_address(endpoint, "listens"))
+    if is_running := _status(endpoint)["running"]:
+        http_opener(given)  # wrong options are errors here too
+    else:
+        client.start(endpoint, CHILD, json.dumps(given))
+    what, url = "runs already" if is_running else "listens", _status(endpoint).get("http")
+    _print_address(endpoint, what)
     if url:
         typer.echo(f"dg-lsp: HTTP at {url}", err=True)
-    elif options.address:
+    elif http:
         raise DaemonError(f"the daemon {what} and serves no HTTP: run dg-lsp daemon stop, then this again")
     return 0
 
 
-def _start(work: "Work", place: "Place", *, is_tried_again: bool) -> None:
-    """Starts it apart; `is_tried_again` by a person, who has decided so for models that died too often as well.
+@app.command("run", hidden=True)
+def run() -> int:
+    """Run the daemon with the options on standard input; for `start` and `dg-lsp lsp`."""
+    from dg_lsp.daemon.client import READY, report
+    from dg_lsp.daemon.endpoint import Endpoint
 
-    Raises:
-        DaemonRunsError: there is one.
-        DaemonError: it did not come to listen, with the reason.
-    """
-    from dg_lsp.daemon.deaths import Deaths
-    from dg_lsp.daemon.starting import start_apart, start_program
-
-    if is_tried_again:
-        Deaths(place.folder).forget()
-    if _answers(place):
-        raise DaemonRunsError("a daemon runs already")
-    _made(place)
-    if sys.platform == "win32":
-        start_program(_foreground(sys.argv[1:]), place)
-    else:
-        start_apart(work, place.log)
+    try:
+        return _run(Endpoint.of_user(), json.load(sys.stdin), lambda: report(READY))
+    except DaemonRunsError:
+        report(READY)
+        return 0
+    except DgLspError as error:
+        report(str(error))
+        raise
 
 
 @app.command("stop")
 def stop() -> int:
-    """Stop the daemon. Editors that use it go on by themselves."""
+    """Stop the daemon. Its editors go on with another one, or with a model of their own."""
     from filelock import FileLock, Timeout
 
-    from dg_lsp.daemon.calling import Refused, ask
-    from dg_lsp.daemon.deaths import Deaths
-    from dg_lsp.daemon.place import Place
-    from dg_lsp.daemon.working import Working
+    from dg_lsp.daemon.client import Refused, ask
+    from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
+    from dg_lsp.daemon.pool import CrashLog
 
-    place = Place.of_user()
-    record = place.read()
-    Deaths(place.folder).forget()
-    if not place.lock.exists():
+    endpoint = Endpoint.of_user()
+    record = endpoint.read()
+    CrashLog(endpoint.crashes).clear()
+    if not endpoint.lock.exists():
         typer.echo("no daemon runs", err=True)
         return 1
-    try:
-        if record is not None:
+    is_stopping = False
+    if record is not None:
+        with suppress(OSError, Refused):
             ask(record, "stop")
-        is_asked = record is not None
-    except (OSError, Refused):
-        is_asked = False
-    lock = FileLock(place.lock)
+            is_stopping = True
+    lock = FileLock(endpoint.lock)
     try:
-        lock.acquire(timeout=STOP_SECONDS if is_asked else 0)
+        lock.acquire(timeout=0 if record is not None and not is_stopping else STOP_SECONDS)
     except Timeout:
-        _end(record)
-        is_asked = True
+        if record is None:
+            raise DaemonError("the daemon has no record of its process: end it by hand") from None
+        # only the holder of the lock writes a record: the process is the daemon
+        typer.echo(f"the daemon does not answer: ending process {record.pid}", err=True)
+        os.kill(record.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+        is_stopping = True
         lock.acquire(timeout=STOP_SECONDS)
-    place.clear()  # what a killed one left behind
-    Working(place.folder).clear()
+    endpoint.clear()  # the files of a daemon that crashed
     lock.release()
-    typer.echo("stopped" if is_asked else "no daemon runs", err=True)
-    return 0 if is_asked else 1
+    typer.echo("stopped" if is_stopping else "no daemon runs", err=True)
+    return 0 if is_stopping else 1
 
 
 @app.command("status")
 def status(as_json: Json = False) -> int:
-    """Say whether the daemon runs, and which models it holds for whom."""
-    facts = _status()
+    """Show whether the daemon runs, and which models it holds for how many sessions."""
+    from dg_lsp.daemon.endpoint import Endpoint
+
+    endpoint = Endpoint.of_user()
+    facts = _status(endpoint)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     elif not facts["running"]:
         typer.echo("no daemon runs")
-        for line in _last_words():
-            typer.echo(line)
+        if "crashed" in facts:
+            typer.echo(f"process {facts['crashed']} crashed: see {endpoint.log}")
     else:
         for line in _lines(facts):
             typer.echo(line)
     return 0 if facts["running"] else 1
 
 
-def _status() -> dict[str, Any]:
-    """Raises: DaemonError: there is one that does not answer as it should."""
-    from dg_lsp.daemon.calling import Refused, ask
-    from dg_lsp.daemon.place import Place
+def use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | None) -> None:
+    """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
 
-    record = Place.of_user().read()
+    `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version.
+
+    Args:
+        settings: all settings except the options that the editor sends.
+        over: the tree of settings from the command line.
+        use: the choice on the command line.
+    """
+    from dg_lsp.daemon import client
+    from dg_lsp.daemon.endpoint import Endpoint
+
+    wanted = use or DaemonUse(settings.daemon.use)
+    endpoint = Endpoint.of_user()
+    if wanted is DaemonUse.NEVER or settings.backend == "remote":  # a remote server needs no shared model
+        return
+    if wanted is DaemonUse.AUTO and endpoint.read() is None:
+        return
+    given = options(settings, exit_when_idle=True)
+    over = {**over, "model": given["settings"]["model"]} if "model" in over else over
+    hello = {"settings": given["settings"], "over": over}
+    try:
+        connection = client.open_session(endpoint, hello, CHILD, json.dumps(given))
+    except DaemonError as error:
+        typer.echo(f"dg-lsp: {error}; this editor gets a model of its own", err=True)
+    else:
+        client.become_pipe(connection)
+
+
+def options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
+    """All that a daemon needs, as JSON values that mean the same in any directory."""
+    import cattrs
+
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import anchored
+
+    model = anchored(settings.model, Path.cwd(), known_names())
+    return {"settings": {**cattrs.unstructure(settings), "model": model}, "exit_when_idle": exit_when_idle, **http}
+
+
+def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
+    """Opens HTTP for a daemon with these options; None where neither they nor the settings name an address.
+
+    An address that is taken is an error, unless the settings name it and an editor started the daemon.
+
+    Raises:
+        UsageError: the address is not valid, or the key cannot be read.
+        SettingsError: the settings, which may be a project's, would serve other machines.
+    """
+    from dg_lsp.cli.lsp import parse_address
+    from dg_lsp.settings import parse_settings
+
+    settings = parse_settings(given["settings"])
+    is_explicit = bool(given.get("http"))
+    if not (address := given.get("http") or settings.daemon.http):
+        return None
+    from dg_lsp.cli.serve import access_rules
+    from dg_lsp.http.auth import LOOPBACK
+
+    host, port = parse_address(address, "--http" if is_explicit else "daemon.http")
+    if not is_explicit and host not in LOOPBACK:
+        raise SettingsError(f"daemon.http {address}: only dg-lsp daemon start --http serves other machines")
+    key_file = given.get("api_key_file")
+    hosts, origins = given.get("hosts", ()), given.get("origins", ())
+    rules = access_rules(host, Path(key_file) if key_file else None, hosts, origins)
+
+    def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer | None":
+        from dg_lsp.http.server import Address, HttpServer
+
+        try:
+            return HttpServer(Address(host, port), share, settings, rules, is_persistent=True)
+        except UsageError as error:
+            if is_explicit or not given["exit_when_idle"]:
+                raise
+            typer.echo(f"dg-lsp: no HTTP: {error}", err=True)
+            return None
+
+    return open_http
+
+
+def _run(endpoint: "Endpoint", given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
+    from dg_lsp.cli import loading
+    from dg_lsp.daemon.server import Daemon
+
+    open_http = http_opener(given)
+    daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=given["exit_when_idle"], open_http=open_http)
+    return daemon.run(on_ready)
+
+
+def _status(endpoint: "Endpoint") -> dict[str, Any]:
+    """Raises: DaemonError: a daemon runs and does not answer, or does not accept the token."""
+    from dg_lsp.daemon.client import Refused, ask
+
+    record = endpoint.read()
     if record is None:
         return {"running": False}
     try:
@@ -167,72 +255,25 @@ def _status() -> dict[str, Any]:
     except TimeoutError as error:
         raise DaemonError(f"the daemon {record.pid} does not answer: run dg-lsp daemon stop") from error
     except OSError:
-        return {"running": False}
+        return {"running": False, "crashed": record.pid}
     except Refused as refused:
         raise DaemonError(str(refused)) from refused
 
 
-def _last_words() -> list[str]:
-    """Of a daemon that died, and that no other one has come after."""
-    from dg_lsp.daemon.place import Place
-    from dg_lsp.daemon.working import Working
-
-    place = Place.of_user()
-    if (record := place.read()) is None:
-        return []
-    how, models, _ = Working(place.folder).last()
-    return [f"process {record.pid} died ({how}), at work: {', '.join(models) or 'nothing'}"]
+def _print_address(endpoint: "Endpoint", what: str) -> None:
+    if record := endpoint.read():
+        typer.echo(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
 
 
-def _lines(facts: dict[str, Any]) -> list[str]:
+def _lines(facts: Mapping[str, Any]) -> list[str]:
     memory = facts["memory_bytes"] / (1 << 20)
     lines = [
         f"dg-lsp {facts['version']}, process {facts['pid']}, at {facts['address']}",
         f"{facts['sessions']} editors, {memory:.0f} MiB resident, up {facts['seconds']:.0f} s",
         *([f"HTTP at {facts['http']}"] if facts["http"] else []),
     ]
-    lines += [f"{one['model']}: {one['state']}, in use by {one['sessions']}" for one in facts["models"]]
+    lines += [f"{one['model']}: {one['state']}, {one['sessions']} sessions" for one in facts["models"]]
     return lines + [
-        f"one died {one['seconds_ago']:.0f} s ago ({one['how']}), at work: {', '.join(one['models']) or 'nothing'}"
-        for one in facts["deaths"]
+        f"a daemon crashed {one['seconds_ago']:.0f} s ago; models in use: {', '.join(one['models']) or 'none'}"
+        for one in facts["crashes"]
     ]
-
-
-def _end(record: "Record | None") -> None:
-    """A daemon that holds its lock and does not listen; only who holds the lock writes the record."""
-    if record is None:
-        raise DaemonError("the daemon does not say which process it is; end it by hand")
-    typer.echo(f"the daemon does not answer: ending process {record.pid}", err=True)
-    os.kill(record.pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
-
-
-def _foreground(arguments: list[str]) -> list[str]:
-    """The same command, for a process that needs no fork."""
-    from dg_lsp.system import python_command
-
-    return python_command("dg_lsp", *arguments, "--foreground")
-
-
-def _answers(place: "Place") -> bool:
-    from dg_lsp.daemon.calling import Refused, ask
-
-    record = place.read()
-    try:
-        return record is not None and bool(ask(record, "status"))
-    except (OSError, Refused):
-        return False
-
-
-def _made(place: "Place") -> None:
-    try:
-        place.make()
-    except OSError as error:
-        raise DaemonError(f"{place.folder} cannot be used ({error.strerror}); set DG_LSP_DAEMON_DIR") from error
-
-
-def _say(place: "Place", what: str) -> None:
-    for _ in range(20):
-        if (record := place.read()) is not None:
-            typer.echo(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
-            break
-        time.sleep(0.1)  # it holds its lock and has yet to say where it listens

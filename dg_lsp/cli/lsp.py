@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli.handing import DaemonUse, hand_over
+from dg_lsp.cli.daemon import DaemonUse, use_daemon
 from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
 from dg_lsp.errors import SettingsError, UsageError
 
@@ -41,7 +41,7 @@ def lsp(
         return loading.open_engine(parse_settings(over, merged))
 
     if address is None:
-        hand_over(settings, over, daemon)
+        use_daemon(settings, over, daemon)
     from dg_lsp.server import app as server
 
     if address is None:

@@ -1,8 +1,7 @@
 """`dg-lsp serve` and `dg-lsp daemon start --http`: the HTTP API, for editor plugins and clients of OpenAI."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,14 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
-from dg_lsp.errors import InputFileError, SettingsError, UsageError
+from dg_lsp.errors import InputFileError
 
 if TYPE_CHECKING:
-    from dg_lsp.daemon.listening import OpenWeb
-    from dg_lsp.engine.scheduler import SchedulerSession
     from dg_lsp.http.auth import AccessRules
-    from dg_lsp.http.server import HttpServer
-    from dg_lsp.settings import Settings
 
 KEY_VARIABLE = "DG_LSP_API_KEY"
 KeyFile = Annotated[
@@ -29,16 +24,6 @@ AllowedHosts = Annotated[
 AllowedOrigins = Annotated[
     list[str] | None, typer.Option(metavar="ORIGIN", help="Origin of a web page that may send requests.")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """HTTP options of `dg-lsp daemon start`."""
-
-    address: str | None
-    key_file: Path | None
-    hosts: tuple[str, ...]
-    origins: tuple[str, ...]
 
 
 def serve(
@@ -61,48 +46,17 @@ def serve(
     from dg_lsp.http.server import Address, HttpServer
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
-    rules = _access_rules(host, api_key_file, allow_host or (), allow_origin or ())
+    rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())
     HttpServer(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
     return 0
 
 
-def http_opener(options: HttpOptions, settings: "Settings", *, is_lenient: bool) -> "OpenWeb | None":
-    """Opens the HTTP server of a daemon; None if neither the command line nor the settings name an address.
-
-    A lenient daemon, started by an editor, goes on without HTTP if the address of the settings is taken.
+def access_rules(host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]) -> "AccessRules":
+    """Key, host names and origins that the server accepts.
 
     Raises:
-        UsageError: the address is invalid, or the key cannot be read.
-        SettingsError: the settings, which may be a project's, name an address that other machines can reach.
+        InputFileError: the key cannot be read.
     """
-    text = options.address or settings.daemon.http
-    if not text:
-        return None
-    from dg_lsp.cli.handing import absolute
-    from dg_lsp.cli.lsp import parse_address
-    from dg_lsp.http.auth import LOOPBACK
-
-    host, port = parse_address(text, "--http" if options.address else "daemon.http")
-    if options.address is None and host not in LOOPBACK:
-        raise SettingsError(f"daemon.http {text}: only dg-lsp daemon start --http opens it to other machines")
-    rules = _access_rules(host, options.key_file, options.hosts, options.origins)
-    served = absolute(settings)
-
-    def open_http(open_share: "Callable[[Settings], SchedulerSession]") -> "HttpServer | None":
-        from dg_lsp.http.server import Address, HttpServer
-
-        try:
-            return HttpServer(Address(host, port), open_share, served, rules, is_persistent=True)
-        except UsageError as error:
-            if options.address is not None or not is_lenient:
-                raise
-            typer.echo(f"dg-lsp: no HTTP: {error}", err=True)
-            return None
-
-    return open_http
-
-
-def _access_rules(host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]) -> "AccessRules":
     from dg_lsp.http.auth import AccessRules, allowed_hosts
 
     return AccessRules(_read_key(api_key_file), allowed_hosts(host, hosts), tuple(origins))

@@ -1,1 +1,1 @@
-"""One model for all editors of a user: the daemon that holds it, and what stands between it and an editor."""
+"""The daemon: one process that holds the models of a user for all editors and HTTP clients."""

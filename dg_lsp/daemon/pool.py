@@ -1,168 +1,238 @@
-"""Models that several sessions share: opened when the first one asks, closed some time after the last one has left."""
+"""Models that sessions share: opened for the first session, closed some time after the last one has left.
 
+`CrashLog` records which models were in use when daemons crashed: a model that crashes every daemon is refused.
+"""
+
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import attrs
-
-from dg_lsp.daemon.working import Working
+from dg_lsp.daemon.endpoint import write_private
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
-from dg_lsp.errors import ModelMemoryError
+from dg_lsp.errors import BackendError, ModelCrashedError, ModelMemoryError
 from dg_lsp.settings import Settings
 
-_OF_A_SESSION = ("fill", "exclude", "rewrite", "context", "audit", "http", "daemon")
-"""Settings that two sessions of one model may have each their own of."""
+MAX_CRASHES = 3
+"""A model that was in use in so many crashes of the last `CRASH_SECONDS` is refused."""
+CRASH_SECONDS = 600.0
+_SETTLE_SECONDS = 0.2
+"""A request may take this long from the session to the model's queue."""
+
+
+class CrashLog:
+    """A small file of model names and times. Any thread may call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._in_use: Sequence[str] = []
+        self._lock = threading.Lock()
+
+    def crashes(self) -> list[tuple[float, list[str]]]:
+        """Recent crashes, oldest first: seconds since 1970, and the models in use at that time."""
+        return self._read()[1]
+
+    def set_in_use(self, models: Sequence[str]) -> None:
+        """Names the models that are at fault if the daemon crashes now."""
+        with self._lock:
+            if models != self._in_use:
+                self._in_use = models
+                self._write(models, self.crashes())
+
+    def add_crash(self) -> None:
+        """The previous daemon crashed; the models that it named last are at fault."""
+        in_use, crashes = self._read()
+        self._write([], [*crashes, (time.time(), in_use)])
+
+    def check(self, model: str) -> None:
+        """Raises ModelCrashedError when the model crashed too many daemons."""
+        times = [at for at, models in self.crashes() if model in models]
+        if len(times) >= MAX_CRASHES:
+            minutes = (CRASH_SECONDS - (time.time() - times[-MAX_CRASHES])) / 60
+            raise ModelCrashedError(
+                f"{model} crashed the daemon {len(times)} times and is refused for {minutes:.0f} min: choose another"
+                " model, or run dg-lsp daemon stop to try it again"
+            )
+
+    def clear(self) -> None:
+        """Forgets all crashes: the user wants to try again."""
+        with self._lock:
+            if self._path.exists():
+                self._write(self._read()[0], [])
+
+    def _read(self) -> tuple[list[str], list[tuple[float, list[str]]]]:
+        try:
+            tree = json.loads(self._path.read_text(encoding="utf-8"))
+            crashes = [(float(at), [str(one) for one in models]) for at, models in tree["crashes"]]
+            recent = [one for one in crashes if 0 <= time.time() - one[0] < CRASH_SECONDS]
+            return [str(one) for one in tree["in_use"]], recent
+        except (OSError, ValueError, TypeError, KeyError):
+            return [], []
+
+    def _write(self, in_use: Sequence[str], crashes: Sequence[tuple[float, list[str]]]) -> None:
+        with suppress(OSError):  # models work with a full disk too
+            write_private(self._path, {"in_use": in_use, "crashes": crashes})
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """One model in memory."""
+class _OpenModel:
+    """One model in memory, or on its way there. All times are of `time.monotonic`."""
 
+    name: str
     worker: Scheduler
-    num_shares: int = 0
+    num_sessions: int = 0
     idle_since: float = 0.0
-    """`time.monotonic` seconds at which the last session left."""
-    is_wanted: bool = False
-    """Something was asked of it."""
+    """When the last session left."""
+    is_opening: bool = False
+    is_opened: bool = False
+    last_request: float | None = None
+    """None once all requests are done."""
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.is_opening or (self.is_opened and self.last_request is not None)
+
+    @property
+    def state(self) -> str:
+        if not self.worker.ready.done():
+            return "loading"
+        if self.worker.ready.exception() is not None:
+            return "failed"
+        return "asleep" if self.worker.is_asleep else "ready"
 
 
 class Pool:
-    """One worker for each model and way to run it. All methods may be called by any thread."""
+    """One worker for each model and its runtime settings. Any thread may call."""
 
-    def __init__(
-        self,
-        open_engine: Callable[[Settings], Engine],
-        idle_seconds: float,
-        working: Working | None = None,
-    ) -> None:
-        """`working` is told before a model is opened, and before something is asked of an open one."""
-        self._working = working
+    def __init__(self, open_engine: Callable[[Settings], Engine], idle_seconds: float, crash_log: CrashLog) -> None:
         self._open_engine = open_engine
         self._idle_seconds = idle_seconds
-        self._held: dict[Settings, _Held] = {}
+        self._crash_log: CrashLog | None = crash_log
+        self._models: dict[tuple[object, ...], _OpenModel] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
-        """One at a time: two would take the same memory for free."""
+        """Models are opened one at a time: two would count the same memory as free."""
 
     def share(self, settings: Settings) -> SchedulerSession:
-        """A part in the model of these settings, which begins to be opened if it is not open."""
+        """A session's share of the model of these settings, which is opened where it is not open."""
         key = _key(settings)
         with self._lock:
-            held = self._held.get(key)
-            if held is None or _has_failed(held.worker):  # what was missing may be there by now
-                held = self._held[key] = _Held(Scheduler.of(self._open, settings))
-            held.num_shares += 1
+            model = self._models.get(key)
+            if model is None or model.state == "failed":  # what was missing may be there by now
+                model = self._models[key] = _OpenModel(settings.model, Scheduler.of(self._open, settings))
+            model.num_sessions += 1
         return SchedulerSession(
-            held.worker, settings.fill, partial(self._leave, held), partial(self._ask, held, key.model)
+            model.worker, settings.fill, partial(self._leave, model), partial(self._note_request, model)
         )
 
     def sweep(self) -> None:
-        """Closes what nobody has needed for long enough."""
-        limit = time.monotonic() - self._idle_seconds
+        """Closes models that no session has used for long enough; called about once a second."""
+        now = time.monotonic()
         with self._lock:
-            idle = [key for key, held in self._held.items() if not held.num_shares and held.idle_since <= limit]
-            closing = [self._held.pop(key).worker for key in idle]
-        for worker in closing:
-            worker.close()
+            for model in self._models.values():
+                last = model.last_request
+                if last is not None and last < now - _SETTLE_SECONDS and model.worker.is_idle:
+                    model.last_request = None
+            idle = [key for key in self._unused() if self._models[key].idle_since <= now - self._idle_seconds]
+            closing = [self._models.pop(key) for key in idle]
+            self._update_crash_log()
+        for model in closing:
+            model.worker.close()
 
     def facts(self) -> list[dict[str, Any]]:
-        """The models for `dg-lsp daemon status`; plain JSON values."""
+        """The models for `dg-lsp daemon status`, as JSON values."""
         with self._lock:
             return [
-                {"model": key.model, "state": _state(held.worker), "sessions": held.num_shares}
-                for key, held in self._held.items()
+                {"model": model.name, "state": model.state, "sessions": model.num_sessions}
+                for model in self._models.values()
             ]
 
-    def close(self) -> None:
-        """Closes all of them."""
+    def stop_crash_log(self) -> None:
+        """From now on the file belongs to another daemon."""
         with self._lock:
-            closing, self._held = list(self._held.values()), {}
-        for held in closing:
-            held.worker.close()
+            if self._crash_log is not None:
+                self._crash_log.set_in_use([])
+                self._crash_log = None
+
+    def close(self) -> None:
+        """Closes all models."""
+        with self._lock:
+            closing, self._models = list(self._models.values()), {}
+        for model in closing:
+            model.worker.close()
 
     def _open(self, settings: Settings) -> Engine:
-        """The engine; where there is no memory for it, models that no session has are closed, the longest idle first.
+        """The engine; closes unused models, the longest idle first, until there is memory for it.
 
         Raises:
             ModelError, BackendError: it cannot be opened.
         """
         key = _key(settings)
-        with self._opening, self._at_work(key):
+        with self._opening, self._marked_as_opening(key):
             while True:
                 try:
                     return self._open_engine(settings)
                 except ModelMemoryError as error:
-                    if not self._close_one(key):
-                        raise self._with_holders(error, key) from error
+                    with self._lock:
+                        unused = [one for one in self._unused() if one != key]
+                        closing = self._models.pop(unused[0]) if unused else None
+                    if closing is None:
+                        raise self._with_holders(error) from error
+                    closing.worker.close()
 
     @contextmanager
-    def _at_work(self, key: Settings) -> Iterator[None]:
-        """Only the model that is being opened, or that somebody waits for, is to blame for what happens meanwhile."""
-        if self._working is None:
-            yield
-            return
-        is_new = self._working.begin(key.model, partial(self._is_idle, key.model))
+    def _marked_as_opening(self, key: tuple[object, ...]) -> Iterator[None]:
+        with self._lock:
+            model = self._models.get(key)
+            if model is None:
+                raise BackendError("the model was closed before it was opened")
+            if self._crash_log is not None:
+                self._crash_log.check(model.name)
+            model.is_opening, model.is_opened = True, False
+            self._update_crash_log()
         try:
             yield
+            model.is_opened = True
         finally:
             with self._lock:
-                held = self._held.get(key)
-            if is_new and not (held is not None and held.is_wanted):
-                self._working.end(key.model)
+                model.is_opening = False
+                self._update_crash_log()
 
-    def _ask(self, held: _Held, model: str) -> None:
-        held.is_wanted = True
-        if self._working is not None and held.worker.ready.done():
-            self._working.begin(model, partial(self._is_idle, model))
+    def _unused(self) -> list[tuple[object, ...]]:
+        """Models without a session, the longest idle first. The caller holds the lock."""
+        keys = [key for key, model in self._models.items() if not model.num_sessions]
+        return sorted(keys, key=lambda key: self._models[key].idle_since)
 
-    def _close_one(self, but: Settings) -> bool:
-        """Closes the model that no session has had for the longest time; whether there was one."""
-        with self._lock:
-            unneeded = [key for key, held in self._held.items() if not held.num_shares and key != but]
-            if not unneeded:
-                return False
-            worker = self._held.pop(min(unneeded, key=lambda key: self._held[key].idle_since)).worker
-        worker.close()
-        return True
+    def _update_crash_log(self) -> None:
+        """The caller holds the lock."""
+        if self._crash_log is not None:
+            self._crash_log.set_in_use(sorted({one.name for one in self._models.values() if one.is_in_use}))
 
-    def _with_holders(self, error: ModelMemoryError, but: Settings) -> ModelMemoryError:
-        with self._lock:
-            holders = [
-                f"{key.model} ({held.num_shares} session{'s' if held.num_shares != 1 else ''})"
-                for key, held in self._held.items()
-                if key != but and _state(held.worker) == "ready"
-            ]
+    def _with_holders(self, error: ModelMemoryError) -> ModelMemoryError:
+        holders = [
+            f"{one['model']} ({one['sessions']} session{'s' if one['sessions'] != 1 else ''})"
+            for one in self.facts()
+            if one["state"] == "ready"
+        ]
         return ModelMemoryError(f"{error}; the daemon also holds {', '.join(holders)}") if holders else error
 
-    def _is_idle(self, model: str) -> bool:
+    def _note_request(self, model: _OpenModel) -> None:
         with self._lock:
-            return all(held.worker.is_idle for key, held in self._held.items() if key.model == model)
+            model.last_request = time.monotonic()
+            self._update_crash_log()
 
-    def _leave(self, held: _Held) -> None:
+    def _leave(self, model: _OpenModel) -> None:
         with self._lock:
-            held.num_shares -= 1
-            held.idle_since = time.monotonic()
+            model.num_sessions -= 1
+            model.idle_since = time.monotonic()
 
 
-def _key(settings: Settings) -> Settings:
-    """What a model is opened by: all settings but those that a session has of its own."""
-    plain, there = Settings(), {field.name for field in attrs.fields(Settings)}
-    return attrs.evolve(settings, **{name: getattr(plain, name) for name in _OF_A_SESSION if name in there})
-
-
-def _has_failed(worker: Scheduler) -> bool:
-    return worker.ready.done() and worker.ready.exception() is not None
-
-
-def _state(worker: Scheduler) -> str:
-    if not worker.ready.done():
-        return "loading"
-    if _has_failed(worker):
-        return "failed"
-    return "asleep" if worker.is_asleep else "ready"
+def _key(settings: Settings) -> tuple[object, ...]:
+    """The settings that a model is opened by; sessions of one model can differ in all others."""
+    return settings.model, settings.backend, settings.remote, settings.runtime

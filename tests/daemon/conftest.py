@@ -1,4 +1,4 @@
-"""Daemons inside the test's process, over scripted models."""
+"""Daemons inside the process of the test, over scripted models."""
 
 import threading
 
@@ -6,13 +6,13 @@ import pytest
 from workers import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.daemon.listening import Daemon
-from dg_lsp.daemon.place import Place
+from dg_lsp.daemon.endpoint import Endpoint
+from dg_lsp.daemon.server import Daemon
 from dg_lsp.engine.engine import Engine
 
 
 class Scripts:
-    """Opens scripted engines and remembers them."""
+    """Opens scripted engines and keeps their denoisers."""
 
     def __init__(self):
         self.denoisers = []
@@ -31,19 +31,19 @@ def scripts():
 
 
 @pytest.fixture
-def place(tmp_path):
-    return Place.at(str(tmp_path / "place"))
+def endpoint(tmp_path):
+    return Endpoint(tmp_path / "daemon")
 
 
 @pytest.fixture
-def start(place, scripts, monkeypatch):
+def start(endpoint, scripts, monkeypatch):
     """`start(...)` -> a daemon that listens, in a thread of its own."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     running = []
 
-    def run(**how):
+    def run(**options):
         ready = threading.Event()
-        daemon = Daemon(place, scripts, **{"idle_seconds": 60, **how})
+        daemon = Daemon(endpoint, scripts, **options)
         thread = threading.Thread(target=daemon.run, args=(ready.set,))
         thread.start()
         running.append((daemon, thread))

@@ -1,29 +1,57 @@
+"""Models that sessions share, and models that crash daemons."""
+
+import threading
 import time
 from types import SimpleNamespace
 
 import attrs
 import pytest
+from shared_daemon import wait_until
 from workers import TIMEOUT, ask
 
 from dg_lsp.daemon import pool as pool_module
-from dg_lsp.daemon.pool import Pool
-from dg_lsp.errors import ModelMemoryError, ModelNotFoundError
+from dg_lsp.daemon.pool import MAX_CRASHES, CrashLog, Pool
+from dg_lsp.errors import ModelCrashedError, ModelMemoryError, ModelNotFoundError
 from dg_lsp.settings import FillSettings, Settings, parse_settings
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """What time the pool thinks it is."""
-    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
+    """The time that the pool sees."""
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now, time=time.time)
     monkeypatch.setattr(pool_module, "time", clock)
     return clock
 
 
 @pytest.fixture
-def pool(scripts, clock):
-    pool = Pool(scripts, 60)
-    yield pool
-    pool.close()
+def crash_log(tmp_path):
+    return CrashLog(tmp_path / "crashes")
+
+
+@pytest.fixture
+def make_pool(crash_log):
+    """`make_pool(open_engine)` -> a pool that is closed in the end."""
+    made = []
+
+    def make(open_engine):
+        made.append(Pool(open_engine, 60, crash_log))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+@pytest.fixture
+def pool(scripts, clock, make_pool):
+    return make_pool(scripts)
+
+
+def open_models(pool, *names):
+    shares = [pool.share(Settings(model=name)) for name in names]
+    for share in shares:
+        share.ready.result(TIMEOUT)
+    return shares
 
 
 def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
@@ -32,24 +60,21 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
         Settings(fill=FillSettings(deadline_ms=7.0)),
         parse_settings({"exclude": {"secrets": False}, "daemon": {"use": "start"}, "rewrite": {"strength": 0.5}}),
     ]
-    shares = [pool.share(settings) for settings in several]
-    for share in shares:
-        share.ready.result(TIMEOUT)
+    for settings in several:
+        pool.share(settings).ready.result(TIMEOUT)
     assert len(scripts.denoisers) == 1
     assert pool.facts() == [{"model": "dg-mini", "state": "ready", "sessions": 3}]
     pool.share(parse_settings({"runtime": {"num_slots": 2}})).ready.result(TIMEOUT)
-    pool.share(Settings(model="other")).ready.result(TIMEOUT)
+    open_models(pool, "other")
     assert len(scripts.denoisers) == 3
 
 
-def test_a_model_is_closed_some_time_after_the_last_session(pool, scripts, clock):
-    one, other = pool.share(Settings()), pool.share(Settings())
-    one.ready.result(TIMEOUT)
+def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts, clock):
+    one, other = open_models(pool, "dg-mini", "dg-mini")
     one.close()
     one.close()
     clock.now += 61
     pool.sweep()
-    assert not scripts.denoisers[0].is_closed
     other.close()
     pool.sweep()
     assert not scripts.denoisers[0].is_closed
@@ -59,7 +84,7 @@ def test_a_model_is_closed_some_time_after_the_last_session(pool, scripts, clock
     assert pool.facts() == []
 
 
-def test_a_model_that_was_missing_is_tried_again(pool, scripts):
+def test_a_model_that_was_missing_is_opened_by_the_next_session(pool, scripts):
     scripts.error = ModelNotFoundError("nowhere")
     assert pool.share(Settings()).ready.exception(TIMEOUT) is scripts.error
     assert pool.facts()[0]["state"] == "failed"
@@ -67,7 +92,7 @@ def test_a_model_that_was_missing_is_tried_again(pool, scripts):
     assert pool.share(Settings()).ready.result(TIMEOUT).spec.name == "scripted"
 
 
-def test_closing_a_part_cancels_its_own_requests_only(pool, scripts):
+def test_the_end_of_a_session_cancels_only_its_own_requests(pool, scripts):
     settings = attrs.evolve(Settings(), fill=FillSettings(deadline_ms=60_000))
     one, other = pool.share(settings), pool.share(settings)
     one.ready.result(TIMEOUT)
@@ -78,7 +103,7 @@ def test_closing_a_part_cancels_its_own_requests_only(pool, scripts):
     assert kept.result(TIMEOUT).text == "fill"
 
 
-def test_what_one_was_given_is_not_remembered_for_the_other(pool):
+def test_completions_are_cached_for_each_session(pool):
     one, other = pool.share(Settings()), pool.share(Settings())
     assert not one.submit(ask()).result(TIMEOUT).is_cached
     assert one.submit(ask()).result(TIMEOUT).is_cached
@@ -87,84 +112,115 @@ def test_what_one_was_given_is_not_remembered_for_the_other(pool):
     assert not one.submit(ask()).result(TIMEOUT).is_cached
 
 
-class Cramped:
-    """Opens as many models as there is room for."""
+class SmallMemory:
+    """Opens as many models as fit."""
 
-    def __init__(self, scripts, room):
+    def __init__(self, scripts, num_models):
         self.scripts = scripts
-        self.room = room
-        self.num_tries = 0
-        self.is_inside = False
+        self.num_models = num_models
+        self.is_opening = False
 
     def __call__(self, settings):
-        self.num_tries += 1
-        assert not self.is_inside, "two at a time would take the same memory for free"
-        self.is_inside = True
+        assert not self.is_opening, "two at a time would count the same memory as free"
+        self.is_opening = True
         time.sleep(0.01)
-        self.is_inside = False
-        if sum(not denoiser.is_closed for denoiser in self.scripts.denoisers) >= self.room:
+        self.is_opening = False
+        if sum(not denoiser.is_closed for denoiser in self.scripts.denoisers) >= self.num_models:
             raise ModelMemoryError(f"{settings.model} needs more")
         return self.scripts(settings)
 
 
-def test_what_nobody_has_makes_room_the_longest_idle_first(scripts):
-    cramped = Cramped(scripts, room=2)
-    pool = Pool(cramped, 60)
-    shares = [pool.share(Settings(model=name)) for name in ("a", "b")]
-    for share in shares:
-        share.ready.result(TIMEOUT)
+def test_models_without_sessions_are_closed_for_one_that_does_not_fit_the_longest_idle_first(scripts, make_pool):
+    pool = make_pool(SmallMemory(scripts, 2))
+    for share in open_models(pool, "a", "b"):
         share.close()
-    pool.share(Settings(model="a")).ready.result(TIMEOUT)  # in use again
-    for _ in range(2):
-        pool.share(Settings(model="c")).ready.result(TIMEOUT)
+    open_models(pool, "a")  # in use again
+    open_models(pool, "c", "c")
     assert [facts["model"] for facts in pool.facts()] == ["a", "c"]
     refusal = pool.share(Settings(model="d")).ready.exception(TIMEOUT)
     assert isinstance(refusal, ModelMemoryError)
     assert str(refusal) == "d needs more; the daemon also holds a (1 session), c (2 sessions)"
     assert {facts["model"]: facts["state"] for facts in pool.facts()} == {"a": "ready", "c": "ready", "d": "failed"}
-    pool.close()
 
 
-def test_no_model_is_closed_for_one_that_fits(scripts):
-    pool = Pool(Cramped(scripts, room=9), 60)
-    for name in "abc":
-        share = pool.share(Settings(model=name))
-        share.ready.result(TIMEOUT)
-        share.close()
-    assert len(pool.facts()) == 3
-    assert not any(denoiser.is_closed for denoiser in scripts.denoisers)
-    pool.close()
-
-
-def test_a_model_that_never_fits_says_so_once_all_others_are_gone(scripts):
-    cramped = Cramped(scripts, room=1)
-    pool = Pool(cramped, 60)
-    share = pool.share(Settings(model="a"))
-    share.ready.result(TIMEOUT)
+def test_a_model_that_never_fits_is_refused_once_all_others_are_closed(scripts, make_pool):
+    memory = SmallMemory(scripts, 1)
+    pool = make_pool(memory)
+    [share] = open_models(pool, "a")
     share.close()
-    cramped.room = 0
+    memory.num_models = 0
     assert str(pool.share(Settings(model="b")).ready.exception(TIMEOUT)) == "b needs more"
     assert scripts.denoisers[0].is_closed
-    assert cramped.num_tries == 3
-    pool.close()
 
 
-def test_models_are_opened_one_after_the_other(scripts):
-    pool = Pool(Cramped(scripts, room=9), 60)
-    shares = [pool.share(Settings(model=name)) for name in "abcdef"]
-    for share in shares:
-        share.ready.result(TIMEOUT)
-    pool.close()
-
-
-def test_a_model_without_work_leaves_the_memory_while_its_editors_stay(scripts):
-    pool = Pool(scripts, 60)
+def test_a_model_without_requests_can_leave_the_memory_while_it_has_sessions(scripts, make_pool):
+    pool = make_pool(scripts)
     share = pool.share(parse_settings({"runtime": {"idle_seconds": 0.05}}))
     share.ready.result(TIMEOUT)
-    end = time.monotonic() + TIMEOUT
-    while pool.facts() != [{"model": "dg-mini", "state": "asleep", "sessions": 1}]:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: pool.facts() == [{"model": "dg-mini", "state": "asleep", "sessions": 1}])
     assert scripts.denoisers[0].is_closed
     assert share.submit(ask()).result(TIMEOUT).text == "fill"
-    pool.close()
+
+
+def crash(crash_log, *models):
+    crash_log.set_in_use(list(models))
+    CrashLog(crash_log._path).add_crash()
+    crash_log.set_in_use([])
+
+
+def test_a_model_that_crashed_too_often_is_refused_and_others_are_not(crash_log, scripts, make_pool):
+    for _ in range(MAX_CRASHES - 1):
+        crash(crash_log, "bad", "beside")
+    crash_log.check("bad")
+    crash(crash_log, "bad")
+    pool = make_pool(scripts)
+    open_models(pool, "beside")
+    with pytest.raises(ModelCrashedError, match="bad crashed the daemon 3 times and is refused for 10 min"):
+        open_models(pool, "bad")
+    crash_log.clear()
+    open_models(pool, "bad")
+
+
+def test_old_crashes_do_not_count(crash_log, monkeypatch):
+    for _ in range(MAX_CRASHES):
+        crash(crash_log, "bad")
+    monkeypatch.setattr(pool_module, "CRASH_SECONDS", 0.0)
+    crash_log.check("bad")
+    assert crash_log.crashes() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[1]", '{"in_use": [], "crashes": [["x", []]]}', "\xff"])
+def test_a_crash_log_that_is_not_valid_is_empty(crash_log, text):
+    crash_log._path.write_text(text, encoding="latin-1")
+    assert crash_log.crashes() == []
+    crash_log.add_crash()
+    assert len(crash_log.crashes()) == 1
+
+
+def in_use(crash_log):
+    return crash_log._read()[0]
+
+
+def test_a_model_is_at_fault_while_it_is_opened_or_has_requests(scripts, make_pool, crash_log):
+    seen, may_open = [], threading.Event()
+
+    def open_engine(settings):
+        seen.append((settings.model, in_use(crash_log)))
+        assert may_open.wait(TIMEOUT)
+        return scripts(settings)
+
+    pool = make_pool(open_engine)
+    early = pool.share(Settings(model="early"))
+    waiting = early.submit(ask())  # before it is open
+    may_open.set()
+    waiting.result(TIMEOUT)
+    assert in_use(crash_log) == ["early"]
+    [other] = open_models(pool, "other")
+    assert seen == [("early", ["early"]), ("other", ["early", "other"])]
+    assert in_use(crash_log) == ["early"]
+    wait_until(lambda: pool.sweep() or in_use(crash_log) == [])
+    other.submit(ask())
+    assert in_use(crash_log) == ["other"]
+    pool.stop_crash_log()
+    early.submit(ask()).result(TIMEOUT)
+    assert in_use(crash_log) == []

@@ -239,10 +239,10 @@ def start(launcher):
 
 @pytest.fixture
 def shared(request, launcher, tmp_path):
-    """A place for one daemon; as `tcp` without Unix sockets and without fork, as on Windows."""
-    shared = Shared(launcher, tmp_path / "place")
+    """A folder for one daemon; as `tcp` without Unix sockets, as on Windows."""
+    shared = Shared(launcher, tmp_path / "daemon")
     if getattr(request, "param", "socket") == "tcp":
-        shared.env |= {"DG_TEST_PORT": "0", "DG_TEST_FORKLESS": "1"}
+        shared.env["DG_TEST_TCP"] = "1"
     yield shared
     shared.end()
 

@@ -91,6 +91,7 @@ def open_engine(settings: Settings) -> Engine:
         return EchoEngine(denoiser, denoiser.tokenizer, settings.fill)
     denoisers = {
         "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
+        "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
         "three": lambda: ScriptedDenoiser(("first", "second", "third")),
         "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.03, tokens_per_step=1),
         "backend-error": lambda: failing(BackendError("the graph failed; lower gpu_layers")),

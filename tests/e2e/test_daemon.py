@@ -1,10 +1,9 @@
-"""Editors that share a daemon: relays in front, and what they do when it ends."""
+"""Editors that share the model of a daemon: real processes, from the command line of the editor to the model."""
 
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,25 +11,33 @@ import psutil
 import pytest
 from shared_daemon import PATIENT, TIMEOUT, begin, is_gone, wait_until
 
-LEFT = ("deaths", "lock", "log", "starting")
-"""What a daemon that died may leave: nothing that leads anybody to it."""
-WAYS = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
+from dg_lsp import __version__
+from dg_lsp.system import python_command
+
+BOTH = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
+NAMED = {"editorInfo": {"name": "an editor", "version": "1"}}
+OLD = "0.0.1"
 
 
-def seen_by(client, line=0, character=0):
-    """What the engine of the echo scenario thinks of the document."""
-    [item] = client.items(client.complete(line, character))
-    return json.loads(item["insertText"])
+def text_in(client):
+    """The document as the engine of the echo scenario receives it."""
+    [item] = client.items(client.complete(0, 0))
+    return json.loads(item["insertText"])["text"]
 
 
-@WAYS
-def test_two_editors_have_one_model_and_do_not_cancel_each_other(shared, steps):
-    shared.start("slow")
-    one, other = begin(shared.edit(), "s"), begin(shared.edit(), "s")
+def wait_crashed(client):
+    """The editor's process has ended because its daemon did."""
+    assert client.wait_end() == 1
+    assert client.stderr == ""
+
+
+@BOTH
+def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps):
+    one, other = (begin(shared.edit("slow"), "s") for _ in range(2))
     pending = one.complete(0, 1)
     wait_until(steps)
     later = other.complete(0, 1)
-    assert [len(client.items(asked)) for client, asked in ((one, pending), (other, later))] == [1, 1]
+    assert [len(client.items(request)) for client, request in ((one, pending), (other, later))] == [1, 1]
     status = shared.status()
     assert status["sessions"] == 2
     assert [(model["state"], model["sessions"]) for model in status["models"]] == [("ready", 2)]
@@ -41,94 +48,47 @@ def test_two_editors_have_one_model_and_do_not_cancel_each_other(shared, steps):
     wait_until(lambda: shared.status()["sessions"] == 0)
 
 
-def test_each_editor_has_settings_of_its_own(shared):
-    shared.start("echo")
-    clients = [shared.edit(settings={"fill": {"deadline_ms": 5000}}), shared.edit(over={"fill": {"deadline_ms": 7000}})]
-    clients[0].handshake()
-    clients[1].handshake(options=PATIENT)
-    for client in clients:
-        client.open("x")
+def test_each_editor_has_its_own_settings(shared):
+    clients = [begin(shared.edit("echo"), fill={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
     for _ in range(2):
-        assert [seen_by(client)["settings"] for client in clients] == [5000, 7000]
+        seen = [json.loads(client.items(client.complete(0, 0))[0]["insertText"]) for client in clients]
+        assert [one["settings"] for one in seen] == [5000, 6000]
 
 
-@WAYS
-def test_a_daemon_killed_in_the_middle_of_a_request_is_started_again(shared, steps):
-    """The request is answered with nothing, the next one is filled, and nothing is left behind in the end."""
-    shared.env["DG_TEST_IDLE"] = "5"  # a relay has to get there before
-    client = begin(shared.edit("slow", starts=True), "s")
-    pending = client.complete(0, 1)
+@BOTH
+def test_the_next_editor_starts_a_daemon_after_one_was_killed(shared, steps):
+    """The editor's process ends in the middle of a request, and nothing is left behind in the end."""
+    shared.env["DG_TEST_IDLE"] = "3"
+    client = begin(shared.edit("slow"), "s")
+    client.complete(0, 1)
     wait_until(steps)
     first = shared.pid
     shared.kill()
-    assert client.items(pending) == []
-    client.wait_log("a server has taken over")
+    wait_crashed(client)
+    client = begin(shared.edit("slow", use="auto"), "s")
     assert len(client.items(client.complete(0, 1))) == 1
     second = shared.pid
     assert second != first
     assert client.leave() == 0
     client.check()
-    assert client.stderr == ""
     wait_until(lambda: is_gone(second))
-    assert sorted(path.name for path in shared.place.folder.iterdir()) == [f"daemon.{one}" for one in LEFT]
-    assert shared.place.log.read_text() == ""
+    assert sorted(path.name for path in shared.endpoint.folder.iterdir()) == [
+        f"daemon.{name}" for name in ("crashes", "lock", "log")
+    ]
+    assert shared.endpoint.log.read_text() == ""
 
 
-def test_an_engine_that_aborts_takes_no_editor_along(shared):
-    flag = Path(shared.env["DG_TEST_ABORT"])
-    client = begin(shared.edit(starts=True))
-    assert client.items(client.complete(0, 4))
-    flag.touch()
-    client.change(2, {"text": "other = \n"})
-    assert client.items(client.complete(0, 8)) == []
-    client.wait_log("a server has taken over")
-    assert not flag.exists()
-    assert client.items(client.complete(0, 8))
-
-
-@WAYS
-def test_another_server_takes_over_where_a_session_was(shared):
-    """All that was opened, closed and changed, in the units that were agreed on."""
-    shared.start("echo")
-    client = begin(shared.edit("echo"), "é😋 = 1\nlast\n")
-    client.open("gone", uri="file:///gone.py")
-    client.notify("textDocument/didClose", {"textDocument": {"uri": "file:///gone.py"}})
-    start, end = {"line": 0, "character": 3}, {"line": 0, "character": 7}
-    client.change(2, {"range": {"start": start, "end": end}, "text": "(😋)"})
-    client.change(3, {"range": {"start": start, "end": start}, "text": "!"})
-    before = seen_by(client, 1, 4)
-    assert before["text"] == "é😋!(😋)\nlast\n"
-    shared.kill()
-    client.wait_log("a server of its own")
-    client.wait_log("a server has taken over")
-    assert seen_by(client, 1, 4) == before
-    client.change(4, {"range": {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 4}}, "text": "x"})
-    assert seen_by(client, 1, 1)["text"] == "é😋!(😋)\nx\n"
-    assert client.leave() == 0
-    client.check()
-
-
-def test_a_rewrite_that_is_cut_off_says_so(shared, steps):
-    shared.start("slow")
-    client = shared.edit("slow")
-    begin(client, "s = 1\n", editorInfo={"name": "an editor", "version": "1"})
-    client.wait_log("ready")
-    place = {"uri": client.URI, "range": {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 5}}}
-    asked = client.request("workspace/executeCommand", {"command": "dg-lsp.rewrite", "arguments": [place]})
-    wait_until(steps)
-    shared.kill()
-    result = client.result(asked)
-    assert result["applied"] is False
-    assert "started again" in result["reason"]
-    # said behind the answer
-    client.wait_until(lambda: any("started again" in one["message"] for one in client.told("window/showMessage")))
-    client.wait_until(lambda: any(one["kind"] == "Warning" for one in client.told("didChangeStatus")))
-    client.wait_until(lambda: client.told("didChangeStatus")[-1]["dgLsp"]["state"] == "ready")
+def test_the_process_of_an_editor_is_small(shared):
+    client = begin(shared.edit())
+    process = psutil.Process(client.process.pid)
+    assert process.cmdline()[3].endswith("pipe.py")
+    assert process.cwd() == psutil.Process(shared.pid).cwd() == "/"
+    assert process.memory_info().rss < 15 << 20
+    assert process.children() == []
 
 
 def test_an_editor_that_dies_stops_its_request(shared, steps):
-    shared.start("slow")
-    client = begin(shared.edit(), "s")
+    client = begin(shared.edit("slow"), "s")
     client.complete(0, 1)
     wait_until(steps)
     client.process.kill()
@@ -139,86 +99,113 @@ def test_an_editor_that_dies_stops_its_request(shared, steps):
     assert num_steps < 30
 
 
-def test_what_a_killed_daemon_leaves_is_taken_away_by_the_next(shared):
-    first = shared.start()
-    shared.kill()
-    assert shared.place.socket.exists()
-    assert shared.start() != first
-    assert shared.status()["pid"] == shared.pid
-    assert begin(shared.edit()).result
-
-
-def test_one_that_is_stuck_is_ended_and_leaves_nothing(shared):
-    pid = shared.start()
-    os.kill(pid, signal.SIGSTOP)
-    command = [sys.executable, "-m", "dg_lsp", "daemon", "stop"]
-    done = subprocess.run(command, env=shared.inherited, capture_output=True, text=True, check=True, timeout=TIMEOUT)
-    assert done.stderr == f"the daemon does not answer: ending process {pid}\nstopped\n"
-    wait_until(lambda: is_gone(pid))
-    assert sorted(path.name for path in shared.place.folder.iterdir()) == ["daemon.lock", "daemon.log"]
-
-
-def test_of_two_daemons_started_at_once_one_stays(shared):
-    commands = [shared.command("scripted_daemon.py", "fill", "apart")] * 3
-    started = [subprocess.Popen(one, env=shared.inherited) for one in commands]
-    assert [one.wait(TIMEOUT) for one in started] == [0, 0, 0]
-    assert shared.status()["pid"] == shared.pid
-    wait_until(lambda: shared.daemons() == [shared.pid])  # the others said what they had to, and are about to end
-
-
-def test_a_daemon_that_cannot_be_started_leaves_the_editor_with_a_server_of_its_own(shared):
-    shared.place.folder.write_text("in the way")
-    client = begin(shared.edit(starts=True))
-    client.wait_log("a server of its own")
-    assert client.items(client.complete(0, 4))
-    assert client.leave() == 0
-    client.check()
-
-
-def test_a_server_of_its_own_that_dies_is_started_again(shared):
+def test_an_editor_that_closes_its_pipe_ends_the_process_with_code_1(shared):
     client = begin(shared.edit())
-    assert client.items(client.complete(0, 4))
-    [child] = psutil.Process(client.process.pid).children()
-    child.kill()
-    client.wait_log("a server has taken over")
-    assert client.items(client.complete(0, 4))
-
-
-def test_leaving_without_goodbye_is_code_1_and_ends_all(shared):
-    client = begin(shared.edit())
-    [child] = psutil.Process(client.process.pid).children()
     client.out.close()
     assert client.wait_end() == 1
-    wait_until(lambda: is_gone(child.pid))
 
 
-def test_another_version_is_said_and_not_used(shared, launcher):
-    shared.start()
-    record = json.loads((shared.place.folder / "daemon.json").read_text())
-    (shared.place.folder / "daemon.json").write_text(json.dumps({**record, "version": "0.0.1"}))
-    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp"], **shared.env)
-    client.handshake()
-    client.wait_log("ready")
+def test_a_daemon_that_does_not_answer_is_killed_by_stop(shared):
+    pid = shared.start()
+    shared.env["DG_TEST_SECONDS"] = "1"
+    os.kill(pid, signal.SIGSTOP)
+    client = begin(shared.edit())  # gets a model of its own
+    assert f"the daemon {pid} does not answer: run dg-lsp daemon stop" in client.stderr
+    assert shared.dg_lsp("daemon", "stop").stderr == f"the daemon does not answer: ending process {pid}\nstopped\n"
+    wait_until(lambda: is_gone(pid))
+    assert shared.endpoint.read() is None
+
+
+def test_of_several_daemons_started_at_once_one_stays(shared):
+    clients = [shared.edit() for _ in range(3)]
+    for client in clients:
+        begin(client)
+        assert client.stderr == ""
+    wait_until(lambda: shared.daemons() == [shared.pid])
+    assert shared.status()["sessions"] == 3
+
+
+def test_an_editor_gets_a_model_of_its_own_where_no_daemon_can_be_started(shared):
+    shared.endpoint.folder.write_text("in the way")
+    client = begin(shared.edit())
+    assert client.items(client.complete(0, 4))
     assert client.leave() == 0
-    assert client.stderr.count("\n") == 1
-    assert "the daemon is dg-lsp 0.0.1" in client.stderr
+    assert "cannot be used" in client.stderr
+    assert client.stderr.endswith("this editor gets a model of its own\n")
+
+
+@pytest.mark.parametrize("scenario", ["auto", "never"])
+def test_an_editor_gets_a_model_of_its_own_where_no_daemon_is_wanted(shared, scenario):
+    if scenario == "never":
+        shared.start()
+    client = begin(shared.edit(use=scenario))
+    assert client.items(client.complete(0, 4))
+    assert client.leave() == 0
+    assert client.stderr == ""
+    assert len(shared.daemons()) == (scenario == "never")
+
+
+def test_a_daemon_of_another_version_serves_its_sessions_and_leaves(shared):
+    before = begin(shared.edit("echo", DG_TEST_VERSION=OLD), "typed\n")
+    assert text_in(before) == "typed\n"
+    old = shared.pid
+    assert shared.status()["version"] == OLD
+    after = begin(shared.edit("echo", use="auto"))
+    assert text_in(after) == "s = \n"
+    assert shared.status()["version"] == __version__
+    assert sorted(shared.daemons()) == sorted([old, shared.pid])
+    assert text_in(before) == "typed\n"
+    assert before.leave() == 0
+    wait_until(lambda: is_gone(old))
+    assert text_in(after) == "s = \n"
+    assert after.leave() == 0
+    assert shared.status()["crashes"] == []
+
+
+@pytest.mark.parametrize("moment", ["open", "request"])
+def test_a_model_that_crashes_three_daemons_is_refused_by_name(shared, moment):
+    flag = Path(shared.env["DG_TEST_CRASH"])
+    flag.write_text(moment)
+    sound = ("--model", "sound")
+    for _ in range(3):
+        other = begin(shared.edit("fill", *sound))
+        other.wait_log("ready after")
+        client = begin(shared.edit())
+        if moment == "request":
+            client.complete(0, 4)
+        wait_crashed(client)
+        wait_crashed(other)
+    client = begin(shared.edit(), **NAMED)
+    client.wait_log("dg-mini crashed the daemon 3 times and is refused for 10 min")
+    client.wait_until(lambda: client.told("didChangeStatus")[-1]["dgLsp"]["state"] == "error")
+    assert client.items(client.complete(0, 4)) == []
+    flag.write_text("open")
+    other = begin(shared.edit("fill", *sound))
+    assert other.items(other.complete(0, 4))
+    assert [one["models"] for one in shared.status()["crashes"]] == [["dg-mini"]] * 3
+    log = shared.endpoint.log.read_text()
+    assert log.count("Fatal Python error: Aborted") == 3
+    assert "s = " not in log
+    # the user wants to try again
+    flag.unlink()
+    assert shared.dg_lsp("daemon", "stop").returncode == 0
+    client = begin(shared.edit())
+    assert client.items(client.complete(0, 4))
 
 
 @pytest.mark.parametrize("use", ["auto", "start"])
-def test_the_command_line_with_the_bundled_model(shared, launcher, use):
-    command = [sys.executable, "-m", "dg_lsp", "daemon"]
+def test_the_bundled_model_in_a_daemon(shared, launcher, use):
+    command = python_command("dg_lsp")
+    env = {**os.environ, **shared.env}
     if use == "auto":
-        subprocess.run([*command, "start"], env=shared.inherited, check=True, capture_output=True, timeout=TIMEOUT)
-    Path(launcher.directory / "dg-lsp.toml").write_text("[daemon]\nidle_seconds = 5\n[fill]\ndeadline_ms = 60000\n")
-    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--daemon", use], **shared.env)
-    client.handshake()
+        subprocess.run([*command, "daemon", "start"], env=env, check=True, capture_output=True, timeout=TIMEOUT)
+    client = launcher.launch([*command, "lsp", "--daemon", use], **shared.env)
+    client.handshake(options=PATIENT)
     client.open("class A:\n    def __init__(self, owner):\n        self.owner = \n")
     assert client.items(client.complete(2, 21))
     assert [model["model"] for model in shared.status()["models"]] == ["dg-mini"]
-    assert "dg_lsp.daemon.relay" in psutil.Process(client.process.pid).cmdline()
     pid = shared.pid
     assert client.leave() == 0
     assert client.stderr == ""
-    if use == "auto":
-        subprocess.run([*command, "stop"], env=shared.inherited, check=True, capture_output=True, timeout=TIMEOUT)
+    subprocess.run([*command, "daemon", "stop"], env=env, check=True, capture_output=True, timeout=TIMEOUT)
     wait_until(lambda: is_gone(pid))

@@ -1,5 +1,6 @@
 """Python files in the folder that an editor opens are executed neither by a server nor by its child processes."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -63,7 +64,7 @@ def test_a_session_executes_nothing_of_the_folder(shared, launcher, program, wor
         subprocess.run(
             [*program, *arguments],
             cwd=workspace,
-            env=shared.inherited,
+            env={**os.environ, **shared.env},
             check=True,
             capture_output=True,
             timeout=TIMEOUT,
@@ -80,10 +81,10 @@ def test_a_session_executes_nothing_of_the_folder(shared, launcher, program, wor
 
 
 def test_the_server_that_replaces_a_daemon_executes_nothing_of_the_folder(shared, launcher, program, workspace, marks):
-    shared.place.folder.write_text("no daemon can be started here")
+    shared.endpoint.folder.write_text("no daemon can be started here")
     client = launcher.launch([*program, "lsp", "--daemon", "start"], **shared.env)
     check_session(client, workspace)
-    client.wait_log("a server of its own")
+    assert "this editor gets a model of its own" in client.stderr
     assert executed(marks) == []
 
 

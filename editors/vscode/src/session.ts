@@ -1,4 +1,4 @@
-/** One server process and the client that speaks with it; it is started again when it dies. */
+/** The server process and its client. A server that ends is started again, and the client opens its documents again. */
 
 import * as fs from "node:fs";
 import * as os from "node:os";
@@ -6,10 +6,18 @@ import * as vscode from "vscode";
 import type {
   ApplyWorkspaceEditParams,
   ClientCapabilities,
+  CloseHandlerResult,
   LanguageClientOptions,
   StaticFeature,
 } from "vscode-languageclient/node";
-import { CancellationToken, LanguageClient, State, TextDocumentEdit } from "vscode-languageclient/node";
+import {
+  CancellationToken,
+  CloseAction,
+  ErrorAction,
+  LanguageClient,
+  State,
+  TextDocumentEdit,
+} from "vscode-languageclient/node";
 import { findExecutable } from "./executable";
 import { serverOptions } from "./options";
 import type { Preview } from "./preview";
@@ -18,6 +26,10 @@ import { isEnabled, type StatusBar } from "./status";
 import type { Frame } from "./view/frame";
 
 export const ASK = "dg-lsp.askInstruction";
+
+/** Seconds before the first, second, ... restart within `WITHIN_MS`. */
+const PAUSES_S = [0, 0, 0, 1, 2, 5, 15, 30];
+const WITHIN_MS = 180_000;
 
 /** Tells the server that this editor can ask for a line of text. */
 const ASKING: StaticFeature = {
@@ -30,9 +42,17 @@ const ASKING: StaticFeature = {
   clear() {},
 };
 
+/** Errors go to the log: without a server, there would be a notification for every key. The status bar shows the state. */
+class QuietClient extends LanguageClient {
+  override error(message: string, data?: unknown): void {
+    super.error(message, data, false);
+  }
+}
+
 export class Session implements vscode.Disposable {
   private client: LanguageClient | undefined;
   private turn: Promise<unknown> = Promise.resolve();
+  private exits: number[] = [];
   private readonly framed = new vscode.EventEmitter<Frame>();
   private readonly began = new vscode.EventEmitter<void>();
 
@@ -108,7 +128,7 @@ export class Session implements vscode.Disposable {
     this.statusBar.setLoading();
     this.log.info(`starting ${command}`);
     const server = { command, args: ["lsp", "--stdio"], options: { cwd: this.neutralFolder() } };
-    const client = new LanguageClient("dg-lsp", "dg-lsp", server, this.options());
+    const client = new QuietClient("dg-lsp", "dg-lsp", server, this.options());
     this.client = client;
     client.registerFeature(ASKING);
     client.onNotification("didChangeStatus", (status: Status) => this.statusBar.set(status));
@@ -137,6 +157,19 @@ export class Session implements vscode.Disposable {
     }
   }
 
+  /** Starts a server again that ended; later and later if it ends again and again. */
+  private async restart(): Promise<CloseHandlerResult> {
+    const now = Date.now();
+    this.exits = [...this.exits.filter((time) => now - time < WITHIN_MS), now];
+    const pause = PAUSES_S[Math.min(this.exits.length, PAUSES_S.length) - 1] ?? 0;
+    if (pause > 0) {
+      this.statusBar.setError(`The server ended and is started again in ${pause} s.`);
+    }
+    // also without a pause: a start that failed has to be over
+    await new Promise((resolve) => setTimeout(resolve, 1000 * pause));
+    return { action: CloseAction.Restart, handled: true };
+  }
+
   private options(): LanguageClientOptions {
     const languages = vscode.workspace.getConfiguration("dg-lsp").get<string[]>("languages", []);
     return {
@@ -146,6 +179,11 @@ export class Session implements vscode.Disposable {
       ]),
       initializationOptions: () => serverOptions(this.extension),
       outputChannel: this.log,
+      initializationFailedHandler: () => false,
+      errorHandler: {
+        error: () => ({ action: ErrorAction.Continue }),
+        closed: () => this.restart(),
+      },
       middleware: {
         provideInlineCompletionItems: (document, position, context, token, next) => {
           const isUnasked = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;

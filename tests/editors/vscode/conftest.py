@@ -43,11 +43,11 @@ def open_shared_window(code_server, browser, tmp_path_factory):
     return partial(opened, code_server, browser, tmp_path_factory.mktemp("shared") / "project")
 
 
-def opened(code_server, browser, folder, text="", *, fill=None, settings=None, has_server=True):
+def opened(code_server, browser, folder, text="", *, fill=None, settings=None, has_server=True, daemon=None):
     (folder / ".vscode").mkdir(parents=True)
     (folder / ".vscode/settings.json").write_text(json.dumps({**EAGER, **(settings or {})}))
     if has_server:
-        write_program(folder / ".venv/bin/dg-lsp", *program(fill))
+        write_program(folder / ".venv/bin/dg-lsp", *program(fill, daemon))
     file = folder / "main.py"
     file.write_text(text, encoding="utf-8", newline="")
     browser.renew()
@@ -57,9 +57,12 @@ def opened(code_server, browser, folder, text="", *, fill=None, settings=None, h
     return window
 
 
-def program(fill):
+def program(fill, daemon=None):
     if fill is None:
         return {}, f"{sys.executable} {REAL}"
+    if daemon is not None:
+        scripted = ROOT / "tests/e2e/scripted_daemon.py"
+        return {"DG_LSP_DAEMON_DIR": daemon}, f'{sys.executable} {scripted} {fill} "$@" --daemon start'
     scripted = ROOT / "tests/e2e/scripted_server.py"
     return {"DG_TEST_FILL": fill}, f"{sys.executable} {scripted} fill"
 

@@ -1,4 +1,4 @@
--- What happens when the server takes a buffer, and when it dies.
+-- Attaches the plugin to buffers of the server, and starts a server that ended again.
 
 local asking = require("dg_lsp.asking")
 local client_of = require("dg_lsp.client")
@@ -9,12 +9,13 @@ local shown = require("dg_lsp.shown")
 
 local M = {}
 
-local MAX_RESTARTS, WITHIN_S = 3, 60
 local SIGTERM = 15
+-- seconds before the first, second, ... restart within WITHIN_S
+local PAUSES_S, WITHIN_S = { 0, 0, 0, 1, 2, 5, 15, 30 }, 180
 
 M.is_on = true
----@type integer[]
-local deaths = {}
+---@type integer[] seconds
+local exits = {}
 
 ---@param client_id integer
 ---@param bufnr integer
@@ -93,7 +94,7 @@ function M.enable()
   end
 end
 
---- A server that was not told to leave is started again, but not for ever.
+--- Starts a server again that was not asked to leave; later and later if it ends again and again.
 ---@param code integer
 ---@param signal integer
 function M.on_exit(code, signal)
@@ -101,20 +102,26 @@ function M.on_exit(code, signal)
     return
   end
   vim.schedule(function()
+    requests.forget()
     for _, bufnr in ipairs(vim.api.nvim_list_bufs()) do
       shown.forget(bufnr)
     end
     local now = os.time()
-    deaths = vim.tbl_filter(function(time)
+    exits = vim.tbl_filter(function(time)
       return now - time < WITHIN_S
-    end, deaths)
-    if #deaths == MAX_RESTARTS then
-      vim.notify("dg-lsp ended again and stays so; :checkhealth dg_lsp", vim.log.levels.ERROR)
-      return
+    end, exits)
+    table.insert(exits, now)
+    local pause = PAUSES_S[math.min(#exits, #PAUSES_S)]
+    if #exits == 1 then
+      vim.notify(("dg-lsp ended (code %d, signal %d) and is started again"):format(code, signal), vim.log.levels.WARN)
+    elseif #exits == #PAUSES_S then
+      vim.notify("dg-lsp ends again and again; :checkhealth dg_lsp", vim.log.levels.ERROR)
     end
-    table.insert(deaths, now)
-    vim.notify(("dg-lsp ended (code %d, signal %d) and is started again"):format(code, signal), vim.log.levels.WARN)
-    M.enable()
+    vim.defer_fn(function()
+      if not vim.lsp.is_enabled or vim.lsp.is_enabled(client_of.NAME) then
+        M.enable()
+      end
+    end, 1000 * pause)
   end)
 end
 

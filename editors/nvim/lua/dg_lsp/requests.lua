@@ -146,4 +146,9 @@ function M.cancel(bufnr)
   end
 end
 
+--- The server ended: none of its answers will come.
+function M.forget()
+  in_flight = {}
+end
+
 return M

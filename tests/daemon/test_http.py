@@ -1,0 +1,106 @@
+"""HTTP from the models of a daemon: editors and HTTP clients share one model."""
+
+import threading
+import time
+
+import pytest
+from http_server import Client
+from shared_daemon import wait_until
+from workers import TIMEOUT, ask
+
+from dg_lsp.daemon.client import ask as ask_daemon
+from dg_lsp.daemon.endpoint import Endpoint
+from dg_lsp.errors import DaemonError, ModelNotFoundError, UsageError
+from dg_lsp.http import server
+from dg_lsp.http.auth import AccessRules
+from dg_lsp.http.server import Address, HttpServer
+from dg_lsp.settings import FillSettings, Settings
+
+GAP = {"input_prefix": "a = ", "prompt": "", "input_suffix": "\n"}
+PATIENT = Settings(fill=FillSettings(early_stop_ms=0, deadline_ms=60_000))
+
+
+def opener(host="127.0.0.1"):
+    return lambda share: HttpServer(Address(host, 0), share, PATIENT, AccessRules(), is_persistent=True)
+
+
+@pytest.fixture
+def serve(start):
+    """`serve()` -> a daemon with HTTP, and a client of it."""
+
+    def call(**options):
+        daemon = start(open_http=opener(), **options)
+        return daemon, Client(int(daemon.url.rpartition(":")[2])).wait_ready()
+
+    return call
+
+
+def test_an_editor_and_an_http_client_share_one_model_and_do_not_cancel_each_other(serve, endpoint, scripts):
+    daemon, client = serve()
+    share, replies = daemon._pool.share(PATIENT), []
+    scripts.denoisers[0]._step_seconds = 0.2
+    thread = threading.Thread(target=lambda: replies.append(client.post("/infill", GAP)))
+    thread.start()
+    assert share.submit(ask()).result(TIMEOUT).text == "fill"
+    thread.join(TIMEOUT)
+    assert replies[0].tree["content"] == "fill"
+    assert len(scripts.denoisers) == 1
+    facts = ask_daemon(endpoint.read(), "status")
+    assert facts["http"] == daemon.url
+    assert facts["models"] == [{"model": "dg-mini", "state": "ready", "sessions": 2}]
+
+
+def test_http_ends_with_the_daemon(serve):
+    daemon, client = serve()
+    daemon.stop()
+    daemon._http._thread.join(TIMEOUT)
+    with pytest.raises(ConnectionRefusedError):
+        client.get("/health")
+
+
+def test_http_ends_when_the_daemon_leaves_to_another_version(serve, endpoint):
+    _, client = serve()
+    ask_daemon(endpoint.read(), "leave")
+    with pytest.raises(ConnectionRefusedError):
+        client.get("/health")
+
+
+def test_http_for_other_machines_requires_a_key(start):
+    with pytest.raises(UsageError, match="api-key-file"):
+        start(open_http=opener("0.0.0.0"))
+    start()  # the lock is free
+
+
+def test_a_daemon_that_cannot_listen_frees_its_lock_and_its_port(start, monkeypatch):
+    def refuse(*_, **__):
+        raise DaemonError("the daemon cannot listen")
+
+    opened = []
+
+    def open_http(share):
+        opened.append(opener()(share))
+        return opened[-1]
+
+    with monkeypatch.context() as patch, pytest.raises(DaemonError):
+        patch.setattr(Endpoint, "listen", refuse)
+        start(open_http=open_http)
+    assert opened[0]._socket.fileno() == -1
+    start()
+
+
+def test_a_model_that_is_missing_is_opened_as_soon_as_it_is_there(start, scripts, monkeypatch):
+    monkeypatch.setattr(server, "REOPEN_SECONDS", 0.05)
+    scripts.error = ModelNotFoundError("no model named 'nowhere'; try dg-mini")
+    client = Client(int(start(open_http=opener()).url.rpartition(":")[2]))
+    wait_until(lambda: "nowhere" in client.get("/health").error["message"])
+    scripts.error = None
+    assert client.wait_ready().post("/infill", GAP).tree["content"] == "fill"
+
+
+def test_a_daemon_stays_while_http_is_used(serve, endpoint):
+    _, client = serve(exit_when_idle=True, idle_seconds=1.0)
+    start = time.monotonic()
+    while time.monotonic() < start + 2:
+        assert client.post("/infill", GAP).status == 200
+        time.sleep(0.2)
+    wait_until(lambda: endpoint.read() is None)

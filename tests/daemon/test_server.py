@@ -1,0 +1,159 @@
+"""Connections to a daemon, and its end."""
+
+import json
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from shared_daemon import wait_until
+
+from dg_lsp import __version__
+from dg_lsp.daemon import client
+from dg_lsp.daemon.client import Refused, ask, call
+from dg_lsp.daemon.endpoint import Record
+from dg_lsp.errors import DaemonError, DaemonRunsError
+
+
+def open_session(record, **settings):
+    return call(record, "session", settings=settings)[0]
+
+
+def test_status_lists_version_sessions_models_and_memory(start, endpoint):
+    start()
+    with open_session(endpoint.read()):
+        facts = ask(endpoint.read(), "status")
+    assert (facts["version"], facts["sessions"], facts["models"], facts["crashes"]) == (__version__, 1, [], [])
+    assert facts["memory_bytes"] > 1 << 20
+
+
+def test_a_second_daemon_is_refused_and_the_first_goes_on(start, endpoint):
+    start()
+    with pytest.raises(DaemonRunsError):
+        start()
+    assert ask(endpoint.read(), "status")["version"] == __version__
+
+
+def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
+    start()
+    record = endpoint.read()
+    session = open_session(record)
+    assert "stopping" in ask(record, "stop")
+    assert session.recv(1) == b""
+    session.close()
+    wait_until(lambda: endpoint.read() is None and not endpoint.socket_path.exists())
+    with pytest.raises((FileNotFoundError, ConnectionRefusedError)):
+        ask(record, "status")
+    start()
+    assert ask(endpoint.read(), "status")["crashes"] == []
+
+
+def test_the_files_of_a_killed_daemon_are_replaced(start, endpoint):
+    endpoint.prepare()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(endpoint.socket_path))
+    endpoint.write(Record(__version__, 1, "old", path=str(endpoint.socket_path)))
+    start()
+    [crash] = ask(endpoint.read(), "status")["crashes"]
+    assert crash["models"] == []
+
+
+def test_tcp_listens_on_loopback_and_requires_the_token(start, endpoint):
+    start(is_tcp=True)
+    record = endpoint.read()
+    assert record.host == "127.0.0.1"
+    assert ask(record, "status")["address"] == f"127.0.0.1:{record.port}"
+    for token in ("", record.token[:-1], record.token + "x", "é"):
+        with pytest.raises(Refused, match="token"):
+            ask(replace(record, token=token), "stop")
+    assert ask(record, "status")["version"] == __version__
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\xff\n", b"{" * 100 + b"\n", b"no end", b"{}\n"]
+)
+def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch):
+    monkeypatch.setattr(client, "SECONDS", 0.2)
+    start()
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(endpoint.read().path)
+        stranger.sendall(sent)
+        stranger.settimeout(30)
+        assert stranger.recv(100) in (b"", b'{"refused": "the token is wrong"}\n')
+    monkeypatch.undo()
+    assert ask(endpoint.read(), "status")["sessions"] == 0
+
+
+@pytest.mark.parametrize("settings", [{"nonsense": 1}, {"fill": {"deadline_ms": -1}}, [1]])
+def test_settings_that_are_not_valid_are_refused(start, endpoint, settings):
+    start()
+    with pytest.raises(Refused, match="settings"):
+        call(endpoint.read(), "session", settings=settings)
+
+
+def test_a_daemon_that_leaves_keeps_its_sessions_and_makes_room(start, endpoint):
+    start()
+    old = endpoint.read()
+    session = open_session(old)
+    assert "leaving" in ask(old, "leave")
+    assert endpoint.read() is None
+    new = start()
+    assert endpoint.read().token != old.token
+    session.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        session.recv(1)
+    session.close()
+    assert ask(endpoint.read(), "status")["crashes"] == []
+    assert not new._is_done()
+
+
+def test_a_daemon_that_an_editor_started_leaves_when_it_is_idle(start, endpoint):
+    start(exit_when_idle=True, idle_seconds=0.2)
+    wait_until(lambda: endpoint.read() is None)
+
+
+def test_a_daemon_that_the_user_started_stays(start):
+    daemon = start(idle_seconds=0.0)
+    wait_until(lambda: time.monotonic() > daemon._last_used + 0.1)
+    assert not daemon._is_done()
+
+
+def test_a_daemon_that_does_not_answer(endpoint, monkeypatch):
+    monkeypatch.setattr(client, "SECONDS", 0.1)
+    endpoint.prepare()
+    with endpoint.listen(is_tcp=False):
+        record = Record(__version__, 7, "t", path=str(endpoint.socket_path))
+        with pytest.raises(TimeoutError):
+            ask(record, "status")
+        endpoint.write(record)
+        with pytest.raises(DaemonError, match="the daemon 7 does not answer: run dg-lsp daemon stop"):
+            client.open_session(endpoint, {}, [], "")
+
+
+def test_a_program_that_took_over_the_port_receives_nothing_but_the_token():
+    """A daemon that was killed leaves its record behind, and a port that any program may take."""
+    received = []
+
+    def pretend(listener):
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as stream:
+            received.append(stream.readline())
+            connection.sendall(b'{"version": "1", "proof": "guessed"}\n')
+            received.append(stream.readline())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        impostor = threading.Thread(target=pretend, args=(listener,))
+        impostor.start()
+        record = Record("1", 1, "token", "proof", host="127.0.0.1", port=listener.getsockname()[1])
+        with pytest.raises(ConnectionError, match="not our daemon"):
+            call(record, "session", settings={"model": "secret"})
+        impostor.join(30)
+    assert [json.loads(received[0]).keys(), received[1]] == [{"version", "token"}, b""]
+
+
+def test_a_socket_that_others_can_use_is_not_trusted(start, endpoint):
+    start()
+    endpoint.socket_path.chmod(0o666)
+    with pytest.raises(ConnectionError, match="another user"):
+        ask(endpoint.read(), "status")
