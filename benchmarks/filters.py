@@ -10,8 +10,6 @@ import random
 from collections import Counter
 from pathlib import Path
 
-import attrs
-
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
@@ -19,7 +17,7 @@ from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.postprocess import validate as judging
 from dg_lsp.postprocess.text_edits import balance, cut_lines
-from dg_lsp.settings import Settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 FAULTS = ("repeats what follows", "leaves brackets open", "indents wrongly", "adds a syntax error")
 
@@ -110,8 +108,8 @@ def main() -> None:
     arguments = parser.parse_args()
     cases = [case for case in read_cases(arguments.cases) if parses(case.prefix + case.reference + case.suffix) is None]
     random.Random(0).shuffle(cases)
-    settings = attrs.evolve(Settings(), model=arguments.model)
-    settings = attrs.evolve(settings, fill=attrs.evolve(settings.fill, deadline_ms=60_000.0, early_stop_ms=0.0))
+    completion = CompletionSettings(deadline_ms=60_000.0, early_stop_ms=0.0)
+    settings = Settings(model=ModelSettings(name=arguments.model), completion=completion)
     engine = open_engine(settings)
     recorder = Recorder()
     import dg_lsp.engine.engine as module

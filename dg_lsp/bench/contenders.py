@@ -13,7 +13,7 @@ from dg_lsp.bench.metrics import Attempt, ShownItem
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.remote import RemoteEngine
+from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 

@@ -33,7 +33,7 @@ from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError, UsageError
-from dg_lsp.settings import RuntimeSettings, Settings
+from dg_lsp.settings import ModelSettings, Settings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
@@ -128,7 +128,7 @@ def measure_model(
 ) -> StepReport:
     """Measures everything and closes the denoiser. `metadata` of a GGUF file gives the size of the random weights."""
     spec = denoiser.spec
-    engine = Engine(denoiser, denoiser.tokenizer, settings.fill)
+    engine = Engine(denoiser, denoiser.tokenizer, settings.completion)
     lengths = spec.canvas_lengths if spec.sampling else ()
     prompts = sorted({min(length, spec.max_prompt_tokens) for length in PROMPT_LENGTHS})
     parts, overhead, gains = dict[str, float](), dict[str, float](), dict[int, dict[str, float]]()
@@ -143,7 +143,7 @@ def measure_model(
     # the random models have an ordinary shape, unlike Gemma 4
     if metadata and spec.sampling and spec.self_conditioning is None:
         with suppress(UsageError):  # gguf is not installed
-            gains = measure_random_models(metadata, spec, settings.runtime, rounds=rounds)
+            gains = measure_random_models(metadata, spec, settings.model, rounds=rounds)
     return StepReport(spec.name, denoiser.threads, times, batches, parts, overhead, gains)
 
 
@@ -209,7 +209,7 @@ def measure_cache_gain(
 
 
 def measure_random_models(
-    metadata: Mapping[str, str], spec: ModelSpec, settings: RuntimeSettings, *, rounds: int
+    metadata: Mapping[str, str], spec: ModelSpec, settings: ModelSettings, *, rounds: int
 ) -> dict[int, dict[str, float]]:
     """`measure_cache_gain` on random weights of a model's size: ours against llama.cpp's own diffusion graph.
 

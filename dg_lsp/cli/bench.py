@@ -92,20 +92,20 @@ def compare(
     from dg_lsp.bench.contenders import ANSWER_SECONDS, RequestOptions
     from dg_lsp.bench.dataset import read_cases, sample_cases
     from dg_lsp.bench.runner import run_cases
-    from dg_lsp.cli.bench_models import REMOTE, ContenderChoice, open_contenders
+    from dg_lsp.cli.bench_models import ContenderChoice, open_contenders
     from dg_lsp.cli.loading import configure, overrides
 
     _check_page(html)
     # the model runs here in any case
     here = overrides(model=model, gpu_layers=gpu_layers, threads=threads)
-    settings = configure(here if remote is None else {**here, "backend": REMOTE, "remote": {"url": remote}})
+    settings = configure(here if remote is None else {**here, "remote": {"url": remote}})
     choice = ContenderChoice(
         decoders=tuple(decoders or ()),
         pretrained=pretrained,
         llama_server=llama_server,
         llama_diffusion_cli=llama_diffusion_cli,
         diffusion_steps=diffusion_steps,
-        remote=settings.remote if settings.backend == REMOTE else None,
+        remote=settings.remote if settings.is_remote else None,
     )
     options = RequestOptions(
         _known_length(length, None), deadline_ms=1e3 * ANSWER_SECONDS, early_stop_ms=early_stop, is_warm=warm
@@ -165,7 +165,7 @@ def infill(
     sandbox = _open_sandbox(cases) if execute else None
     opened = bench_models.open_model(settings)
     try:
-        name = bench_models.REMOTE if is_remote else decoder.value if decoder else settings.fill.decoder
+        name = bench_models.REMOTE if is_remote else decoder.value if decoder else settings.completion.decoder
         notes = bench_models.remote_notes(settings.remote) if is_remote else ()
         contender = EngineContender(name, opened.engine, decoder, options, notes)
         listed = {**options.json(), "decoder": decoder, "execute": execute}
@@ -312,7 +312,7 @@ def steps(
     from dg_lsp.errors import UsageError
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
-    if settings.backend == "remote":
+    if settings.is_remote:
         raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
     loaded = load_model(settings)
     metadata = None if isinstance(loaded.weights, Checkpoint) else loaded.weights.metadata
@@ -390,16 +390,16 @@ def _header(
     import attrs
 
     from dg_lsp.bench.runs import Machine, RunHeader, file_sha256
-    from dg_lsp.cli.bench_models import REMOTE, remote_options
+    from dg_lsp.cli.bench_models import remote_options
 
-    remote = remote_options(settings.remote) if settings.backend == REMOTE else {}
+    remote = remote_options(settings.remote) if settings.is_remote else {}
     return RunHeader(
         command,
         Machine.here(opened.threads),
         opened.engine.spec.name,
         opened.sha256,
         {name: file_sha256(path) for name, path in data.items()},
-        {**options, **remote, "settings": attrs.asdict(settings.fill)},
+        {**options, **remote, "settings": attrs.asdict(settings.completion)},
     )
 
 
@@ -428,7 +428,7 @@ def _check_decoder(decoder: DecoderName | None, settings: "Settings") -> bool:
     """True for a remote server, which chooses its decoder itself."""
     from dg_lsp.errors import UsageError
 
-    is_remote = settings.backend == "remote"
+    is_remote = settings.is_remote
     if is_remote and decoder is not None:
         raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
     return is_remote

@@ -55,12 +55,12 @@ def open_model(settings: Settings) -> BenchModel:
         BackendError: the runtime cannot be loaded.
         SettingsError: the settings of a remote server are incomplete.
     """
-    if settings.backend == REMOTE:
+    if settings.is_remote:
         return BenchModel(loading.open_engine(settings), None, None)
     model = loading.load_model(settings)
     denoiser = loading.open_denoiser(model, settings)
     return BenchModel(
-        Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser)), model.path, denoiser.threads
+        Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser)), model.path, denoiser.threads
     )
 
 
@@ -103,31 +103,31 @@ def open_contenders(
             stack.callback(contender.close)
             contenders.append(contender)
 
-        runtime = attrs.evolve(settings.runtime, num_slots=1)
-        model, denoiser = _open(attrs.evolve(settings, runtime=runtime))
+        runtime = attrs.evolve(settings.model, num_slots=1)
+        model, denoiser = _open(attrs.evolve(settings, model=runtime))
         threads, opened = denoiser.threads, [denoiser]
         # the first denoiser measures the threads, and all others use the same number
-        settings = attrs.evolve(settings, runtime=attrs.evolve(runtime, threads=threads))
+        settings = attrs.evolve(settings, model=attrs.evolve(runtime, threads=threads))
         decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.sampling else {}
         decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
         decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
         for name, decoder in decoders.items():
             own = opened.pop() if opened else _open(settings)[1]
             costs = measure_costs(own) if decoder is DecoderName.AUTO else None
-            add(EngineContender(name, Engine(own, own.tokenizer, settings.fill, costs), decoder, options))
+            add(EngineContender(name, Engine(own, own.tokenizer, settings.completion, costs), decoder, options))
         engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
         if choice.pretrained is not None:
-            _, other = _open(attrs.evolve(settings, model=choice.pretrained))
-            pretrained = Engine(other, other.tokenizer, settings.fill)
+            _, other = _open(attrs.evolve(settings, model=attrs.evolve(settings.model, name=choice.pretrained)))
+            pretrained = Engine(other, other.tokenizer, settings.completion)
             add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
         if choice.llama_server is not None:
-            more = {"gpu_layers": settings.runtime.gpu_layers, "max_tokens": settings.fill.max_tokens}
+            more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}
             add(LlamaServer(choice.llama_server, model.path, model.spec, options, threads=threads, **more))
         if choice.llama_diffusion_cli is not None:
             where = (choice.llama_diffusion_cli, model.path, model.spec, denoiser.tokenizer, options)
             add(LlamaDiffusionCli(*where, threads=threads, num_steps=choice.diffusion_steps))
         if choice.remote is not None:
-            remote = loading.open_engine(attrs.evolve(settings, backend=REMOTE, remote=choice.remote))
+            remote = loading.open_engine(attrs.evolve(settings, remote=choice.remote))
             add(EngineContender(REMOTE, remote, DecoderName.AUTO, options, remote_notes(choice.remote)))
         yield BenchModel(engine, model.path, threads), contenders
 

@@ -195,7 +195,7 @@ def _software() -> dict[str, str | None]:
 
 
 def _try_model(checkup: Checkup, settings: "Settings") -> None:
-    if settings.backend == "remote":
+    if settings.is_remote:
         _try_remote(checkup, settings)
         return
     from dg_lsp.backends.llamacpp import devices
@@ -213,7 +213,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     checkup.threads = denoiser.threads
     costs = measure_costs(denoiser)
     checkup.costs = {"causal": _rounded(costs.causal), "canvas": _rounded(costs.canvas)}
-    engine = Engine(denoiser, denoiser.tokenizer, settings.fill, costs)
+    engine = Engine(denoiser, denoiser.tokenizer, settings.completion, costs)
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     try:
         checkup.fill = _timed_fill(engine, load_ms)

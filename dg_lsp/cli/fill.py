@@ -42,6 +42,8 @@ def fill(
     threads: Threads = None,
 ) -> int:
     """Complete code at one position of a file. Without --write the file is not changed."""
+    import attrs
+
     from dg_lsp.cli.loading import configure, overrides, timed_engine
     from dg_lsp.cli.source import Location, SourceFile
     from dg_lsp.engine.request import FillRequest
@@ -51,9 +53,10 @@ def fill(
     offset = source.offset_at(location.line, location.column)
     if write:
         source.check_writable()
-    settings = configure(
-        overrides(model=model, gpu_layers=gpu_layers, threads=threads, prompt_format=prompt_format, remote=remote)
-    )
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    if prompt_format is not None:
+        completion = attrs.evolve(settings.completion, prompt_format=str(prompt_format))
+        settings = attrs.evolve(settings, completion=completion)
     request = FillRequest(
         source.snapshot(),
         offset,

@@ -52,15 +52,15 @@ class LoadedModel:
 
 def with_model_chosen(settings: Settings) -> Settings:
     """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
-    if settings.model != AUTO:
+    if settings.model.name != AUTO:
         return settings
     from dg_lsp.backends.llamacpp import devices
 
-    found = devices() if settings.runtime.gpu_layers else ()
+    found = devices() if settings.model.gpu_layers else ()
     gpus = [(device.name, device.kind, device.memory_free) for device in found]
     chosen = select(memory_pools(gpus, system_free()), lambda preset: ready_path(preset) is not None)
     typer.echo(f"dg-lsp: {AUTO} selects {chosen.name}: {chosen.reason}", err=True)
-    return attrs.evolve(settings, model=chosen.name)
+    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 
 
 def load_model(settings: Settings) -> LoadedModel:
@@ -71,14 +71,14 @@ def load_model(settings: Settings) -> LoadedModel:
         BackendError: the runtime cannot be loaded.
     """
     settings = with_model_chosen(settings)
-    path = locate(settings.model)
-    name = settings.model if settings.model in known_names() else path.stem
+    path = locate(settings.model.name)
+    name = settings.model.name if settings.model.name in known_names() else path.stem
     if path.is_dir():
-        return LoadedModel(path, *read_folder(path, name if name == settings.model else ""))
+        return LoadedModel(path, *read_folder(path, name if name == settings.model.name else ""))
 
     from dg_lsp.backends.llamacpp import LlamaModel
 
-    weights = LlamaModel.load(path, settings.runtime)
+    weights = LlamaModel.load(path, settings.model)
     try:
         describes_itself = "dg.version" in weights.metadata
         specials = None if describes_itself else weights.tokenizer.specials()
@@ -99,11 +99,11 @@ def open_denoiser(model: LoadedModel, settings: Settings) -> "ContextDenoiser | 
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 
-        return open_checkpoint(model.weights, model.spec, settings.runtime)
+        return open_checkpoint(model.weights, model.spec, settings.model)
     from dg_lsp.backends.llamacpp.loader import denoiser_for
 
     try:
-        return denoiser_for(model.weights, model.spec, settings.runtime)
+        return denoiser_for(model.weights, model.spec, settings.model)
     except BaseException:
         model.weights.close()
         raise
@@ -117,13 +117,13 @@ def open_engine(settings: Settings) -> Engine:
         BackendError: the runtime cannot be loaded.
         SettingsError: the settings of the remote server are incomplete.
     """
-    if settings.backend == "remote":
+    if settings.is_remote:
         from dg_lsp.backends.remote.client import open_remote
         from dg_lsp.engine.remote_engine import RemoteEngine
 
-        return RemoteEngine(open_remote(settings.remote), settings.fill)
+        return RemoteEngine(open_remote(settings.remote), settings.completion)
     denoiser = open_denoiser(load_model(settings), settings)
-    return Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))
+    return Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
 @contextmanager
@@ -142,18 +142,17 @@ def overrides(
     model: str | None,
     gpu_layers: int | None,
     threads: int | None,
-    prompt_format: str | None = None,
     remote: str | None = None,
 ) -> dict[str, Any]:
     """Options of the command line as a settings tree. With a remote server, `model` is a model of the server."""
     runtime = {"gpu_layers": gpu_layers, "threads": threads}
-    tree: dict[str, Any] = {"runtime": {key: value for key, value in runtime.items() if value is not None}}
-    if prompt_format is not None:
-        tree["fill"] = {"prompt_format": str(prompt_format)}
+    tree: dict[str, Any] = {"model": {key: value for key, value in runtime.items() if value is not None}}
     if remote is not None:
         server = {"url": remote} if model is None else {"url": remote, "model": model}
-        return {**tree, "backend": "remote", "remote": server}
-    return tree if model is None else {**tree, "model": model, "backend": "local"}
+        return {**tree, "remote": server}
+    if model is None:
+        return tree
+    return {**tree, "model": {**tree["model"], "name": model}, "remote": {"url": ""}}
 
 
 def configure(over: Mapping[str, Any]) -> Settings:

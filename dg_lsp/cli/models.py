@@ -59,7 +59,7 @@ def show_model(
     from dg_lsp.models.registry import preset_named, ready_path
 
     settings = loading.with_model_chosen(configure(overrides(model=model, gpu_layers=None, threads=None)))
-    preset = preset_named(settings.model)
+    preset = preset_named(settings.model.name)
     if preset is not None:
         for key, value in _facts(preset):
             typer.echo(f"{key}: {value}")
@@ -67,7 +67,7 @@ def show_model(
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
-    loaded = loading.load_model(configure(overrides(model=settings.model, gpu_layers=0, threads=None)))
+    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0, threads=None)))
     loaded.weights.close()
     for key, value in loaded.facts().items():
         typer.echo(f"{key}: {value}")

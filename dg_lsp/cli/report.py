@@ -27,7 +27,7 @@ def report(
     except OSError as error:
         raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
     if not records:
-        raise InputFileError(f"{log} has no records: set audit.path and use dg-lsp for a while")
+        raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
     audit_page(records, f"dg-lsp: {log.name}", num_bad).write(path)
     typer.echo(f"{count(len(records), 'request')}: {path}")
     return 0

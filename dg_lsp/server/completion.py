@@ -36,7 +36,7 @@ def _request(ls: Server, position: CompletionPosition, *, is_invoked: bool) -> F
         position.snapshot,
         position.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
-        min_confidence=0.0 if is_invoked else ls.settings.fill.min_confidence,
+        min_confidence=0.0 if is_invoked else ls.settings.completion.min_confidence,
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         extra=ls.snippets(position.snapshot, position.offset),
     )

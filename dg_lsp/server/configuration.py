@@ -10,7 +10,7 @@ from lsprotocol import types
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.server.session import Server
-from dg_lsp.settings import Settings, anchored, file_settings, parse_settings, settings_file
+from dg_lsp.settings import Settings, file_settings, parse_settings, resolve_path, settings_file
 
 SECTION = "dg-lsp"
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo")
@@ -100,8 +100,8 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
         return base, ("initializationOptions must be an object",)
     errors = []
     for path, value in _values({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
-        if path == ("model",) and isinstance(value, str) and folder is not None:
-            value = anchored(value, folder, known_names())  # noqa: PLW2901
+        if path == ("model", "name") and isinstance(value, str) and folder is not None:
+            value = resolve_path(value, folder, known_names())  # noqa: PLW2901
         try:
             base = parse_settings(_tree(path, value), base)
         except SettingsError as error:

@@ -143,7 +143,7 @@ class ContextProvider:
         ]
         if settings.diagnostics:
             allowed += self._diagnostics_near(snapshot, offset)
-        return Snippets(tuple(allowed), settings.share) if allowed else NO_SNIPPETS
+        return Snippets(tuple(allowed), settings.max_fraction) if allowed else NO_SNIPPETS
 
     def _collect(
         self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Import, ...]

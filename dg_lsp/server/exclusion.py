@@ -8,7 +8,7 @@ from pathspec import GitIgnoreSpec
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason, path_of
-from dg_lsp.settings import ExcludeSettings
+from dg_lsp.settings import PrivacySettings
 
 NAME = ".gitignore"
 
@@ -67,7 +67,7 @@ class GitignoreFiles:
 class WorkspaceExclusion:
     """The rules as they are now; the session replaces the settings and the folders."""
 
-    def __init__(self, settings: ExcludeSettings) -> None:
+    def __init__(self, settings: PrivacySettings) -> None:
         self.settings = settings
         self.gitignore = GitignoreFiles()
 
@@ -83,6 +83,6 @@ class WorkspaceExclusion:
     def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why the model must not see this document, or None."""
         reason = Exclusion(self.settings).reason(snapshot)
-        if reason is None and self.settings.gitignored and self.gitignore.is_ignored(snapshot.uri):
+        if reason is None and self.settings.exclude_gitignored and self.gitignore.is_ignored(snapshot.uri):
             return ExclusionReason.IGNORED
         return reason

@@ -158,7 +158,7 @@ class Server(LanguageServer):
         self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
         self.documents = DocumentStore()
-        self.exclusion = WorkspaceExclusion(settings.exclude)
+        self.exclusion = WorkspaceExclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
         self.acceptance = Acceptance()
         self.status = Status(self.protocol.notify, counts=self._counts)
@@ -178,7 +178,7 @@ class Server(LanguageServer):
         self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
         self._open_scheduler = open_scheduler
         self._scheduler: Scheduler | SchedulerSession | None = None
-        self._auditor = Auditor(settings.audit)
+        self._auditor = Auditor(settings.privacy)
         self._is_remote_failing = False
 
     def log(self, kind: types.MessageType, message: str) -> None:
@@ -267,15 +267,15 @@ class Server(LanguageServer):
     def configure(self, settings: Settings) -> bool:
         """Replaces the settings; True if the model must be loaded again."""
         old, self.settings = self.settings, settings
-        self.exclusion.settings = settings.exclude
+        self.exclusion.settings = settings.privacy
         if self._scheduler is None:
             return False
         if _model_settings(old) != _model_settings(settings):
             return True
-        if old.audit != settings.audit:
+        if old.privacy != settings.privacy:
             self._auditor = self._new_auditor()
-        if old.fill != settings.fill:
-            self._scheduler.configure(settings.fill)
+        if old.completion != settings.completion:
+            self._scheduler.configure(settings.completion)
         return False
 
     def set_workspace_folders(self, folders: Sequence[str]) -> None:
@@ -312,7 +312,7 @@ class Server(LanguageServer):
     def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
         """Code of other files for a cursor, if the model takes it and the settings allow it."""
         engine = self._engine()
-        if engine is None or not takes_extra(engine.spec, self.settings.context.when):
+        if engine is None or not takes_extra(engine.spec, self.settings.context.enabled):
             return NO_SNIPPETS
         return self.context_provider.snippets(snapshot, offset, self.settings.context)
 
@@ -342,7 +342,7 @@ class Server(LanguageServer):
         def warn(message: str) -> None:
             loop.call_soon_threadsafe(self.log, types.MessageType.Warning, message)
 
-        return Auditor(self.settings.audit, warn)
+        return Auditor(self.settings.privacy, warn)
 
     def _report_error(self, error: BaseException) -> None:
         """Logs an error. Errors of a remote server repeat at every key, so only the first one is logged."""
@@ -380,7 +380,7 @@ class Server(LanguageServer):
 
 def _model_settings(settings: Settings) -> tuple[object, ...]:
     """The settings whose change loads the model again."""
-    return settings.model, settings.backend, settings.remote, settings.runtime
+    return settings.model, settings.remote
 
 
 def denoising_params(uri: str, frame: Frame) -> dict[str, Any]:

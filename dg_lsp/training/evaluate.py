@@ -32,7 +32,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import FillSettings, RuntimeSettings
+from dg_lsp.settings import CompletionSettings, ModelSettings
 from dg_lsp.training.corpus import CorpusFile
 from dg_lsp.training.documents import WORD_START
 from dg_lsp.training.export import read_model
@@ -251,7 +251,7 @@ def validation_losses(path: Path, root: Path, config: TrainConfig, num_batches: 
 
 def open_denoiser(path: Path, num_threads: int) -> tuple[Denoiser, Tokenizer]:
     """Load a GGUF file for the CPU."""
-    runtime = RuntimeSettings(threads=num_threads, gpu_layers=0)
+    runtime = ModelSettings(threads=num_threads, gpu_layers=0)
     model = LlamaModel.load(path, runtime)
     denoiser = LlamaDenoiser(model, describe(model.metadata, model.vocab_size, path.stem), runtime)
     return denoiser, denoiser.tokenizer
@@ -264,7 +264,7 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     numbers of single, verify and canvas passes, and the share of right first lines.
     """
     counting = CountingDenoiser(denoiser)
-    engine = Engine(cast(Denoiser, counting), tokenizer, FillSettings(early_stop_ms=0))
+    engine = Engine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
     rows: dict[str, list[list[float]]] = {}
     for case in cases:
         if case.kind not in set(CaseKind):

@@ -14,7 +14,7 @@ from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.models.metadata import describe, read_folder
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 MASK = 0
 ATOL = 1e-2
@@ -30,7 +30,7 @@ only_causal = pytest.mark.parametrize("denoiser", CAUSAL, indirect=True)
 @pytest.fixture(params=[*CAUSAL, *BIDIRECTIONAL, *CONDITIONED])
 def denoiser(request, open_denoiser, open_masked, masked_model, opened):
     backend, _, noise = request.param.partition("-")
-    cpu = RuntimeSettings(threads=1, gpu_layers=0)
+    cpu = ModelSettings(threads=1, gpu_layers=0)
     if request.param == "gemma-transformers":
         return opened(open_checkpoint(*read_folder(request.getfixturevalue("tiny_checkpoint")), cpu))
     if backend == "gemma":

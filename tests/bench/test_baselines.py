@@ -12,7 +12,7 @@ from dg_lsp.bench.dataset import TestCase
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.cli import loading
 from dg_lsp.errors import BackendError, UsageError
-from dg_lsp.settings import RuntimeSettings, Settings
+from dg_lsp.settings import ModelSettings, Settings
 
 LINE = TestCase("s1", "line-end", "def area(w, h):\n    return ", "\n\nprint(area(2, 3))\n", "w * h")
 BLOCK = TestCase("s2", "block", "def area(w, h):\n", "\n\nprint(area(2, 3))\n", "    a = w * h\n    return a")
@@ -139,7 +139,7 @@ def test_closing_stops_the_server_even_if_it_ignores_sigterm(server, monkeypatch
 
 @pytest.fixture(scope="module")
 def bundled():
-    model = loading.load_model(Settings(runtime=RuntimeSettings(gpu_layers=0)))
+    model = loading.load_model(Settings(model=ModelSettings(gpu_layers=0)))
     yield model
     model.weights.close()
 

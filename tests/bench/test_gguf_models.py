@@ -13,14 +13,14 @@ from dg_lsp.bench.gguf_models import Sentinels, write_as_rnd1
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.cli import loading
 from dg_lsp.errors import UsageError
-from dg_lsp.settings import RuntimeSettings, Settings
+from dg_lsp.settings import ModelSettings, Settings
 
-RUNTIME = RuntimeSettings(threads=1, gpu_layers=0, num_slots=1)
+RUNTIME = ModelSettings(threads=1, gpu_layers=0, num_slots=1)
 
 
 @pytest.fixture(scope="module")
 def bundled():
-    model = loading.load_model(Settings(runtime=RUNTIME))
+    model = loading.load_model(Settings(model=ModelSettings(name=RUNTIME)))
     denoiser = LlamaDenoiser(model.weights, model.spec, RUNTIME)
     yield model, denoiser
     denoiser.close()

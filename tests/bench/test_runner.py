@@ -12,7 +12,7 @@ from dg_lsp.bench.sandbox import Ending, Outcome
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import UsageError
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))
 TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
@@ -108,7 +108,7 @@ def test_cases_without_tests_are_refused():
 
 def contender(fill, options=None, decoder=None, **script):
     denoiser = ScriptedDenoiser(fill, **script)
-    engine = Engine(denoiser, denoiser.tokenizer, FillSettings(max_tokens=500))  # a token is a byte here
+    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings(max_tokens=500))  # a token is a byte here
     return EngineContender("auto", engine, decoder, options or RequestOptions())
 
 

@@ -18,7 +18,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion import loop
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import DecoderName, FillRequest
-from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 
 def test_steps_are_measured_by_canvas_length():
@@ -36,7 +36,7 @@ def test_steps_are_measured_by_canvas_length():
 
 def test_the_overhead_is_the_time_outside_the_backend():
     denoiser = ScriptedDenoiser("abcdefgh", tokens_per_step=1, step_seconds=0.002)
-    engine = Engine(denoiser, denoiser.tokenizer, FillSettings())
+    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings())
     overhead = measure_overhead(engine, [FillRequest(Snapshot("a", 0, "a = "), 4)] * 2)
     assert denoiser.num_steps == 18
     assert overhead["decode"] >= 2
@@ -82,7 +82,7 @@ class Slow(ScriptedDenoiser):
 
 def test_a_step_is_divided_into_parts():
     denoiser = Slow("abcdefgh", tokens_per_step=1)
-    engine = Engine(denoiser, denoiser.tokenizer, FillSettings(deadline_ms=60_000))
+    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000))
     before = loop.unmask
     request = FillRequest(Snapshot("a", 0, "a = "), 4, decoder=DecoderName.DIFFUSION)
     functions = {"decode": ((denoiser, "decode"),), "reduction": ((denoiser, "reduce"),)}
@@ -99,7 +99,7 @@ def test_a_step_is_divided_into_parts():
 
 
 def test_the_bundled_model_is_measured():
-    settings = Settings(runtime=RuntimeSettings(threads=1, gpu_layers=0))
+    settings = Settings(model=ModelSettings(threads=1, gpu_layers=0))
     model = loading.load_model(settings)
     report = measure_model(loading.open_denoiser(model, settings), settings, model.weights.metadata, rounds=1)
     tree = json.loads(json.dumps(report.json()))

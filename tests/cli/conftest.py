@@ -48,7 +48,7 @@ def script(monkeypatch):
     def open_engine(settings):
         held.settings = settings
         held.denoiser = ScriptedDenoiser(held.fill)
-        return Engine(held.denoiser, held.denoiser.tokenizer, settings.fill)
+        return Engine(held.denoiser, held.denoiser.tokenizer, settings.completion)
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     return held

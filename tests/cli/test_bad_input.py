@@ -63,8 +63,8 @@ def test_wrong_usage_is_exit_code_2(dg_lsp, script, folder, arguments, message):
     [
         ("model = ", "dg-lsp.toml"),
         ("modell = 'x'", "modell"),
-        ("[runtime]\nthreads = 'two'", "threads"),
-        ("[fill]\ndeadline_ms = -1", "deadline_ms"),
+        ("[model]\nthreads = 'two'", "threads"),
+        ("[completion]\ndeadline_ms = -1", "deadline_ms"),
         (b"\xff\xfe", "dg-lsp.toml"),
     ],
 )

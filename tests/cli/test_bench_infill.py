@@ -38,7 +38,7 @@ def model(monkeypatch, tmp_path):
     def open_model(settings):
         held.denoiser = ScriptedDenoiser(fill, tokens_per_step=64)
         held.filled.clear()
-        fill_settings = attrs.evolve(settings.fill, max_tokens=500)  # a token is a byte here
+        fill_settings = attrs.evolve(settings.completion, max_tokens=500)  # a token is a byte here
         engine = Engine(held.denoiser, held.denoiser.tokenizer, fill_settings)
         return bench_models.BenchModel(engine, tmp_path / "weights", threads=1)
 

@@ -143,7 +143,7 @@ def test_a_decoder_for_a_server_is_refused(dg_lsp, data, oracle, command, messag
 
 
 def test_steps_of_a_server_are_refused(dg_lsp, home):
-    (home / "dg-lsp.toml").write_text('backend = "remote"\n')
+    (home / "dg-lsp.toml").write_text('[remote]\nurl = "http://127.0.0.1:9"\n')
     outcome = dg_lsp("bench", "steps")
     assert outcome.code == 2
     assert "name a model with --model" in outcome.err

@@ -31,12 +31,12 @@ def model(monkeypatch, tmp_path):
     denoiser = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
 
     def open_model(settings):
-        return bench_models.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.fill), weights, 1)
+        return bench_models.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
 
     monkeypatch.setattr(bench_models, "open_model", open_model)
     # the model takes no time, however busy this machine is
     monkeypatch.setattr(session, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
-    (tmp_path / "dg-lsp.toml").write_text('[fill]\ndeadline_ms = 600000.0\nplan = "canvas"\n')
+    (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\nplan = "canvas"\n')
     return denoiser
 
 

@@ -16,12 +16,12 @@ def test_without_a_file_the_defaults_are_used():
 def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
-    (tmp_path / "dg-lsp.toml").write_text("[fill]\nmax_tokens = 7\n")
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
     monkeypatch.chdir(deep)
     assert settings_file(Path.cwd()) == tmp_path / "dg-lsp.toml"
-    assert configure(NOTHING).fill.max_tokens == 7
-    (tmp_path / "a" / "dg-lsp.toml").write_text("[fill]\nmax_tokens = 8\n")
-    assert configure(NOTHING).fill.max_tokens == 8
+    assert configure(NOTHING).completion.max_tokens == 7
+    (tmp_path / "a" / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
+    assert configure(NOTHING).completion.max_tokens == 8
 
 
 def test_a_directory_with_the_name_of_the_file_is_ignored(tmp_path):
@@ -38,11 +38,11 @@ def test_an_unreadable_directory_is_ignored(monkeypatch):
 
 
 def test_options_of_the_command_line_override_the_file(tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text("model = 'a.gguf'\n[runtime]\nthreads = 3\ngpu_layers = 4\n")
+    (tmp_path / "dg-lsp.toml").write_text("model = 'a.gguf'\n[model]\nthreads = 3\ngpu_layers = 4\n")
     settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))
-    assert settings.model == "b.gguf"
-    assert settings.runtime.threads == 0
-    assert settings.runtime.gpu_layers == 4
+    assert settings.model.name == "b.gguf"
+    assert settings.model.threads == 0
+    assert settings.model.gpu_layers == 4
 
 
 def test_a_relative_model_path_is_relative_to_the_file(tmp_path, monkeypatch):

@@ -90,7 +90,7 @@ def test_the_bundled_model_completes_a_sample():
 
 def test_the_same_seed_gives_the_same_completion(tmp_path):
     # the deadline and the fastest decoder would depend on the load of the machine
-    (tmp_path / "dg-lsp.toml").write_text("[fill]\nearly_stop_ms = 0\n")
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nearly_stop_ms = 0\n")
     place = ROOT / "samples/words.py"
     asked = ("fill", f"{place}:5", "--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000)
     first, second = (json.loads(dg_lsp(*asked, cwd=tmp_path).stdout) for _ in range(2))

@@ -172,8 +172,8 @@ def test_options_are_passed_to_settings_and_request(dg_lsp, script, hole, monkey
     assert (request.num_candidates, request.suffix_lines, request.seed) == (3, 2, 7)
     assert request.offset == len(HOLE) - 1
     assert keywords["deadline"] == float("inf")
-    runtime = script.settings.runtime
-    assert (script.settings.model, runtime.threads, runtime.gpu_layers) == ("m.gguf", 1, 0)
+    model = script.settings.model
+    assert (model.name, model.threads, model.gpu_layers) == ("m.gguf", 1, 0)
 
 
 def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(dg_lsp, script, hole, monkeypatch):
@@ -227,7 +227,7 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(dg_lsp, script, 
 
 def test_the_prompt_format_is_passed_to_the_model(dg_lsp, script, hole):
     assert dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "prefix", "--json").code == 0
-    assert script.settings.fill.prompt_format == "prefix"
+    assert script.settings.completion.prompt_format == "prefix"
 
 
 def test_an_unsupported_prompt_format_is_reported_in_one_line(dg_lsp, script, hole):

@@ -33,11 +33,11 @@ def test_tcp_listens_on_the_given_address(dg_lsp, served):
 def test_options_of_the_command_line_override_the_clients_options(dg_lsp, served, script):
     dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
     [(_, (open_engine, settings))] = served
-    merged = parse_settings({"model": "theirs.gguf", "runtime": {"threads": 5, "num_slots": 2}}, settings)
+    merged = parse_settings({"model": {"name": "theirs.gguf", "threads": 5, "num_slots": 2}}, settings)
     open_engine(merged)
-    assert script.settings.model == "mine.gguf"
-    assert script.settings.runtime.threads == 1
-    assert script.settings.runtime.num_slots == 2
+    assert script.settings.model.name == "mine.gguf"
+    assert script.settings.model.threads == 1
+    assert script.settings.model.num_slots == 2
 
 
 def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, served):
@@ -49,7 +49,7 @@ def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, served):
     assert outcome.err.count("\n") == 1
     assert "nonsense" in outcome.err
     [(_, (_, settings))] = served
-    assert settings == parse_settings({"runtime": {"threads": 1}})
+    assert settings == parse_settings({"model": {"threads": 1}})
 
 
 @pytest.mark.parametrize("arguments", [["--stdio", "--tcp", "h:1"], ["--tcp", "8013"], ["--threads", "-1"]])

@@ -10,7 +10,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 SNAPSHOT = Snapshot("a.py", 0, "def f(x):\n    \n\n\ny = f(1)\n")
 OFFSET = 14
@@ -21,7 +21,7 @@ UNHURRIED = {"deadline_ms": 60_000, "early_stop_ms": 0}
 
 def frames_of(fill, **settings):
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, FillSettings(**UNHURRIED, **settings)).frames(
+    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(**UNHURRIED, **settings)).frames(
         FillRequest(SNAPSHOT, OFFSET)
     )
 

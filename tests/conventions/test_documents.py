@@ -7,7 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import attrs
 import pytest
 
 from dg_lsp import settings
@@ -20,7 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 
 
 def sentences():
-    """The docstring of each field: `{"RuntimeSettings.threads": "CPU threads; ..."}`."""
+    """The docstring of each field: `{"ModelSettings.threads": "CPU threads; ..."}`."""
     found = {}
     for node in ast.parse(Path(settings.__file__).read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.ClassDef):
@@ -32,13 +31,10 @@ def sentences():
     return found
 
 
-def leaves(kind=Settings, prefix=""):
+def leaves():
     """Every setting: dotted key, default, docstring."""
-    for field in attrs.fields(kind):
-        if attrs.has(field.type):
-            yield from leaves(field.type, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}", field.default, sentences()[f"{kind.__name__}.{field.name}"]
+    for key, field, group in settings.leaves():
+        yield key, field.default, sentences()[f"{group.__name__}.{field.name}"]
 
 
 def row(key, default, sentence):

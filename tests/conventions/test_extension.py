@@ -35,12 +35,12 @@ def test_settings_of_the_extension_are_not_sent_to_the_server(configuration):
 
 def test_the_manifest_has_the_bounds_of_the_server(configuration):
     described = dict(configuration.properties())
-    confidence = described["dg-lsp.fill.min_confidence"]
+    confidence = described["dg-lsp.completion.min_confidence"]
     assert confidence | {"minimum": 0, "maximum": 1} == confidence
-    assert described["dg-lsp.fill.deadline_ms"]["exclusiveMinimum"] == 0
-    assert "diffusion" in described["dg-lsp.fill.decoder"]["enum"]
-    assert re.search(described["dg-lsp.runtime.device"]["pattern"], "cuda:1")
-    assert not re.search(described["dg-lsp.runtime.device"]["pattern"], "cuda:1x")
+    assert described["dg-lsp.completion.deadline_ms"]["exclusiveMinimum"] == 0
+    assert "diffusion" in described["dg-lsp.completion.decoder"]["enum"]
+    assert re.search(described["dg-lsp.model.device"]["pattern"], "cuda:1")
+    assert not re.search(described["dg-lsp.model.device"]["pattern"], "cuda:1x")
     assert described["dg-lsp.exclude.patterns"]["default"] == []
 
 

@@ -15,10 +15,10 @@ from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.app import serve_stdio, serve_tcp
-from dg_lsp.settings import FillSettings, Settings
+from dg_lsp.settings import CompletionSettings, Settings
 
 SECRET = "never-in-a-log"
-UNHURRIED = Settings(fill=FillSettings(early_stop_ms=0))
+UNHURRIED = Settings(completion=CompletionSettings(early_stop_ms=0))
 """Completions must not depend on how busy the machine is."""
 
 
@@ -88,7 +88,7 @@ def open_engine(settings: Settings) -> Engine:
         raise RuntimeError(SECRET)
     if scenario == "echo":
         denoiser = ScriptedDenoiser("")
-        return EchoEngine(denoiser, denoiser.tokenizer, settings.fill)
+        return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
     denoisers = {
         "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
@@ -98,7 +98,7 @@ def open_engine(settings: Settings) -> Engine:
         "bug": lambda: failing(ValueError(SECRET)),
     }
     denoiser = denoisers[scenario]()
-    return Engine(denoiser, denoiser.tokenizer, settings.fill)
+    return Engine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 SECRETS = "file:///project/.env.local"
 
 
@@ -46,7 +46,7 @@ def test_files_ignored_by_git_can_be_excluded(start, tmp_path):
     built = (tmp_path / "build/a.py").as_uri()
     for gitignored, expected in ((False, ["return total"]), (True, [])):
         client = start("fill")
-        options = {**PATIENT, "exclude": {"gitignored": gitignored}}
+        options = {**PATIENT, "privacy": {"exclude_gitignored": gitignored}}
         client.handshake(options=options, folder=tmp_path.as_uri())
         client.open("", uri=built)
         assert texts(client, 0, 0, uri=built) == expected

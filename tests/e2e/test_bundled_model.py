@@ -11,7 +11,7 @@ import pytest
 
 CAPTURED = Path(__file__).parent / "capabilities"
 COMMAND = [sys.executable, "-m", "dg_lsp", "lsp"]
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 SOURCE = """\
 # é😋
 class Basket:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-ALWAYS = {"context": {"when": "always"}}
+ALWAYS = {"context": {"enabled": "always"}}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_folder_added_to_the_workspace_is_indexed_and_its_gitignore_read(opene
     other.mkdir()
     (other / "shapes.py").write_text("def area(radius):\n    return 3 * radius**2\n")
     (other / ".gitignore").write_text("build/\n")
-    client = opened({**ALWAYS, "exclude": {"gitignored": True}})
+    client = opened({**ALWAYS, "privacy": {"exclude_gitignored": True}})
     main, built = (other / "main.py").as_uri(), (other / "build/main.py").as_uri()
     for uri in (main, built):
         client.open("from shapes import area\n\ntotal = \n", uri=uri)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 EDITOR = {"editorInfo": {"name": "test", "version": "1"}, "editorPluginInfo": {"name": "ours", "version": "2"}}
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_file_excluded_by_changed_settings_is_inactive(editor):
     client.open("")
     client.notify("textDocument/didFocus", {"textDocument": {"uri": client.URI}})
     for languages, kind in ((["python"], "Inactive"), ([], "Normal")):
-        client.notify("workspace/didChangeConfiguration", {"settings": {"exclude": {"languages": languages}}})
+        client.notify("workspace/didChangeConfiguration", {"settings": {"privacy": {"exclude_languages": languages}}})
         client.wait_until(lambda kind=kind: last_status(client)["kind"] == kind)
 
 
@@ -130,8 +130,8 @@ def test_changed_settings_apply_to_the_next_request(editor):
     client = editor("echo")
     client.open("")
     for pushed, expected in (
-        ({"dg-lsp": {"fill": {"deadline_ms": 1234}}}, 1234),
-        ({"fill": {"deadline_ms": 4321}}, 4321),
+        ({"dg-lsp": {"completion": {"deadline_ms": 1234}}}, 1234),
+        ({"completion": {"deadline_ms": 4321}}, 4321),
     ):
         client.notify("workspace/didChangeConfiguration", {"settings": pushed})
         [item] = client.items(client.complete(0, 0))
@@ -144,14 +144,14 @@ def test_settings_are_requested_from_a_client_that_sends_none(editor):
     client.notify("workspace/didChangeConfiguration", {"settings": None})
     asked = client.wait_until(lambda: [m for m in client.messages if m.get("method") == "workspace/configuration"])[0]
     assert asked["params"]["items"] == [{"section": "dg-lsp"}]
-    client.send_bytes(client.encode(id=asked["id"], result=[{"exclude": {"languages": ["python"]}}]))
+    client.send_bytes(client.encode(id=asked["id"], result=[{"privacy": {"exclude_languages": ["python"]}}]))
     client.wait_until(lambda: client.items(client.complete(0, 0)) == [])
 
 
 def test_an_invalid_setting_is_shown_once(editor):
     client = editor()
     for _ in range(2):
-        client.notify("workspace/didChangeConfiguration", {"settings": {"fill": {"nonsense": 1}}})
+        client.notify("workspace/didChangeConfiguration", {"settings": {"completion": {"nonsense": 1}}})
     client.open("")
     client.items(client.complete(0, 0))
     assert len([one for one in client.told("window/showMessage") if "nonsense" in one["message"]]) == 1
@@ -159,7 +159,7 @@ def test_an_invalid_setting_is_shown_once(editor):
 
 def test_changed_model_settings_load_the_model_again(editor):
     client = editor()
-    client.notify("workspace/didChangeConfiguration", {"settings": {"runtime": {"threads": 3}}})
+    client.notify("workspace/didChangeConfiguration", {"settings": {"model": {"threads": 3}}})
     client.wait_until(lambda: len([one for one in client.told("window/logMessage") if "ready" in one["message"]]) == 2)
     client.open("")
     assert [item["insertText"] for item in client.items(client.complete(0, 0))] == ["return total"]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 SECRET = "never-in-a-log"
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_request_waits_for_the_model_until_its_deadline(start, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     client = start("fill", DG_TEST_GATE=str(gate))
-    client.handshake(options={"fill": {"deadline_ms": 200}})
+    client.handshake(options={"completion": {"deadline_ms": 200}})
     client.open("\n")
     began = time.monotonic()
     assert client.items(client.complete(0, 0)) == []
@@ -107,7 +107,7 @@ def test_requests_can_be_cancelled_while_the_model_loads(start, tmp_path):
 def test_a_request_is_answered_at_its_deadline(start, steps):
     """The completion takes more than a second; the deadline ends it."""
     client = start("slow")
-    client.handshake(options={"fill": {"deadline_ms": 600}})
+    client.handshake(options={"completion": {"deadline_ms": 600}})
     client.wait_log("ready")
     client.open("s\n")
     assert isinstance(client.items(client.complete(0, 1)), list)

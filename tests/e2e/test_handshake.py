@@ -81,11 +81,11 @@ def test_requests_before_initialize_and_after_shutdown_are_rejected(start):
 
 def test_invalid_options_are_shown_once_and_the_others_are_used(start):
     client = start("echo")
-    client.handshake(options={"fill": {"deadline_ms": 77, "deadline": 5}, "runtime": {"threads": "many"}})
+    client.handshake(options={"completion": {"deadline_ms": 77, "deadline": 5}, "model": {"threads": "many"}})
     client.wait_log("ready")
     [message] = client.told("window/showMessage")
     assert "fill.deadline = 5" in message["message"]
-    assert 'runtime.threads = "many"' in message["message"]
+    assert 'model.threads = "many"' in message["message"]
     client.open("")
     [item] = client.items(client.complete(0, 0))
     assert json.loads(item["insertText"])["settings"] == 77
@@ -94,7 +94,7 @@ def test_invalid_options_are_shown_once_and_the_others_are_used(start):
 def test_the_settings_file_of_the_workspace_is_used(start, tmp_path):
     project = tmp_path / "elsewhere" / "project"
     project.mkdir(parents=True)
-    (project / "dg-lsp.toml").write_text("[fill]\ndeadline_ms = 78\n")
+    (project / "dg-lsp.toml").write_text("[completion]\ndeadline_ms = 78\n")
     client = start("echo")
     client.handshake(folder=project.as_uri())
     client.open("", uri=(project / "main.py").as_uri())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 """A busy machine must not turn a cancellation into a deadline."""
 OTHER = "file:///project/other.py"
 

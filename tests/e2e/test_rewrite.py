@@ -2,7 +2,7 @@
 
 import pytest
 
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
 LINE = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 17}}
 DOCUMENT_CHANGES = {"workspace": {"workspaceEdit": {"documentChanges": True}}}

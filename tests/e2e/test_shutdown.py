@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 
 
 def test_shutdown_answers_pending_requests(start, steps):

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.server.configuration import parse_options, workspace_settings
-from dg_lsp.settings import FillSettings, Settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
-BASE = Settings(model="other", fill=FillSettings(max_tokens=8))
+BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings(max_tokens=8))
 
 
-@pytest.mark.parametrize("options", [None, {}, {"fill": {}}])
+@pytest.mark.parametrize("options", [None, {}, {"completion": {}}])
 def test_empty_options_change_nothing(options):
     assert parse_options(options, BASE) == (BASE, ())
 
@@ -18,15 +18,15 @@ def test_empty_options_change_nothing(options):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        pytest.param({"fill": {"deadline_ms": -1}}, "fill.deadline_ms = -1", id="out of range"),
-        pytest.param({"fill": {"deadline": 1}}, "fill.deadline = 1", id="unknown"),
+        pytest.param({"completion": {"deadline_ms": -1}}, "completion.deadline_ms = -1", id="out of range"),
+        pytest.param({"completion": {"deadline": 1}}, "fill.deadline = 1", id="unknown"),
         pytest.param({"fyll": {"deadline_ms": 1}}, "fyll.deadline_ms = 1", id="unknown group"),
         pytest.param({"fill": 3}, "fill = 3", id="a value for a group"),
         pytest.param({"fill": None}, "fill = null", id="null for a group"),
         pytest.param({"model": {"name": "x"}}, 'model.name = "x"', id="a group for a value"),
         pytest.param({"model": {}}, "model = {}", id="an empty group for a value"),
-        pytest.param({"runtime": {"threads": "4"}}, 'runtime.threads = "4"', id="wrong type"),
-        pytest.param({"fill": {"check_syntax": 1}}, "fill.check_syntax = 1", id="a number for a boolean"),
+        pytest.param({"model": {"threads": "4"}}, 'model.threads = "4"', id="wrong type"),
+        pytest.param({"completion": {"check_syntax": 1}}, "completion.check_syntax = 1", id="a number for a boolean"),
         pytest.param([], "must be an object", id="a list"),
         pytest.param("dg-mini", "must be an object", id="a string"),
     ],
@@ -51,9 +51,9 @@ def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
     folder.mkdir(parents=True)
     assert workspace_settings(folder, BASE) == (BASE, ())
     assert workspace_settings(None, BASE) == (BASE, ())
-    (tmp_path / "dg-lsp.toml").write_text("model = 'mine.gguf'\n[fill]\nmax_tokens = 7\n")
+    (tmp_path / "dg-lsp.toml").write_text("model = 'mine.gguf'\n[completion]\nmax_tokens = 7\n")
     settings, errors = workspace_settings(folder, BASE)
-    assert (settings.model, settings.fill.max_tokens, errors) == (str(tmp_path / "mine.gguf"), 7, ())
+    assert (settings.model.name, settings.completion.max_tokens, errors) == (str(tmp_path / "mine.gguf"), 7, ())
 
 
 @pytest.mark.parametrize("text", ["nonsense = 1", "model = ", "[remote]\nurl = 'http://127.0.0.1:1'"])

@@ -24,7 +24,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import LINE_END, Snapshot, is_word
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.remote import RemoteEngine
+from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 

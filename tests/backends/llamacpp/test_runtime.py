@@ -22,10 +22,10 @@ from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 from pathlib import Path
 loaded = library()
-model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), RuntimeSettings(threads=1, gpu_layers=0))
+model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), ModelSettings(threads=1, gpu_layers=0))
 print(json.dumps(dict(
     kind=loaded.runtime.kind if loaded.runtime else "stock", note=loaded.note,
     supports_bidirectional=supports_bidirectional(), vocab_size=model.vocab_size, devices=len(devices()),

@@ -14,7 +14,7 @@ from dg_lsp.bench.replay.typing_model import EditorModel, MatchingKey, TypingMod
 from dg_lsp.bench.replay.typing_tasks import TypingTask
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import DecoderName
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 TICK = 1000 / 64
 KEY, DEBOUNCE, REACTION = 8, 4, 12
@@ -51,7 +51,7 @@ class Desk:
         """An engine completer and its denoiser."""
         clock = Clock()
         denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
-        settings = FillSettings(check_syntax=False, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
+        settings = CompletionSettings(check_syntax=False, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
         return EngineCompleter(Engine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
 
     def replay(self, *tasks, spread=0.0, on_matching_key=MatchingKey.REQUEST, limit=None, seed=0):
