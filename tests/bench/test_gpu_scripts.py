@@ -43,9 +43,8 @@ def test_the_lower_bound_follows_from_the_sizes_of_the_model(script):
 
 def test_encoder_and_decoder_of_the_random_model_share_their_weights(script):
     torch = pytest.importorskip("torch")
-    shape, weights = script("shape"), script("random_weights")
-    toy = shape.TOY
-    model = weights.random_model(toy, torch.device("cpu"), torch.bfloat16)
+    toy = script("shape").TOY
+    model = script("gpu").random_model(toy, torch.device("cpu"), torch.bfloat16)
     encoder, decoder = model.model.encoder.language_model, model.model.decoder
     assert encoder.layers[0].experts.down_proj is decoder.layers[0].experts.down_proj
     assert model.lm_head.weight is decoder.embed_tokens.weight
@@ -54,36 +53,35 @@ def test_encoder_and_decoder_of_the_random_model_share_their_weights(script):
     assert not any(weight.is_meta for weight in [*model.parameters(), *model.buffers()])
 
 
-def test_steps_through_transformers_are_measured(script, tmp_path, capsys):
-    script("transformers_gpu").main(
-        ["--toy", "--rounds", "2", "--dtype", "float8", "--output", str(tmp_path / "o.json")]
-    )
-    printed = capsys.readouterr().out
-    report = json.loads((tmp_path / "o.json").read_text())
-    assert [(row["prompt"], row["canvas"]) for row in report["steps"]] == [(24, 8), (24, 16), (100, 8), (100, 16)]
-    assert all(row["eager"] > 0 and row["graphed"] is None and row["floor"] is None for row in report["steps"])
-    assert all(row["prefill"] > 0 and row["extension"] > 0 for row in report["prefills"])
-    [parts] = report["parts"]
-    assert set(parts["parts"]) > {"attention", "experts and routers", "head", "self-conditioning"}
-    assert all(ms > 0 for ms in parts["parts"].values())
-    assert "| float8 | 100 | 16 |" in printed and "| attention |" in printed
-
-
 def test_a_random_gguf_has_the_real_size(script):
     shape, gguf = script("shape"), script("random_gguf")
     sizes = {kind: round(gguf.total_bytes(shape.REAL, kind) / 1e9, 1) for kind in gguf.TYPES}
     assert sizes == {"Q4_K": 15.4, "Q8_0": 26.8, "F16": 50.5}
 
 
+def rows(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def check(rows, backend, kind):
+    assert {(row["device"], row["backend"], row["type"]) for row in rows} == {("CPU", backend, kind)}
+    steps = [row for row in rows if "step_ms" in row]
+    assert [(row["prompt"], row["canvas"]) for row in steps] == [(24, 8), (24, 16), (100, 8), (100, 16)]
+    assert all(row["step_ms"] > 0 and row["floor_ms"] is None for row in steps)
+    assert [row["prompt"] for row in rows if "prefill_ms" in row] == [24, 100]
+
+
+def test_steps_through_transformers_are_measured(script, capsys):
+    script("gpu").main(["--toy", "--rounds", "2", "--backend", "transformers"])
+    check(rows(capsys), "transformers", "bfloat16")
+
+
 def test_steps_through_llamacpp_are_measured(script, tmp_path, capsys):
     from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
 
     if not supports_bidirectional():
-        pytest.skip("llama.cpp as installed; make the changed one with: dg-lsp models build-runtime")
-    arguments = ["--toy", "--rounds", "1", "--type", "Q8_0", "--folder", str(tmp_path), "--output", str(tmp_path / "o")]
-    script("llamacpp_gpu").main(arguments)
-    [measured] = json.loads((tmp_path / "o").read_text())["types"]
-    assert set(measured["times"]["24"]["steps"]) == {"8", "16"}
-    assert measured["parts"]["self_conditioning"] > 0 and measured["parts"]["decode"] > 0
-    assert "| self-conditioning |" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["o"]
+        pytest.skip("the installed llama.cpp is not changed; run: dg-lsp models build-runtime")
+    options = ["--toy", "--rounds", "2", "--backend", "llamacpp", "--type", "Q8_0", "--folder", str(tmp_path)]
+    script("gpu").main(options)
+    check(rows(capsys), "llamacpp", "Q8_0")
+    assert list(tmp_path.iterdir()) == []
