@@ -1,11 +1,10 @@
 -- Attaches the plugin to buffers of the server, and starts a server that ended again.
 
-local asking = require("dg_lsp.asking")
 local client_of = require("dg_lsp.client")
+local ghost_text = require("dg_lsp.ghost_text")
 local keys = require("dg_lsp.keys")
 local options = require("dg_lsp.options")
 local requests = require("dg_lsp.requests")
-local shown = require("dg_lsp.shown")
 
 local M = {}
 
@@ -16,6 +15,62 @@ local PAUSES_S, WITHIN_S = { 0, 0, 0, 1, 2, 5, 15, 30 }, 180
 M.is_on = true
 ---@type integer[] seconds
 local exits = {}
+
+local AUTOMATIC = 2
+local request_group = vim.api.nvim_create_augroup("dg_lsp_requests", {})
+---@type table<integer, uv.uv_timer_t>
+local timers = {}
+
+local function stop_timer(bufnr)
+  local timer = timers[bufnr]
+  timers[bufnr] = nil
+  if timer and not timer:is_closing() then
+    timer:stop()
+    timer:close()
+  end
+end
+
+local function request_soon(bufnr)
+  stop_timer(bufnr)
+  timers[bufnr] = vim.defer_fn(function()
+    if vim.api.nvim_get_mode().mode:sub(1, 1) == "i" and vim.api.nvim_get_current_buf() == bufnr then
+      requests.send(bufnr, AUTOMATIC)
+    end
+  end, options.get().debounce_ms)
+end
+
+--- Requests completions for this plugin's own ghost text while the user types.
+---@param bufnr integer
+local function start_requests(bufnr)
+  vim.api.nvim_clear_autocmds({ group = request_group, buffer = bufnr })
+  vim.api.nvim_create_autocmd({ "InsertEnter", "CursorMovedI", "TextChangedI", "TextChangedP" }, {
+    group = request_group,
+    buffer = bufnr,
+    callback = function()
+      request_soon(bufnr)
+    end,
+  })
+  vim.api.nvim_create_autocmd({ "InsertLeave", "BufLeave" }, {
+    group = request_group,
+    buffer = bufnr,
+    callback = function()
+      stop_timer(bufnr)
+      requests.cancel(bufnr)
+    end,
+  })
+  -- the server may start after the first key
+  if vim.api.nvim_get_mode().mode:sub(1, 1) == "i" and vim.api.nvim_get_current_buf() == bufnr then
+    request_soon(bufnr)
+  end
+end
+
+---@param bufnr integer
+local function stop_requests(bufnr)
+  vim.api.nvim_clear_autocmds({ group = request_group, buffer = bufnr })
+  stop_timer(bufnr)
+  requests.cancel(bufnr)
+  ghost_text.forget(bufnr)
+end
 
 ---@param client_id integer
 ---@param bufnr integer
@@ -33,40 +88,40 @@ function M.attach(client_id, bufnr)
       vim.lsp.inline_completion.enable(false, { client_id = client_id })
     end
     if M.is_on then
-      asking.start(bufnr)
+      start_requests(bufnr)
     end
   end
-  -- Neovim counts the buffer among the client's only after this
+  -- Neovim adds the buffer to the client only after this event
   vim.schedule(function()
     if bufnr == vim.api.nvim_get_current_buf() then
       client_of.focus(bufnr)
-      -- and asks after a key only: a server that comes while its user types would wait for the next one
+      -- Neovim requests a completion only after a key: a server that starts later would wait for the next one
       vim.schedule(function()
-        shown.wake(bufnr)
+        ghost_text.trigger(bufnr)
       end)
     end
   end)
 end
 
---- Ghost text on or off, in all buffers.
+--- Turns ghost text on or off in all buffers.
 function M.toggle()
   M.is_on = not M.is_on
   for _, client in ipairs(vim.lsp.get_clients({ name = client_of.NAME })) do
     for bufnr in pairs(client.attached_buffers) do
       if options.is_native() then
         vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
-        shown.forget(bufnr)
+        ghost_text.forget(bufnr)
       elseif M.is_on then
-        asking.start(bufnr)
+        start_requests(bufnr)
       else
-        asking.stop(bufnr)
+        stop_requests(bufnr)
       end
     end
   end
   vim.notify("dg-lsp: ghost text is " .. (M.is_on and "on" or "off"))
 end
 
---- Has the server start wherever one of its file types is edited.
+--- Starts the server for buffers of its file types.
 function M.enable()
   if vim.lsp.enable then
     vim.lsp.enable(client_of.NAME)
@@ -77,9 +132,9 @@ function M.enable()
   config.name = client_of.NAME
   config.on_exit = M.on_exit
   config.capabilities = vim.tbl_deep_extend("force", vim.lsp.protocol.make_client_capabilities(), config.capabilities)
-  -- Neovim 0.10 by itself has a server for each file that is in no project, and takes one that has just died
-  local function is_same(client, wanted)
-    return client.name == wanted.name and client.config.root_dir == wanted.root_dir and not client.is_stopped()
+  -- Neovim 0.10 would start a server for each file outside a project, and would reuse one that has just ended
+  local function is_same(client, requested)
+    return client.name == requested.name and client.config.root_dir == requested.root_dir and not client.is_stopped()
   end
   vim.api.nvim_create_autocmd("FileType", {
     group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
@@ -104,7 +159,7 @@ function M.on_exit(code, signal)
   vim.schedule(function()
     requests.forget()
     for _, bufnr in ipairs(vim.api.nvim_list_bufs()) do
-      shown.forget(bufnr)
+      ghost_text.forget(bufnr)
     end
     local now = os.time()
     exits = vim.tbl_filter(function(time)
