@@ -42,10 +42,8 @@ _DECODERS = {
     "causal": (DecoderName.AUTOREGRESSIVE, 1),
     "draft-verify": (DecoderName.SPECULATIVE, 1),
     "lookup": (DecoderName.PROMPT_LOOKUP, 1),
-    "diffusion-2": (DecoderName.DIFFUSION, 2),
-    **{name.value: (name, 1) for name in DecoderName if name is not DecoderName.AUTO},
 }
-"""Decoder and number of canvases by their names in a file; files of version 0.1 use the first five."""
+"""Decoders and numbers of canvases by their names in `dg.plan.*` keys, which files have kept since version 0.1."""
 
 _SHOWN_LENGTH = 200
 """Longer values (chat templates, merges) say nothing at a glance."""

@@ -80,10 +80,10 @@ def test_a_model_says_whether_the_buffer_is_heard():
         spec_with({"dg.echo_match": "2"})
 
 
-def test_expected_passes_are_read_under_old_and_new_decoder_names():
+def test_expected_passes_are_read_by_the_names_of_the_file():
     rows = {
         "block.draft-verify": "0,4,4.5,0.25",
-        "line-end.autoregressive": "7.5,0,0,0.3",
+        "line-end.causal": "7.5,0,0,0.3",
         "line-end.race": "0,0,9,1",
     }
     spec = spec_with({f"dg.plan.{name}": row for name, row in rows.items()} | {"dg.plan.block.of-a-later-version": "?"})

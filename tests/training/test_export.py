@@ -10,7 +10,7 @@ from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.spec import ExpectedPasses
+from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import RuntimeSettings
@@ -104,8 +104,8 @@ def test_the_product_reads_the_metadata(model):
     assert spec.has_causal_head
     assert spec.repetition_match == 3
     assert spec.expectations == (
-        ExpectedPasses("block", "canvas", 0.0, 0.0, 9.5, 0.2),
-        ExpectedPasses("line-end", "causal", 5.8, 0.0, 0.0, 0.31),
+        ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 9.5, 0.2),
+        ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 5.8, 0.0, 0.0, 0.31),
     )
     assert model.metadata["dg.config"] == "tiny"
     assert model.metadata["general.name"] == "dg-mini"
