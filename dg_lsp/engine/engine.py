@@ -138,7 +138,7 @@ class Engine:
             steps=run.decoder.num_passes,
             output_tokens=len(best.confidence),
             prompt_tokens=len(layout.prompt_ids),
-            cached_tokens=run.num_cached,
+            cached_tokens=len(layout.prompt_ids) - run.decoder.num_decoded,
             timings=watch.timings(),
             decoder=decoder,
             slot=run.slot,
