@@ -14,8 +14,7 @@ from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptL
 from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
-from dg_lsp.engine.kv_slots import KVSlots
-from dg_lsp.engine.request_denoiser import RequestDenoiser, Stopwatch
+from dg_lsp.engine.request_denoiser import KVSlots, RequestDenoiser, Stopwatch
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.errors import RequestError
 
