@@ -1,4 +1,4 @@
-"""Finished fills that stay valid while the user types what they suggest. Knows texts and no model."""
+"""Finished fills that stay valid while the user types them. Works on texts, without the model."""
 
 from collections import deque
 from dataclasses import dataclass, replace

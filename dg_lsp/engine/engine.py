@@ -1,4 +1,4 @@
-"""One request in, ranked candidates out. Knows a denoiser and its tokenizer, and no runtime.
+"""One request in, ranked candidates out, over any denoiser and its tokenizer.
 
 Not thread-safe: one thread owns an engine (see `scheduler`).
 """

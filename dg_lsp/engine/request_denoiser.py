@@ -115,7 +115,7 @@ class RequestDenoiser:
         self._num_known = num_known
         self._mask_id = spec.sampling.mask_id if isinstance(spec.sampling, MaskSampling) else None
         self._held = token_ids([])
-        """What the request has put into its slot."""
+        """Tokens that the request has put into its slot."""
 
     @property
     def num_slots(self) -> int:

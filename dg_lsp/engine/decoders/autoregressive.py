@@ -125,7 +125,7 @@ class PromptLookupDecoder(AutoregressiveDecoder):
 
 
 def continuation(ids: TokenIds) -> TokenIds:
-    """What followed the longest earlier copy of the last tokens, the latest of equally long ones; shape (0..4,)."""
+    """The tokens after the longest earlier copy of the last tokens, the latest of equal copies; shape (0..4,)."""
     if len(ids) <= MIN_MATCH:
         return NOTHING
     is_match = (ids[1:-1] == ids[-1]) & (ids[:-2] == ids[-2])

@@ -1,4 +1,4 @@
-"""What every decoder takes and gives."""
+"""Interface of the decoders, and the values that they take and return."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace

@@ -13,8 +13,8 @@ from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress, gap_
 class DiffusionDecoder:
     """See `Decoder`. Several canvases share each pass; only the first one's fill continues in further canvases.
 
-    The slot holds the prompt and all canvases but the last afterwards. What a layout freezes before the gap, such as
-    the beginning of an answer, stands in the first canvas and is prompt for the next ones.
+    The slot holds the prompt and all canvases but the last afterwards. Tokens that a layout freezes before the gap,
+    such as the beginning of an answer, stand in the first canvas and are prompt for the next ones.
     """
 
     def __init__(self, task: DecodeTask, sampling: Sampling) -> None:
