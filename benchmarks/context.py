@@ -1,8 +1,8 @@
-"""What code from elsewhere is worth: the same places filled without any, and with each source of it.
+"""Effect of snippets: the same positions completed without snippets, and with each source of them.
 
-    python benchmarks/context.py SITES.jsonl.gz FILES.jsonl.xz [--limit 300] [--share 0.25] [--model dg-mini]
+    python benchmarks/context.py CASES.jsonl.gz FILES.jsonl.xz [--limit 300] [--share 0.25] [--model dg-mini]
 
-FILES are whole files, `{"package", "path", "text"}` a line, of the packages that the places are from. Prints a Markdown
+FILES has one file a line, `{"package", "path", "text"}`, of the packages that the sites are from. Prints a Markdown
 table.
 """
 
@@ -19,96 +19,96 @@ from pathlib import Path
 
 import attrs
 
-from dg_lsp.bench.sites import Site, read_sites
+from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.server.workspace_index import Workspace, imports_of
+from dg_lsp.server.workspace_index import WorkspaceIndex, imports_of
 from dg_lsp.settings import Settings
 
 NUM_OPEN = 6
-"""Other files of the package that are taken to be open."""
+"""Number of other files of the package that count as open."""
 NEAR = 1200
-"""Characters before and after a place that say what is like it."""
+"""Characters before and after a position that other code is compared with."""
 
-Collect = Callable[[Site], tuple[Snippet, ...]]
+Collect = Callable[[TestCase], tuple[Snippet, ...]]
 
 
 class Disk:
-    """Files that never change; see `symbols.workspace.Files`."""
+    """Files on disk that never change; see `dg_lsp.server.workspace_index.FileReader`."""
 
     def stamp(self, path: Path) -> object | None:
-        """See `Files`."""
+        """See `FileReader`."""
         return 1 if path.is_file() else None
 
     def text(self, path: Path) -> str | None:
-        """See `Files`."""
+        """See `FileReader`."""
         return path.read_text(encoding="utf-8")
 
 
 class Sources:
-    """Chunks for a place from its package."""
+    """Snippets for a position from its package."""
 
     def __init__(self, root: Path, files: dict[str, str]) -> None:
         self._root, self._files = root, files
         packages = sorted({path.split("/")[0] for path in files})
-        self._workspace = Workspace([root, *(root / package for package in packages)], Disk())
+        self._workspace = WorkspaceIndex([root, *(root / package for package in packages)], Disk())
 
-    def none(self, _site: Site) -> tuple[Snippet, ...]:
+    def none(self, _site: TestCase) -> tuple[Snippet, ...]:
         """Nothing."""
         return ()
 
-    def imports(self, site: Site) -> tuple[Snippet, ...]:
-        """Signatures of what the file imports."""
-        found = self._workspace.definitions(self._root / site.path, imports_of(site.prefix), _near(site))
+    def imports(self, case: TestCase) -> tuple[Snippet, ...]:
+        """Signatures of imported definitions."""
+        found = self._workspace.definitions(self._root / case.path, imports_of(case.prefix), _near(case))
         return tuple(Snippet(SnippetSource.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
 
-    def open_files(self, site: Site) -> tuple[Snippet, ...]:
-        """Of some files of the package the parts that are most like the place."""
-        words = words_of(_near(site))
-        found = [(path, *most_similar(windows_of(self._files[path]), words)) for path in self._open(site)]
+    def open_files(self, case: TestCase) -> tuple[Snippet, ...]:
+        """The most similar parts of some files of the package."""
+        words = words_of(_near(case))
+        found = [(path, *most_similar(windows_of(self._files[path]), words)) for path in self._open(case)]
         found.sort(key=lambda one: -one[1])
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, _, part in found)
 
-    def anywhere(self, site: Site) -> tuple[Snippet, ...]:
-        """Of the same files any parts: what similarity is worth."""
-        chance = random.Random(site.id)
-        parts = [(path, chance.choice(windows_of(self._files[path]))) for path in self._open(site)]
+    def anywhere(self, case: TestCase) -> tuple[Snippet, ...]:
+        """Arbitrary parts of the same files, to measure the effect of similarity."""
+        chance = random.Random(case.id)
+        parts = [(path, chance.choice(windows_of(self._files[path]))) for path in self._open(case)]
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, part in parts)
 
-    def all(self, site: Site) -> tuple[Snippet, ...]:
+    def all(self, case: TestCase) -> tuple[Snippet, ...]:
         """Both."""
-        return (*self.imports(site), *self.open_files(site))
+        return (*self.imports(case), *self.open_files(case))
 
-    def _open(self, site: Site) -> list[str]:
-        package = site.path.split("/")[0]
-        others = sorted(path for path in self._files if path.split("/")[0] == package and path != site.path)
-        return random.Random(site.id).sample(others, min(NUM_OPEN, len(others)))
+    def _open(self, case: TestCase) -> list[str]:
+        package = case.path.split("/")[0]
+        others = sorted(path for path in self._files if path.split("/")[0] == package and path != case.path)
+        return random.Random(case.id).sample(others, min(NUM_OPEN, len(others)))
 
 
-def _near(site: Site) -> str:
-    return site.prefix[-NEAR:] + site.suffix[:NEAR]
+def _near(case: TestCase) -> str:
+    return case.prefix[-NEAR:] + case.suffix[:NEAR]
 
 
 def _shown(path: Path, root: Path) -> str:
     return "/".join(path.relative_to(root).parts[-3:])
 
 
-def measure(engine: Engine, sites: list[Site], collect: Collect, share: float) -> tuple[Counter[str], list[bool]]:
-    """Counts over all places, and whether each first line was right."""
+def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: float) -> tuple[Counter[str], list[bool]]:
+    """Counts over all positions, and whether each first line was right."""
     counts: Counter[str] = Counter()
     rights = []
-    for site in sites:
+    for case in cases:
         began = time.perf_counter()
-        chunks = collect(site)
+        chunks = collect(case)
         counts["ms"] += round(1e3 * (time.perf_counter() - began))
-        request = FillRequest(site.snapshot, site.offset, extra=Snippets(chunks, share))
+        request = FillRequest(case.snapshot, case.offset, extra=Snippets(chunks, share))
         result = engine.fill(replace(request, early_stop_ms=0.0), deadline=float("inf"))
-        is_right = result.text.split("\n")[0].rstrip() == site.want.split("\n")[0].rstrip()
+        is_right = result.text.split("\n")[0].rstrip() == case.reference.split("\n")[0].rstrip()
         rights.append(is_right and bool(result.candidates))
         counts["shown"] += bool(result.candidates)
-        counts["exact"] += result.text.rstrip() == site.want.rstrip() and bool(result.candidates)
+        counts["exact"] += result.text.rstrip() == case.reference.rstrip() and bool(result.candidates)
         counts["with"] += bool(chunks)
         counts["tokens"] += result.prompt_tokens
     return counts, rights
@@ -117,7 +117,7 @@ def measure(engine: Engine, sites: list[Site], collect: Collect, share: float) -
 def main() -> None:
     """Reads, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("sites", type=Path)
+    parser.add_argument("cases", type=Path)
     parser.add_argument("files", type=Path)
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--share", type=float, default=0.25)
@@ -126,8 +126,8 @@ def main() -> None:
     with lzma.open(asked.files, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     files = {f"{row['package']}/{row['path']}": row["text"] for row in rows}
-    sites = [site for site in read_sites(asked.sites) if site.path in files]
-    sites = random.Random(0).sample(sites, min(asked.limit, len(sites)))
+    cases = [case for case in read_cases(asked.cases) if case.path in files]
+    cases = random.Random(0).sample(cases, min(asked.limit, len(cases)))
     engine = open_engine(attrs.evolve(Settings(), model=asked.model))
     print("| source | places with any | prompt tokens | shown | exact | first line | gained, lost | ms to collect |")
     print("|---|---|---|---|---|---|---|---|")
@@ -139,11 +139,11 @@ def main() -> None:
         sources = Sources(root, files)
         before: list[bool] = []
         for collect in (sources.none, sources.imports, sources.open_files, sources.anywhere, sources.all):
-            counts, rights = measure(engine, sites, collect, asked.share)
+            counts, rights = measure(engine, cases, collect, asked.share)
             before = before or rights
             gained = sum(now and not then for now, then in zip(rights, before, strict=True))
             lost = sum(then and not now for now, then in zip(rights, before, strict=True))
-            num = len(sites)
+            num = len(cases)
             cells = (
                 collect.__name__,
                 counts["with"],

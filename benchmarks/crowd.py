@@ -29,7 +29,7 @@ import psutil
 from dg_lsp.system import python_command
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = "[fill]\ndeadline_ms = 120000\nearly_stop_ms = 0\n[http]\nmax_waiting = {waiting}\n"
+SETTINGS = "[completion]\ndeadline_ms = 120000\nearly_stop_ms = 0\n[http]\nmax_queued = {waiting}\n"
 """Answers that wait for nothing but the model are the same whenever they are asked."""
 WORDS = (
     "apple",
@@ -270,7 +270,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100, help=f"at most {len(WORDS) * (len(WORDS) - 1)}")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--waiting", type=int, default=32, help="http.max_waiting of the server")
+    parser.add_argument("--waiting", type=int, default=32, help="http.max_queued of the server")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()

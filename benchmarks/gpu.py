@@ -114,12 +114,12 @@ def _subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
 def _llamacpp_subjects(shape: Shape, kind: str, path: Path, options: argparse.Namespace) -> Iterator[Subject]:
     from dg_lsp.backends.llamacpp import devices
     from dg_lsp.cli.loading import load_model, open_denoiser
-    from dg_lsp.settings import RuntimeSettings, Settings
+    from dg_lsp.settings import ModelSettings, Settings
 
     gpus = [device.name for device in devices() if device.kind in ("gpu", "igpu")]  # loads the changed llama.cpp
     write_random(shape, kind, path)
-    runtime = RuntimeSettings(threads=1, gpu_layers=0) if options.toy else RuntimeSettings()
-    settings = Settings(model=str(path), runtime=runtime)
+    runtime = {"threads": 1, "gpu_layers": 0} if options.toy else {}
+    settings = Settings(model=ModelSettings(name=str(path), **runtime))
     denoiser = open_denoiser(load_model(settings), settings)
     try:
         yield Subject(denoiser, "llamacpp", kind, "", gpus[0] if gpus and not options.toy else "CPU")

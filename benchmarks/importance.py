@@ -90,11 +90,11 @@ def main() -> None:
     parser.add_argument("--config", default="tiny")
     parser.add_argument("--batches", type=int, default=64)
     given = parser.parse_args()
-    importance = importance_matrix(given.model, given.root, given.config, given.batches)
+    importance = importance_matrix(given.model.name, given.root, given.config, given.batches)
     given.output.mkdir(parents=True, exist_ok=True)
     for kind in KINDS:
-        quantize(given.model, given.output / f"{kind}.gguf", kind, {})
-        quantize(given.model, given.output / f"{kind}-importance.gguf", kind, importance)
+        quantize(given.model.name, given.output / f"{kind}.gguf", kind, {})
+        quantize(given.model.name, given.output / f"{kind}-importance.gguf", kind, importance)
 
 
 if __name__ == "__main__":

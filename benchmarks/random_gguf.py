@@ -18,7 +18,7 @@ from shape import Shape
 from dg_lsp import gguf as v
 from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Tensor, TensorType, Value, vector
 from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, Geometry, vocabulary
-from dg_lsp.models.convert import Parts, SamplerDefaults, describe_diffusion, write_pair
+from dg_lsp.models.convert import ModelParts, SamplerDefaults, diffusion_metadata, write_model
 
 _SAMPLE_ROWS = 64
 _BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
@@ -34,7 +34,7 @@ _FIRST_BYTE, _FIRST_LETTER = 108, 364
 
 
 def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48) -> Path:
-    """Writes `target` and its side file; `max_steps` is how often a canvas is denoised.
+    """Writes `target` and its side file; `max_steps` is the limit of denoising steps.
 
     Raises:
         InputFileError: there is not enough space.
@@ -50,8 +50,8 @@ def write_random(shape: Shape, kind: str, target: Path, max_steps: int = 48) -> 
         **geometry.values(),
         **_vocabulary(shape, max_steps),
     }
-    body = (vector("rope_freqs.weight", geometry.rope_divisors()), *tensors)
-    write_pair(Parts(values, body, tuple(_side(shape))), target)
+    main = (vector("rope_freqs.weight", geometry.rope_divisors()), *tensors)
+    write_model(ModelParts(values, main, tuple(_side(shape))), target)
     return target
 
 
@@ -161,13 +161,5 @@ def _vocabulary(shape: Shape, max_steps: int) -> dict[str, Value]:
     model = {"type": "BPE", "byte_fallback": True, "vocab": words, "merges": [["\u2581", "\u2581"]]}
     words["\u2581\u2581"] = _FIRST_LETTER + 95
     found = vocabulary({"model": model, "added_tokens": added}, shape.vocab_size)
-    tokens, kinds = (found[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
-    assert isinstance(tokens, list) and isinstance(kinds, list)
-    described = describe_diffusion(
-        SamplerDefaults(max_denoising_steps=max_steps),
-        [str(token) for token in tokens],
-        [int(kind) for kind in kinds],
-        shape.canvas,
-        shape.context,
-    )
-    return found | described
+    sampler = SamplerDefaults(max_denoising_steps=max_steps)
+    return found | diffusion_metadata(sampler, found, shape.canvas, shape.context)

@@ -1,9 +1,9 @@
-"""A keystroke storm through the real protocol: every key is an edit and a request, and no answer may be late or old.
+"""Types fast into a real server: every key is an edit and a request for a completion.
 
     python benchmarks/storm.py FILE.py [--keys 500] [--rate 12]
 
-Types the file's end again, from the character at which `--keys` are left, into a real server over its standard input
-and output. Prints what became of the requests, how long answers took, and what the model worked for nobody.
+Types the last `--keys` characters of the file into a server over its standard input and output. Prints the number of
+cancelled and answered requests, the times of the answers, and the model time of stale requests.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from dg_lsp.system import python_command
 
 
 class Client:
-    """One server process; every answer with its time of arrival."""
+    """One server process, and every answer with its time of arrival."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -29,7 +29,7 @@ class Client:
 
     @classmethod
     async def start(cls) -> "Client":
-        """`dg-lsp lsp` of this environment."""
+        """Starts `dg-lsp lsp` of this environment."""
         command = python_command("dg_lsp", "lsp", "--stdio")
         pipe = asyncio.subprocess.PIPE
         return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
@@ -49,14 +49,14 @@ class Client:
                     self.arrived.notify_all()
 
     def send(self, method: str, params: Any, msg_id: int | None = None) -> None:
-        """A request where it has an id, else a notification."""
+        """Sends a request if there is an id, else a notification."""
         assert self.process.stdin is not None
         message = {"jsonrpc": "2.0", "method": method, "params": params, **({} if msg_id is None else {"id": msg_id})}
         body = json.dumps(message).encode()
         self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
 
     async def answer(self, msg_id: int) -> dict[str, Any]:
-        """The answer to a request, waited for."""
+        """Waits for the answer to a request."""
         async with self.arrived:
             await asyncio.wait_for(self.arrived.wait_for(lambda: msg_id in self.answers), 60)
         return self.answers[msg_id][1]
@@ -72,7 +72,7 @@ def keys(text: str, number: int) -> Iterator[tuple[int, int, str]]:
 
 
 async def storm(text: str, number: int, rate: float) -> None:
-    """Types and prints."""
+    """Types the end of the text, and prints the result."""
     client = await Client.start()
     uri = "file:///storm.py"
     client.send("initialize", {"processId": None, "rootUri": None, "capabilities": {}}, 0)
@@ -107,7 +107,7 @@ async def storm(text: str, number: int, rate: float) -> None:
 
 
 def report(client: Client, sent: dict[int, float], stats: dict[str, float]) -> None:
-    """What came back."""
+    """Prints the results."""
     late = cancelled = shown = 0
     times = []
     for msg_id, when in sent.items():
@@ -124,10 +124,10 @@ def report(client: Client, sent: dict[int, float], stats: dict[str, float]) -> N
     print(
         f"{len(sent)} keys; {cancelled} requests cancelled by newer ones, {len(times)} answered, {shown} with an item"
     )
-    print(f"items that came after the next key: {late}")
+    print(f"items that arrived after the next key: {late}")
     print(f"answered within p50 {statistics.median(times):.1f} ms, p95 {quantiles[-1]:.1f} ms")
     print(f"model time {stats['modelSeconds']:.2f} s, of which for stale requests {100 * stale:.1f} %")
-    print(f"and for fills that nobody had asked for yet {stats['guessingSeconds']:.2f} s")
+    print(f"speculative model time {stats['speculativeSeconds']:.2f} s")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 LONG = "class Ledger:\n    def __init__(self, owner):\n        self.owner = owner\n\n    def describe(self):\n        "
@@ -76,8 +76,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    fill = FillSettings(type_through=False, speculate=False, deadline_ms=60_000)
-    worker = Scheduler.of(open_engine, Settings(fill=fill, runtime=RuntimeSettings(gpu_layers=0)))
+    fill = CompletionSettings(type_through=False, speculate=False, deadline_ms=60_000)
+    worker = Scheduler.of(open_engine, Settings(completion=fill, model=ModelSettings(gpu_layers=0)))
     worker.ready.result()
     lines, pause = places("inventory.py"), random.Random(given.seed)
     alone = {one.offset: worker.submit(one).result().text for one in lines}

@@ -1,4 +1,4 @@
-"""Everything dg-lsp raises on purpose.
+"""The errors that dg-lsp raises.
 
     DgLspError
     ├── UsageError              wrong use or bad input                         exit code 2
@@ -7,26 +7,26 @@
     │   ├── SettingsError       a setting that is unknown or out of range
     │   ├── SandboxError        model-written programs cannot be run on this machine
     │   └── DaemonError         the daemon cannot be started, reached or stopped
-    │       └── DaemonRunsError     there is one already
+    │       └── DaemonRunsError     a daemon runs already
     ├── RequestError            the model cannot take this request              exit code 2
     ├── ModelError              no model, or no memory for it                   exit code 3
-    │   ├── ModelNotFoundError      no such file and no such model name
-    │   ├── ModelBrokenError        not a GGUF, or cut short
-    │   ├── ModelUnsupportedError   a GGUF this version cannot run
+    │   ├── ModelNotFoundError      neither a file nor a known model name
+    │   ├── ModelBrokenError        a file that is damaged or incomplete
+    │   ├── ModelUnsupportedError   a valid file that this version cannot run
     │   ├── ModelRuntimeError       the changed llama.cpp that a model needs is missing or cannot be built
-    │   ├── ModelDownloadError      a model could not be fetched, or what came is not it
-    │   ├── ModelMemoryError        the model or its cache does not fit
-    │   └── ModelCrashedError       it ended its process again and again
+    │   ├── ModelDownloadError      a model cannot be fetched, or its checksum is wrong
+    │   ├── ModelMemoryError        the model or its cache does not fit into memory
+    │   └── ModelCrashedError       the model crashed its process several times
     └── BackendError            the runtime failed while it computed           exit code 3
-        └── RemoteError             the server that should answer is gone, refuses or talks nonsense
+        └── RemoteError             the remote server is unreachable, refuses or sends an invalid response
 
-A cancelled request is no error: it ends with `concurrent.futures.CancelledError`. Exit code 1 (nothing
-worth showing) is a result, not an error. Foreign exceptions are mapped once, in `backends/`.
+A cancelled request is not an error: it ends with `concurrent.futures.CancelledError`. Exit code 1 (no candidate)
+is a result, not an error. Exceptions of other libraries are mapped once, in `backends/`.
 """
 
 
 class DgLspError(Exception):
-    """The message is one line that says what to do next."""
+    """The message is one line and ends with a remedy."""
 
     exit_code = 2
 
@@ -56,7 +56,7 @@ class DaemonError(UsageError):
 
 
 class DaemonRunsError(DaemonError):
-    """There is one already."""
+    """A daemon runs already."""
 
 
 class RequestError(DgLspError):
@@ -74,19 +74,19 @@ class ModelNotFoundError(ModelError):
 
 
 class ModelBrokenError(ModelError):
-    """The file is no GGUF or ends too early."""
+    """The file is damaged or incomplete."""
 
 
 class ModelUnsupportedError(ModelError):
-    """A sound GGUF whose architecture or description this version cannot run."""
+    """A valid file with an architecture or metadata that this version cannot run."""
 
 
 class ModelRuntimeError(ModelError):
-    """The changed llama.cpp that the model needs is not there, or it could not be built."""
+    """The changed llama.cpp that the model needs is missing, or cannot be built."""
 
 
 class ModelDownloadError(ModelError):
-    """The model could not be fetched or written, or what came is not what was expected."""
+    """The model cannot be fetched or written, or its checksum is wrong."""
 
 
 class ModelMemoryError(ModelError):
@@ -94,14 +94,14 @@ class ModelMemoryError(ModelError):
 
 
 class ModelCrashedError(ModelError):
-    """The model ended the process that ran it again and again, and is left alone for a while."""
+    """The model crashed its process several times and is not loaded for a while."""
 
 
 class BackendError(DgLspError):
-    """The runtime failed while it computed a step."""
+    """The runtime failed during a step."""
 
     exit_code = 3
 
 
 class RemoteError(BackendError):
-    """The server that answers instead of a model here is gone, too slow, refuses, or does not speak its own API."""
+    """The remote server is unreachable or too slow, refuses, or sends an invalid response."""

@@ -1,9 +1,8 @@
-"""The changed llama.cpp: where it lies, what it was made for, and whether that is what is installed. Loads nothing.
+"""Finds the changed llama.cpp that DiffusionGemma needs, and checks that it fits the installed one. Loads no library.
 
-A changed runtime is a folder with a library and a record. It is made by `dg-lsp models build-runtime`, and it is one of
-two kinds. An **overlay** is a small library that stands in front of the one that llama-cpp-python brought, and replaces
-one of its classes; it fits that very file and no other. A **whole** one is all of llama.cpp, and fits any
-llama-cpp-python of the same version.
+A changed runtime is a folder with a library and a record, written by `dg-lsp models build-runtime`. It has two kinds.
+An **overlay** is a small library that is loaded before the installed one and replaces one of its classes; it fits only
+that file. A **whole** runtime is all of llama.cpp, and fits any llama-cpp-python of the same version.
 """
 
 import functools
@@ -20,25 +19,25 @@ from pathlib import Path
 from dg_lsp.system import data_folder
 
 VARIABLE = "DG_LSP_RUNTIME"
-"""Names another folder, to be made as well as to be used; `stock` uses none."""
+"""Environment variable with another folder for building and for loading; `stock` loads no changed runtime."""
 STOCK = "stock"
 PACKAGE = "llama-cpp-python"
 COMMAND = "dg-lsp models build-runtime"
 _RECORD = "runtime.json"
 _OVERLAY, _WHOLE = "overlay", "whole"
-_THEIRS = "LLAMA_CPP_LIB_PATH"  # llama-cpp-python's own variable
+_LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """llama-cpp-python as it lies here."""
+class InstalledLibrary:
+    """The installed llama-cpp-python."""
 
     version: str
     library: Path
-    """libllama."""
+    """The file of libllama."""
 
     def digest(self) -> str:
-        """SHA-256 of the library."""
+        """SHA-256 of the file."""
         return _digest(self.library, self.library.stat().st_mtime_ns)
 
 
@@ -50,25 +49,25 @@ class Runtime:
     kind: str
     """`overlay` or `whole`."""
     backend: str
-    """What a whole one computes on, such as `cuda`; empty for an overlay, which leaves that to what is installed."""
+    """The backend of a whole runtime, such as `cuda`; empty for an overlay, which uses the installed one."""
     version: str
-    """Of the llama-cpp-python that it was made for."""
+    """The version of llama-cpp-python that it was made for."""
     installed_library: str
-    """The library that an overlay stands in front of."""
+    """The library whose class an overlay replaces."""
     installed_sha256: str
 
     @property
     def library(self) -> Path:
-        """What is loaded in place of the installed library."""
+        """The library to load instead of the installed one."""
         return self.folder / library_name()
 
     def write(self) -> None:
-        """Puts the record beside the library."""
+        """Writes the record beside the library."""
         record = {key: value for key, value in asdict(self).items() if key != "folder"}
         (self.folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
-    def misfit(self, installed: Installed) -> str:
-        """Why it must not be loaded beside what is installed; empty when it may."""
+    def misfit(self, installed: InstalledLibrary) -> str:
+        """Why it must not be loaded with the installed llama-cpp-python; empty if it fits."""
         if self.version != installed.version:
             return f"it was made for {PACKAGE} {self.version}, installed is {installed.version}"
         if self.kind == _WHOLE:
@@ -78,21 +77,22 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The runtime to load, or none, and why a person might have expected another."""
+class RuntimeSearch:
+    """The changed runtime to load, if there is one."""
 
     runtime: Runtime | None
     note: str = ""
+    """Why a runtime that the user may expect is not loaded."""
 
 
 def library_name() -> str:
-    """libllama's file name on this system."""
+    """The file name of libllama on this system."""
     names = {"darwin": "libllama.dylib", "win32": "llama.dll"}
     return names.get(sys.platform, "libllama.so")
 
 
-def installed() -> Installed | None:
-    """What llama-cpp-python brought; None where it is not installed or has no library."""
+def installed_library() -> InstalledLibrary | None:
+    """The library of llama-cpp-python; None if it is not installed or has none."""
     package = importlib.util.find_spec("llama_cpp")
     if package is None or not package.submodule_search_locations:
         return None
@@ -100,50 +100,51 @@ def installed() -> Installed | None:
     names = (library_name(), "libllama.so", "libllama.dll")
     library = next((folder / name for name in names if (folder / name).is_file()), None)
     try:
-        return Installed(importlib.metadata.version(PACKAGE), library) if library else None
+        return InstalledLibrary(importlib.metadata.version(PACKAGE), library) if library else None
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
 def runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the changed runtime of this Python environment lies or will lie."""
+    """The folder for the changed runtime of this Python environment."""
     given = environment.get(VARIABLE, "")
     if given and given != STOCK:
         return Path(given).expanduser().absolute()
-    if sys.prefix != sys.base_prefix:  # a virtual environment: what was made for it goes when it goes
+    if sys.prefix != sys.base_prefix:  # a virtual environment: the runtime is deleted with it
         return Path(sys.prefix) / "share" / "dg-lsp" / "runtime"
-    # several Pythons share the user's folder, each with a llama-cpp-python of its own
+    # the data folder is shared by all Python installations of the user
     key = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:12]
     return data_folder() / "runtimes" / key
 
 
-def find_runtime(environment: Mapping[str, str] = os.environ) -> Found:
-    """The changed runtime that is to be loaded; none where there is none or it does not fit."""
-    if environment.get(_THEIRS):
-        return Found(None, f"{_THEIRS} says which library is loaded")
-    here = installed()
-    if environment.get(VARIABLE) == STOCK or here is None:
-        return Found(None, f"{VARIABLE} is set to {STOCK}" if here else "")
+def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
+    """Finds the changed runtime to load; none if there is none, or if it does not fit."""
+    if environment.get(_LLAMA_CPP_VARIABLE):
+        return RuntimeSearch(None, f"{_LLAMA_CPP_VARIABLE} selects the library")
+    library = installed_library()
+    if environment.get(VARIABLE) == STOCK or library is None:
+        return RuntimeSearch(None, f"{VARIABLE} is set to {STOCK}" if library else "")
     folder = runtime_folder(environment)
     if not (folder / _RECORD).exists():
-        return Found(None, f"there is none in {folder}, which {VARIABLE} names" if environment.get(VARIABLE) else "")
+        note = f"{folder}, the value of {VARIABLE}, contains no runtime" if environment.get(VARIABLE) else ""
+        return RuntimeSearch(None, note)
     runtime = read_runtime(folder)
     if runtime is None or not runtime.library.is_file():
-        return Found(None, f"the one in {folder} is damaged; run {COMMAND} again")
-    if misfit := runtime.misfit(here):
-        return Found(None, f"the one in {folder} is not used: {misfit}; run {COMMAND} again")
-    return Found(runtime)
+        return RuntimeSearch(None, f"the runtime in {folder} is damaged; run {COMMAND} again")
+    if misfit := runtime.misfit(library):
+        return RuntimeSearch(None, f"the runtime in {folder} is not used: {misfit}; run {COMMAND} again")
+    return RuntimeSearch(runtime)
 
 
 def read_runtime(folder: Path) -> Runtime | None:
-    """The folder's record; None where it is missing or cannot be understood."""
+    """The runtime in a folder; None if its record is missing or invalid."""
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         runtime = Runtime(folder, **record)
     except (OSError, ValueError, TypeError):
         return None
-    are_texts = all(isinstance(value, str) for value in record.values())
-    return runtime if are_texts and runtime.kind in (_OVERLAY, _WHOLE) else None
+    is_text = all(isinstance(value, str) for value in record.values())
+    return runtime if is_text and runtime.kind in (_OVERLAY, _WHOLE) else None
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,13 +1,13 @@
-"""One settings tree: the default stands in the field, a sentence under the field says what it does.
+"""The settings tree: the default is in the field, and the sentence below the field describes it.
 
-Sources, later ones win: the defaults here, `dg-lsp.toml` of the workspace, LSP `initializationOptions`, the command
-line. Keys are written in the same spelling everywhere. A bad value is reported in one message, and the default is
-used; nothing else is lost.
+Sources, later ones win: the defaults, `dg-lsp.toml`, LSP `initializationOptions`, the command line. Keys are spelled
+the same everywhere. A bad value is reported once, and the default is used instead; all other values stay.
 """
 
+import difflib
 import json
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,88 +17,67 @@ from attrs import field, validators
 
 from dg_lsp.errors import SettingsError
 
+FILE_NAME = "dg-lsp.toml"
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
-WHEN = ("auto", "always", "never")
-DTYPES = ("auto", "float32", "bfloat16", "float8")
-PROMPT_FORMATS = ("", "fim", "infill", "prefix", "instruct")
+ENABLED = ("auto", "always", "never")
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
-BACKENDS = ("local", "remote")
 APIS = ("completions", "infill", "chat")
 FIMS = ("suffix", "none", "qwen", "starcoder", "codegemma", "deepseek", "codestral")
 
-
-@attrs.frozen
-class RuntimeSettings:
-    """How the model runs."""
-
-    threads: int = field(default=0, validator=validators.ge(0))
-    """CPU threads of a step; 0 measures at load and takes the fastest."""
-    gpu_layers: int = field(default=-1, validator=validators.ge(-1))
-    """Layers on the GPU where there is one; -1 is all of them, 0 keeps the model on the CPU."""
-    context_length: int = field(default=0, validator=validators.ge(0))
-    """Tokens of the KV cache, shared by all slots and made at once; 0 begins small and grows with the prompts."""
-    num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
-    """Prompts (documents) kept in the KV cache at a time."""
-    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS))
-    """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`)."""
-    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|cuda(:\d{1,3})?"))
-    """Where a checkpoint directory runs: `cpu`, `cuda` or `cuda:1`; `auto` takes the first GPU there is."""
-    dtype: str = field(default="auto", validator=validators.in_(DTYPES))
-    """Number format of a checkpoint: `float32`, `bfloat16` or `float8`; `auto` is bfloat16 on a GPU, else as stored."""
-    idle_seconds: float = field(default=0.0, validator=validators.ge(0))
-    """Seconds without a request after which the model is taken out of memory, until the next one; 0 keeps it."""
-    compile: bool = False
-    """Let torch compile a checkpoint's step: minutes for each canvas length, then fewer kernels."""
+_INTERNAL = {"internal": True}
 
 
 @attrs.frozen
-class FillSettings:
-    """What a fill may cost and how long it may get."""
+class CompletionSettings:
+    """Cost and length of a completion.
+
+    The fields marked as internal are not settings: benchmarks and tests vary them.
+    """
 
     deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
-    """Milliseconds after which what is stable so far is shown, or nothing."""
+    """Milliseconds after which the stable part of a completion is shown, or nothing."""
     early_stop_ms: float = field(default=150.0, validator=validators.ge(0))
-    """Milliseconds after which the whole lines that are stable are enough; 0 waits for all of the fill."""
-    decoder: str = field(default="auto", validator=validators.in_(DECODERS))
-    """How a fill is decoded: `auto`, `diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`."""
-    prompt_format: str = field(default="", validator=validators.in_(PROMPT_FORMATS))
-    """How the place is put to the model: `fim`, `infill`, `prefix` or `instruct`; empty takes the model's own."""
-    canvas_length: int = field(default=0, validator=validators.ge(0))
-    """Tokens denoised at once; 0 takes the model's shortest that holds a line."""
+    """Milliseconds after which the stable whole lines are shown without waiting for the rest; 0 always waits."""
     max_tokens: int = field(default=64, validator=validators.ge(1))
-    """Longest fill; a longer one is continued canvas by canvas up to here."""
-    confidence_threshold: float = field(default=0.0, validator=[validators.ge(0), validators.le(1)])
-    """Probability from which a token is accepted without being forced; 0 takes the model's own value."""
-    order: str = field(default="", validator=validators.in_(("", "leftmost", "confident")))
-    """Which mask is forced when none is confident: `leftmost` or `confident`; empty takes the model's own."""
-    echo: bool = True
-    """Take what always followed the same tokens before in the buffer; only for models that ask for it."""
-    type_through: bool = True
-    """Give the rest of a fill again, without the model, while the user types what it says."""
-    speculate: bool = True
-    """Make the fill that follows an accepted one while it is still looked at; not on a battery."""
+    """Maximum length; longer than one canvas is continued canvas by canvas."""
     min_confidence: float = field(default=0.05, validator=[validators.ge(0), validators.le(1)])
-    """Probability of being right under which nothing is shown unasked; 0 shows everything."""
-    check_syntax: bool = True
-    """Refuse a fill that adds a syntax error where there was none."""
+    """Hide automatic suggestions whose estimated probability of being right is lower; 0 shows all."""
+    decoder: str = field(default="auto", validator=validators.in_(DECODERS))
+    """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
+    speculate: bool = True
+    """Compute the completion that follows an accepted one in advance."""
+    canvas_length: int = field(default=0, metadata=_INTERNAL)
+    """Tokens denoised at once; 0: the model's shortest canvas that holds a line."""
+    prompt_format: str = field(default="", metadata=_INTERNAL)
+    """`fim`, `infill`, `prefix` or `instruct`; empty: the model's own."""
+    confidence_threshold: float = field(default=0.0, metadata=_INTERNAL)
+    """Probability from which a mask is replaced; 0: the model's own."""
+    order: str = field(default="", metadata=_INTERNAL)
+    """Mask to replace when none is confident: `leftmost` or `confident`; empty: the model's own."""
+    repetition: bool = field(default=True, metadata=_INTERNAL)
+    """Use confident n-grams of the buffer, for models that profit from them."""
+    type_through: bool = field(default=True, metadata=_INTERNAL)
+    """Keep the rest of a suggestion while the user types its beginning."""
+    check_syntax: bool = field(default=True, metadata=_INTERNAL)
+    """Refuse completions that add a syntax error."""
 
 
 @attrs.frozen
 class ContextSettings:
-    """Code that is not the file's own. Excluded files are never part of it."""
+    """Code of other files in the prompt. Excluded files are never part of it."""
 
-    when: str = field(default="auto", validator=validators.in_(WHEN))
-    """Show code of other files: `always`, `never`, or to models that learned to read several at a time (`auto`)."""
-    share: float = field(default=0.25, validator=[validators.ge(0), validators.le(0.75)])
-    """Share of the prompt's tokens that it may take."""
+    enabled: str = field(default="auto", validator=validators.in_(ENABLED))
+    """`always`, `never`, or for models trained on several files (`auto`)."""
+    max_fraction: float = field(default=0.25, validator=[validators.ge(0), validators.le(0.75)])
+    """Largest fraction of the prompt's tokens for code of other files."""
     imports: bool = True
-    """Signatures of what the file imports from the workspace; Python only."""
+    """Signatures of definitions that the file imports from the workspace; Python only."""
     open_files: bool = True
-    """Places in other open files, those that are most like the code at the cursor."""
+    """Code in other open files that is similar to the code at the cursor."""
     recent_edits: bool = True
-    """Places that were edited before this one."""
+    """Code around recent edits."""
     diagnostics: bool = True
-    """What is wrong near the cursor, where the editor tells it along with a request for code actions."""
+    """Diagnostics near the cursor, if the editor sends them with requests for code actions."""
 
 
 def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
@@ -107,31 +86,53 @@ def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", 
 
 
 @attrs.frozen
-class ExcludeSettings:
-    """What is never shown to the model."""
+class PrivacySettings:
+    """Files that are never sent to a model, and the audit log."""
 
-    secrets: bool = True
-    """Leave out files that usually hold keys or passwords: `.env`, `*.pem`, `id_rsa` and their like."""
-    patterns: tuple[str, ...] = field(default=(), validator=_patterns)
-    """More files to leave out, as in a `.gitignore`; `!` takes one back."""
-    gitignored: bool = False
-    """Leave out what the workspace's `.gitignore` files name."""
-    languages: tuple[str, ...] = ()
-    """LSP language ids for which nothing is offered, such as `markdown`."""
-    max_file_chars: int = field(default=20_000_000, validator=validators.ge(1))
-    """Characters above which a buffer is left alone."""
+    exclude_secrets: bool = True
+    """Exclude files that usually contain keys or passwords: `.env`, `*.pem`, `id_rsa` and similar ones."""
+    exclude_patterns: tuple[str, ...] = field(default=(), validator=_patterns)
+    """Further files to exclude, in the syntax of `.gitignore`; `!` includes a file again."""
+    exclude_gitignored: bool = False
+    """Exclude the files that the workspace's `.gitignore` files name."""
+    exclude_languages: tuple[str, ...] = ()
+    """LSP language ids without completions, such as `markdown`."""
+    audit_log: str = ""
+    """File that receives one line of numbers for each request, never text; empty: no log."""
+
+
+@attrs.frozen
+class ModelSettings:
+    """The model and its runtime."""
+
+    name: str = "dg-mini"
+    """A model's name, `auto`, or the path of a GGUF file or of a checkpoint directory; `dg-mini` is bundled."""
+    threads: int = field(default=0, validator=validators.ge(0))
+    """CPU threads; 0 measures several numbers at load and uses the fastest."""
+    gpu_layers: int = field(default=-1, validator=validators.ge(-1))
+    """Layers on the GPU, if there is one; -1: all, 0: none."""
+    context_length: int = field(default=0, validator=validators.ge(0))
+    """Tokens of the KV cache, shared by all slots and allocated at once; 0 begins small and grows."""
+    num_slots: int = field(default=4, validator=[validators.ge(1), validators.le(16)])
+    """Number of prompts (documents) in the KV cache."""
+    prompt_attention: str = field(default="auto", validator=validators.in_(PROMPT_ATTENTIONS))
+    """Bidirectional models read the prompt each step (`exact`, `auto`), once (`per_request`) or causally (`causal`)."""
+    device: str = field(default="auto", validator=validators.matches_re(r"auto|cpu|cuda(:\d{1,3})?"))
+    """Device of a checkpoint directory: `cpu`, `cuda` or `cuda:1`; `auto` uses the first GPU."""
+    idle_seconds: float = field(default=0.0, validator=validators.ge(0))
+    """Seconds without a request after which the model is unloaded until the next one; 0 never unloads it."""
 
 
 @attrs.frozen
 class RewriteSettings:
-    """Rewriting a selection."""
+    """Rewrites of a selection."""
 
     deadline_ms: float = field(default=60_000.0, validator=validators.gt(0))
-    """Milliseconds after which a rewrite is given up."""
+    """Milliseconds after which a rewrite is cancelled."""
     strength: float = field(default=0.6, validator=[validators.gt(0), validators.le(1)])
-    """Share of the selection's tokens that *Regenerate* gives up; 1 starts from nothing."""
+    """Fraction of the selection's tokens that *Regenerate* replaces; 1 keeps none."""
     preview: bool = True
-    """Have changes confirmed in the editor's preview, where it has one."""
+    """Confirm changes in the editor's preview, if it has one."""
 
 
 def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -145,60 +146,26 @@ def _json_object(_instance: object, attribute: "attrs.Attribute[str]", value: st
 
 @attrs.frozen
 class RemoteSettings:
-    """A server that answers instead of a model in this process."""
+    """A server that runs the model instead of this process."""
 
     url: str = field(default="", validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"))
-    """Where the server is, without the API's own path, as in `http://127.0.0.1:8000`."""
+    """Base address of the server, such as `http://127.0.0.1:8000`; empty: the model runs in this process."""
     api: str = field(default="completions", validator=validators.in_(APIS))
-    """What is asked there: `/v1/completions`, `/infill` or `/v1/chat/completions`."""
+    """`/v1/completions`, `/infill` or `/v1/chat/completions`."""
     model: str = ""
-    """The model's name on that server; empty leaves it to the server."""
+    """The model's name on the server; empty: the server's default."""
     fim: str = field(default="suffix", validator=validators.in_(FIMS))
-    """How `completions` hear what follows the cursor: a `suffix` field, a family's sentinels, or `none`."""
+    """How `completions` send the text after the cursor: in a `suffix` field, with a family's FIM tokens, or `none`."""
     max_prompt_tokens: int = field(default=2048, validator=validators.ge(64))
-    """About how many tokens of the file are sent."""
-    temperature: float = field(default=0.0, validator=validators.ge(0))
-    """Of a single answer; several are drawn at 0.8 or more."""
+    """Approximate number of tokens of the file that are sent."""
     extra: str = field(default="", validator=_json_object)
     """A JSON object whose fields are added to every request."""
     key_variable: str = "DG_LSP_REMOTE_KEY"
-    """Environment variable that holds the key."""
+    """Environment variable that holds the API key."""
     keyring: bool = False
-    """Without that variable, take the key from the system's keyring: service `dg-lsp`, user the server's host."""
-    connect_ms: float = field(default=1000.0, validator=validators.gt(0))
-    """Milliseconds to connect in."""
-    retries: int = field(default=1, validator=[validators.ge(0), validators.le(10)])
-    """How often a request is repeated, as long as few requests need that and the deadline allows it."""
-    pause_ms: float = field(default=5000.0, validator=validators.ge(0))
-    """Milliseconds for which a server that failed three times in a row is left alone."""
-    verify_tls: bool = True
-    """Check the server's certificate."""
+    """Without that variable, read the key from the system's keyring: service `dg-lsp`, user the server's host."""
     ca_file: str = ""
-    """Certificates to trust instead of the usual ones, a PEM file."""
-
-
-@attrs.frozen
-class AuditSettings:
-    """One line of numbers for each request, and never a text."""
-
-    path: str = ""
-    """File that the lines are written to; empty writes none."""
-    max_bytes: int = field(default=10_000_000, validator=validators.ge(1024))
-    """Size at which the file is put aside as `.1`, and a new one begun."""
-    keep: int = field(default=3, validator=[validators.ge(0), validators.le(99)])
-    """Files put aside that are kept."""
-
-
-@attrs.frozen
-class HttpSettings:
-    """What clients of `dg-lsp serve` may ask."""
-
-    max_body_bytes: int = field(default=8_388_608, validator=validators.ge(1024))
-    """Longest body of a request; a longer one is refused."""
-    max_waiting: int = field(default=32, validator=validators.ge(1))
-    """Requests that may be inside at a time, the one that runs included; one more is refused, to be asked again."""
-    max_per_client: int = field(default=8, validator=validators.ge(1))
-    """How many of them may come from one other machine, which then hears 429."""
+    """PEM file with certificates to trust instead of the system's."""
 
 
 @attrs.frozen
@@ -206,49 +173,69 @@ class DaemonSettings:
     """One model for all editors."""
 
     use: str = field(default="auto", validator=validators.in_(("auto", "start", "never")))
-    """Whether `dg-lsp lsp` takes its model from a daemon: `auto` where one runs, `start` starts one, `never`."""
-    idle_seconds: float = field(default=600.0, validator=validators.gt(0))
-    """Seconds after which a daemon closes a model, and one that an editor started leaves, when no editor needs it."""
+    """Whether `dg-lsp lsp` uses a daemon: `auto` if one runs, `start` starts one, `never`."""
     http: str = ""
-    """`HOST:PORT` on this machine where a daemon serves HTTP too, with the model of these settings; empty: nowhere."""
-    transport: str = field(default="auto", validator=validators.in_(("auto", "tcp")))
-    """How editors reach it: `auto` is a Unix socket where the system has them, `tcp` a port of loopback and a token."""
+    """`HOST:PORT` of this machine where the daemon also serves HTTP; empty: no HTTP."""
+
+
+@attrs.frozen
+class HttpSettings:
+    """`dg-lsp serve`."""
+
+    max_queued: int = field(default=32, validator=validators.ge(1))
+    """Maximum number of requests at a time, running and waiting; further ones are refused with 503."""
 
 
 @attrs.frozen
 class Settings:
     """The whole tree."""
 
-    model: str = "dg-mini"
-    """A model's name, `auto`, or the path of a GGUF file or of a checkpoint's directory; `dg-mini` is bundled."""
-    backend: str = field(default="local", validator=validators.in_(BACKENDS))
-    """Who answers: a model in this process (`local`), or the server of `remote.url` (`remote`)."""
-    audit: AuditSettings = AuditSettings()
-    """The audit log."""
-    daemon: DaemonSettings = DaemonSettings()
-    """The model of several editors."""
-    fill: FillSettings = FillSettings()
+    completion: CompletionSettings = CompletionSettings()
     """Automatic and invoked completions."""
     context: ContextSettings = ContextSettings()
-    """Code of other files that the model is shown."""
-    exclude: ExcludeSettings = ExcludeSettings()
-    """Files that the model never sees."""
-    http: HttpSettings = HttpSettings()
-    """`dg-lsp serve`."""
+    """Code of other files in the prompt."""
+    privacy: PrivacySettings = PrivacySettings()
+    """Excluded files and the audit log."""
+    model: ModelSettings = ModelSettings()
+    """The model and its runtime."""
     remote: RemoteSettings = RemoteSettings()
-    """The server that answers where `backend` is `remote`."""
+    """A server that runs the model."""
     rewrite: RewriteSettings = RewriteSettings()
     """Rewrites of a selection."""
-    runtime: RuntimeSettings = RuntimeSettings()
-    """The model's runtime."""
+    daemon: DaemonSettings = DaemonSettings()
+    """One model for all editors."""
+    http: HttpSettings = HttpSettings()
+    """The HTTP server."""
+
+    @property
+    def is_remote(self) -> bool:
+        """A server runs the model."""
+        return bool(self.remote.url)
 
 
-FILE_NAME = "dg-lsp.toml"
+def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:
+    """Every setting: its dotted key, its field, and the class of the field; without internal fields."""
+    for one in attrs.fields(kind):
+        if one.type is not None and attrs.has(one.type):
+            yield from leaves(one.type, f"{prefix}{one.name}.")
+        elif not one.metadata.get("internal"):
+            yield f"{prefix}{one.name}", one, kind
+
+
+def settings_tree(settings: Settings) -> dict[str, Any]:
+    """The settings as nested mappings, as `parse_settings` reads them; without internal fields."""
+    tree: dict[str, Any] = cattrs.unstructure(settings)
+    known = {key for key, *_ in leaves()}
+    return {
+        group: {key: value for key, value in one.items() if f"{group}.{key}" in known} for group, one in tree.items()
+    }
+
+
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True, prefer_attrib_converters=True)
 
 
 def _strict(value: Any, kind: type) -> Any:
-    """cattrs would turn `"8"` into 8 and 1 into True; a settings file that says so is wrong."""
+    """Refuses the conversions that cattrs would make: `"8"` to 8, and 1 to True."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
@@ -268,11 +255,13 @@ for _kind in (int, float, bool, str):
 
 
 def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Settings:
-    """Settings from a mapping such as TOML gives; what is absent keeps its value in `over`.
+    """Settings from a mapping, such as a TOML file; absent keys keep their value in `over`.
 
     Raises:
-        SettingsError: unknown keys, wrong types, values out of range; all of them named in one line.
+        SettingsError: unknown keys, wrong types or values out of range; the message names all of them in one line.
     """
+    if unknown := list(_unknown_keys(tree)):
+        raise SettingsError("; ".join(unknown))
     base = cattrs.unstructure(over or Settings())
     try:
         return _CONVERTER.structure(_merge(base, tree), Settings)
@@ -281,8 +270,24 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
         raise SettingsError("; ".join(reasons)) from error
 
 
+def _unknown_keys(tree: Mapping[str, Any], kind: type = Settings, prefix: str = "") -> Iterator[str]:
+    """One phrase for each unknown key, with the nearest known one."""
+    known = {one.name: one for one in attrs.fields(kind) if not one.metadata.get("internal")}
+    for key, value in tree.items():
+        if key in known:
+            group = known[key].type
+            if isinstance(value, Mapping) and group is not None and attrs.has(group):
+                yield from _unknown_keys(value, group, f"{prefix}{key}.")
+            continue
+        every = [one for one, *_ in leaves()]
+        near = [prefix + one for one in difflib.get_close_matches(str(key), known, 1)]
+        near = near or [one for one in every if one.endswith(f".{key}")][:1]
+        near = near or difflib.get_close_matches(f"{prefix}{key}", every, 1)
+        yield f"unknown setting {prefix}{key}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
 def _reason(error: BaseException, kind: type | None) -> str:
-    """The message of a validator, which names the field and the bound; cattrs would say "invalid value"."""
+    """The message of a validator, which names the field and the bound."""
     if isinstance(error, ValueError) and error.args:
         return str(error.args[0])
     return cattrs.v.format_exception(error, kind)
@@ -300,13 +305,35 @@ def read_settings(path: Path, over: Settings | None = None) -> Settings:
     """Settings from a TOML file.
 
     Raises:
-        SettingsError: the file cannot be read, is no TOML or has bad values.
+        SettingsError: the file is unreadable or not TOML, or has bad values; the message names file, line and key.
     """
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        tree = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from error
-    return parse_settings(tree, over)
+    try:
+        return parse_settings(tree, over)
+    except SettingsError as error:
+        unknown = next(iter(_unknown_keys(tree)), "").removeprefix("unknown setting ").partition(" ")[0]
+        line = _line_of(text, unknown) if unknown else 0
+        raise SettingsError(f"{path}{f':{line}' if line else ''}: {error}") from error
+
+
+def _line_of(text: str, key: str) -> int:
+    """1-based line of a dotted key in TOML text, or of its table; 0 if it is not found."""
+    *groups, last = key.split(".")
+    table, found = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if stripped.startswith("["):
+            table = stripped.strip("[] ")
+            if table == key:
+                return number
+        name = stripped.partition("=")[0].strip().strip("\"'")
+        if (table == ".".join(groups) and name == last) or name == key:
+            return number
+    return found
 
 
 def settings_file(start: Path) -> Path | None:
@@ -315,22 +342,24 @@ def settings_file(start: Path) -> Path | None:
 
 
 def file_settings(path: Path, names: Collection[str]) -> Settings:
-    """The settings of a file. A relative path of a model counts from the file's directory, see `anchored`.
+    """The settings of a file. A relative path of a model is relative to the file's directory, see `resolve_path`.
 
     Raises:
         SettingsError: the file or a value in it is bad, or it has settings that only the user may choose.
     """
     settings = read_settings(path)
-    if path.parent != _home() and (settings.remote, settings.audit) != (RemoteSettings(), AuditSettings()):
+    is_private = settings.remote != RemoteSettings() or settings.privacy.audit_log
+    if path.parent != _home() and is_private:
         raise SettingsError(
-            f"{path} says remote or audit: a folder that you open must not say where your code goes or which files are"
-            f" written; put that into {FILE_NAME} of your home, into the editor's settings, or pass --remote"
+            f"{path} sets remote or privacy.audit_log: a folder must not decide where your code goes or which files are"
+            f" written; move it to {FILE_NAME} in your home or to the editor's settings, or pass --remote"
         )
-    return attrs.evolve(settings, model=anchored(settings.model, path.parent, names))
+    name = resolve_path(settings.model.name, path.parent, names)
+    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=name))
 
 
-def anchored(model: str, folder: Path, names: Collection[str]) -> str:
-    """The `model` setting; a relative path counts from `folder`, and one of the known names stays a name."""
+def resolve_path(model: str, folder: Path, names: Collection[str]) -> str:
+    """The name of a model with a path relative to `folder` made absolute; known names stay."""
     if model in names:
         return model
     try:
@@ -349,5 +378,5 @@ def _home() -> Path | None:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a directory above that may not be read
+    except OSError:  # a directory above is not readable
         return False

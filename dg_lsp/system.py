@@ -1,4 +1,4 @@
-"""What this process has of the machine: memory that is free by the system, a container or a limit; child processes."""
+"""The machine and this process: free and used memory, commands of child processes, the data folder."""
 
 import contextlib
 import os
@@ -13,22 +13,22 @@ _LIMITS = (
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
-"""Of both versions of Linux's control groups: limit, use, and what of that the system takes back when it has to."""
+"""Files of both versions of Linux control groups: limit, use, and the reclaimable parts of the use."""
 _HIERARCHIES = {"": ("", "unified"), "memory": ("memory",)}
-"""Where a hierarchy with these controllers is mounted."""
+"""Mount points of a hierarchy with these controllers."""
 
 
 def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """Bytes that a process may still take without swapping and without being killed for it.
+    """Bytes that this process can allocate without swapping and without reaching a limit of its container.
 
-    Files that are only kept in case they are read again count as free, in a container too.
+    Cached files count as free.
     """
     free = _available()
     for group in _groups(groups, own):
-        for limit, used, kept in _LIMITS:
-            allowed, taken = _number(group / limit), _number(group / used)
-            if allowed is not None and taken is not None:
-                free = min(free, allowed - taken + _kept(group / "memory.stat", kept))
+        for limit_name, used_name, cached in _LIMITS:
+            limit, used = _read_number(group / limit_name), _read_number(group / used_name)
+            if limit is not None and used is not None:
+                free = min(free, limit - used + _cached_bytes(group / "memory.stat", cached))
     return max(0, min(free, _address_space()))
 
 
@@ -45,7 +45,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def resident_bytes() -> int | None:
-    """Bytes that this process holds; None where the system does not say."""
+    """Memory of this process; None if the system does not report it."""
     import psutil
 
     try:
@@ -55,7 +55,7 @@ def resident_bytes() -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """The most that it has held; None where the system does not say."""
+    """The largest memory that this process had; None if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -75,7 +75,7 @@ def _available() -> int:
 
 
 def _groups(root: Path, own: Path) -> Iterator[Path]:
-    """Folders of the control groups that this process is in, up to the outermost one that it sees."""
+    """The folders of this process's control groups, the outermost first."""
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def _groups(root: Path, own: Path) -> Iterator[Path]:
                 yield folder
 
 
-def _kept(stat: Path, names: tuple[str, ...]) -> int:
+def _cached_bytes(stat: Path, names: tuple[str, ...]) -> int:
     try:
         lines = stat.read_text(encoding="ascii").splitlines()
     except OSError:
@@ -98,15 +98,15 @@ def _kept(stat: Path, names: tuple[str, ...]) -> int:
     return sum(int(value) for name, _, value in (line.partition(" ") for line in lines) if name in names)
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no such group, or "max"
+    except (OSError, ValueError):  # no such file, or "max"
         return None
 
 
 def _address_space() -> int:
-    """What is left under `ulimit -v`; much where there is no such limit."""
+    """Bytes below the limit of `ulimit -v`; a large number if there is no limit."""
     if os.name == "nt":
         return 1 << 62
     import resource
@@ -120,11 +120,11 @@ def _address_space() -> int:
 
 
 VARIABLE = "DG_LSP_DATA_DIR"
-"""Names another folder."""
+"""Environment variable with another folder."""
 
 
 def data_folder() -> Path:
-    """The folder of this user's dg-lsp data, where the system keeps such; need not be there yet."""
+    """The user's folder for dg-lsp data; it may not exist yet."""
     if given := os.environ.get(VARIABLE):
         return Path(given).expanduser()
     if sys.platform == "darwin":

@@ -50,3 +50,17 @@ def tiny_checkpoint(tmp_path_factory):
 def tiny_repacked(tiny_checkpoint, tmp_path_factory):
     """The same model as a repacked GGUF in float32, its side file beside it."""
     return tiny_diffusiongemma.write_repacked(tiny_checkpoint, tmp_path_factory.mktemp("repacked") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def bwrap():
+    """A sandbox; without a working bubblewrap the test fails in CI and is skipped elsewhere."""
+    from dg_lsp.bench.sandbox import Sandbox
+    from dg_lsp.errors import SandboxError
+
+    try:
+        return Sandbox()
+    except SandboxError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))

@@ -16,7 +16,7 @@ from dg_lsp.settings import parse_settings
 
 TIMEOUT = 30
 GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
-UNHURRIED = {"fill": {"early_stop_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
+UNHURRIED = {"completion": {"early_stop_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Client:
 
 
 def engine_of(denoiser):
-    return lambda settings: Engine(denoiser, denoiser.tokenizer, settings.fill)
+    return lambda settings: Engine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 class Starter:

@@ -16,7 +16,7 @@ from dg_lsp.daemon.endpoint import Endpoint
 
 HERE = Path(__file__).parent / "e2e"
 TIMEOUT = 60
-PATIENT = {"fill": {"deadline_ms": 60_000, "early_stop_ms": 0, "type_through": False}}
+PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0, "type_through": False}}
 
 
 def wait_until(happened):

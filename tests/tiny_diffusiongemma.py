@@ -137,10 +137,10 @@ def write_checkpoint(folder: Path, shape=TinyShape(), *, model=None, dtype=None,
 def write_repacked(checkpoint: Path, target: Path, kind: str | None = None) -> Path:
     """The direct conversion of a checkpoint: `target` and its side file; `kind` is F32, F16 or BF16."""
     from dg_lsp.gguf import BF16, F16, F32
-    from dg_lsp.models.convert import take_checkpoint, write_pair
+    from dg_lsp.models.convert import convert_checkpoint, write_model
 
     kinds = {None: None, "F32": F32, "F16": F16, "BF16": BF16}
-    write_pair(take_checkpoint(checkpoint, kinds[kind]), target)
+    write_model(convert_checkpoint(checkpoint, kinds[kind]), target)
     return target
 
 

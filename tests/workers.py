@@ -6,9 +6,9 @@ import time
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
-LONG = FillSettings(deadline_ms=60_000, speculate=False)
+LONG = CompletionSettings(deadline_ms=60_000, speculate=False)
 TIMEOUT = 30
 
 

@@ -1,156 +1,201 @@
-"""A run on disk: one header line, then one line per attempt, so that what was measured outlives an interruption.
-
-Knows what a header says, not how attempts are made.
-"""
+"""Run files: a header line, then one line per attempt, so that an interrupted run can be resumed."""
 
 import dataclasses
 import hashlib
 import json
+import os
+import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from dg_lsp.bench.machine import Machine
+import dg_lsp
+from dg_lsp.bench.metrics import Attempt
 from dg_lsp.errors import InputFileError
-from dg_lsp.metrics.attempt import Attempt
 
-FORMAT = 1
+FORMAT = 2
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """What attempts must have in common to be counted together."""
+class Machine:
+    """Hardware and versions. Only measurements on equal machines are comparable."""
+
+    cpu: str
+    cores: int
+    """Cores that this process may use."""
+    os: str
+    python: str
+    dg_lsp: str
+    llama_cpp_python: str | None
+    """None if it is not installed."""
+    commit: str | None
+    """Commit of dg-lsp, with `-dirty` for changed files; None outside a git checkout."""
+    threads: int | None
+    """CPU threads of a step; None for a remote server."""
+
+    @classmethod
+    def here(cls, threads: int | None) -> Self:
+        """This machine."""
+        return cls(
+            cpu=_cpu(),
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            os=f"{platform.system()} {platform.release()} {platform.machine()}",
+            python=platform.python_version(),
+            dg_lsp=dg_lsp.__version__,
+            llama_cpp_python=_version("llama-cpp-python"),
+            commit=_commit(Path(dg_lsp.__file__).parents[1]),
+            threads=threads,
+        )
+
+    def line(self) -> str:
+        """One line for a terminal."""
+        commit = f" ({self.commit})" if self.commit else ""
+        runtime = f", llama-cpp-python {self.llama_cpp_python}" if self.llama_cpp_python else ""
+        cores = f"{self.cores} core" + "s" * (self.cores != 1)
+        threads = "" if self.threads is None else f", {self.threads} thread" + "s" * (self.threads != 1)
+        return f"{self.cpu}, {cores}{threads}; {self.os}; dg-lsp {self.dg_lsp}{commit}{runtime}, Python {self.python}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """Everything that attempts must share to be counted together."""
 
     command: str
     """`infill`, `replay` or `compare`."""
     machine: Machine
     model: str
     model_sha256: str | None
-    """None for a server's."""
+    """None for a remote server."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Input files, name to sha256."""
+    """sha256 of each input file, by name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for on the command line, as plain JSON values; a limit is none of them, so that it can grow."""
+    """Command-line options as plain JSON values, without --limit, which may grow between sessions."""
 
     def json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        tree: dict[str, Any] = {"dg_lsp_run": FORMAT, **dataclasses.asdict(self)}
-        return {**tree, "data": dict(self.data), "options": dict(self.options)}
+        return {"dg_lsp_run": FORMAT, **dataclasses.asdict(self)}
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:
-        """The header that `json` gave.
+        """Inverse of `json`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none, or of another format.
+            KeyError, TypeError, ValueError: not a header, or one of another format.
         """
-        if tree["dg_lsp_run"] != FORMAT:
-            raise ValueError(f"format {tree['dg_lsp_run']}")
-        given = {key: value for key, value in tree.items() if key != "dg_lsp_run"}
-        return cls(**{**given, "machine": Machine.parse(given["machine"])})
+        fields = dict(tree)
+        if fields.pop("dg_lsp_run") != FORMAT:
+            raise ValueError("another format")
+        return cls(**{**fields, "machine": Machine(**fields["machine"])})
 
-    def differences(self, other: "Header") -> list[str]:
-        """Dotted names of what is not the same in both, for a message."""
+    def differences(self, other: Self) -> list[str]:
+        """Dotted names of the values that differ, for a message."""
         return _differences(json.loads(json.dumps(self.json())), json.loads(json.dumps(other.json())))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A header and the attempts under it."""
+    """A header and its attempts."""
 
-    header: Header
+    header: RunHeader
     attempts: tuple[Attempt, ...]
+    is_complete: bool = True
+    """False after Ctrl-C."""
+    notes: tuple[str, ...] = ()
+    """Sentences that a reader of the numbers needs."""
 
     @classmethod
-    def read(cls, path: Path) -> "Run":
-        """A run from disk, without a torn last line.
+    def read(cls, path: Path) -> Self:
+        """Reads a run file and ignores an incomplete last line.
 
         Raises:
-            InputFileError: it cannot be read or is no run.
+            InputFileError: the file is unreadable or not a run file.
         """
-        header, *lines = _complete_lines(path)
-        return cls(_header(path, header), tuple(_attempt(path, i, line) for i, line in enumerate(lines, 2)))
+        try:
+            header, *lines = path.read_bytes().split(b"\n")[:-1]
+            parsed = RunHeader.parse(json.loads(header))
+        except FileNotFoundError as error:
+            raise InputFileError(f"no such file: {path}") from error
+        except OSError as error:
+            raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputFileError(f"{path} is not a run file of this version of dg-lsp: name another file") from error
+        return cls(parsed, tuple(_parse_attempt(path, number, line) for number, line in enumerate(lines, 2)))
 
 
 class RunFile:
-    """Attempts as they are made; with a path, each is on disk before the next one begins.
+    """Stores attempts as they are made; with a path, each one is on disk before the next one starts.
 
-    A file that holds the same header is continued, and a line that an interruption tore is dropped.
+    An existing file with the same header is continued; an incomplete last line is dropped.
     """
 
-    def __init__(self, path: Path | None, header: Header) -> None:
-        """Opens, creates or continues.
+    def __init__(self, path: Path | None, header: RunHeader) -> None:
+        """Opens, creates or continues the file.
 
         Raises:
-            InputFileError: the file cannot be written, is no run, or is another run.
+            InputFileError: the file is not writable, not a run file, or has a different header.
         """
-        self.header = header
+        self._header = header
         self._attempts: dict[tuple[str, str], Attempt] = {}
-        self._file: BinaryIO | None = None
-        if path is not None:
-            self._file = self._open(path)
+        self._file: BinaryIO | None = None if path is None else self._open(path)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All of them, those of earlier sessions first."""
+        """All attempts, those of earlier sessions first."""
         return tuple(self._attempts.values())
 
-    def has(self, site: str, way: str) -> bool:
-        """This site was tried this way."""
-        return (site, way) in self._attempts
+    def has(self, case: str, contender: str) -> bool:
+        """True if the contender already answered the case."""
+        return (case, contender) in self._attempts
 
     def add(self, attempt: Attempt) -> None:
-        """One more; it is written at once.
+        """Stores an attempt and writes it immediately.
 
         Raises:
-            InputFileError: the disk is full, or the file is gone.
+            InputFileError: the disk is full or the file is gone.
         """
-        self._attempts[attempt.site, attempt.way] = attempt
+        self._attempts[attempt.case, attempt.contender] = attempt
         if self._file is not None:
             self._write(self._file, attempt.json())
-
-    def close(self) -> None:
-        """Closes the file."""
-        if self._file is not None:
-            self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def _open(self, path: Path) -> BinaryIO:
-        first = _line(self.header.json())
+        first = _line(self._header.json())
         try:
             data = path.read_bytes() if path.exists() else b""
-            if not first.startswith(data):  # else it is empty, or a header that was torn
-                self._continue(path)
+            if not first.startswith(data):  # neither empty nor an incomplete copy of this header
+                self._resume(path)
                 file: BinaryIO = path.open("r+b")
                 file.truncate(data.rfind(b"\n") + 1)
-                file.seek(0, 2)
+                file.seek(0, os.SEEK_END)
                 return file
             file = path.open("wb")
         except OSError as error:
             raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
-        self._write(file, self.header.json())
+        self._write(file, self._header.json())
         return file
 
-    def _continue(self, path: Path) -> None:
+    def _resume(self, path: Path) -> None:
         run = Run.read(path)
-        differences = run.header.differences(self.header)
+        differences = run.header.differences(self._header)
         if differences:
             raise InputFileError(
-                f"{path} holds a run of another kind ({', '.join(differences)} differ): "
+                f"{path} holds a different run ({', '.join(differences)} differ): "
                 "name another --output, or delete that file"
             )
-        self._attempts = {(attempt.site, attempt.way): attempt for attempt in run.attempts}
+        self._attempts = {(attempt.case, attempt.contender): attempt for attempt in run.attempts}
 
-    def _write(self, file: BinaryIO, tree: Mapping[str, Any]) -> None:
+    @staticmethod
+    def _write(file: BinaryIO, tree: Mapping[str, Any]) -> None:
         try:
             file.write(_line(tree))
             file.flush()
@@ -159,10 +204,10 @@ class RunFile:
 
 
 def file_sha256(path: Path) -> str:
-    """Of the file's bytes, in hexadecimal digits.
+    """Digest of a file in hexadecimal.
 
     Raises:
-        InputFileError: it cannot be read.
+        InputFileError: the file is unreadable.
     """
     try:
         with path.open("rb") as file:
@@ -175,36 +220,11 @@ def _line(tree: Mapping[str, Any]) -> bytes:
     return json.dumps(tree, allow_nan=False).encode("ascii") + b"\n"
 
 
-def _complete_lines(path: Path) -> list[bytes]:
-    """At least one: the lines that end."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputFileError(f"no such file: {path}") from error
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
-    lines = data.split(b"\n")[:-1]
-    if not lines:
-        raise InputFileError(_no_run(path))
-    return lines
-
-
-def _header(path: Path, line: bytes) -> Header:
-    try:
-        return Header.parse(json.loads(line))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputFileError(_no_run(path)) from error
-
-
-def _attempt(path: Path, number: int, line: bytes) -> Attempt:
+def _parse_attempt(path: Path, number: int, line: bytes) -> Attempt:
     try:
         return Attempt.parse(json.loads(line))
     except (ValueError, KeyError, TypeError) as error:
-        raise InputFileError(f"{path}, line {number} is no attempt: delete that line, or the file") from error
-
-
-def _no_run(path: Path) -> str:
-    return f"{path} is no run of dg-lsp bench: name another file"
+        raise InputFileError(f"{path}, line {number} is not an attempt: delete that line, or the file") from error
 
 
 def _differences(one: Any, other: Any, name: str = "") -> list[str]:
@@ -212,3 +232,30 @@ def _differences(one: Any, other: Any, name: str = "") -> list[str]:
         keys = dict.fromkeys([*one, *other])
         return [found for key in keys for found in _differences(one.get(key), other.get(key), f"{name}.{key}")]
     return [] if one == other else [name.removeprefix(".")]
+
+
+def _cpu() -> str:
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit(root: Path) -> str | None:
+    if not (root / ".git").exists():  # an installed package may lie inside an unrelated checkout
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,7 +1,4 @@
-"""The `dg-lsp` command: what a person types, and what comes back.
-
-Stays light: importing this loads no command, no runtime and no server.
-"""
+"""The `dg-lsp` command. Importing this module loads no command, no runtime and no server."""
 
 import os
 import sys
@@ -9,16 +6,18 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
-"""As a shell reports a program that SIGINT or SIGPIPE ended."""
+"""Exit codes that a shell reports for a program ended by SIGINT or SIGPIPE."""
 
 
 def main() -> NoReturn:
-    """Entry point of `dg-lsp`: runs the command line and leaves with its exit code."""
+    """Entry point of `dg-lsp`: runs the command line and exits with its code."""
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush complains
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # otherwise the flush at interpreter exit prints an error
         code = PIPE_CLOSED
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -26,7 +25,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command line; returns its exit code. Whatever is raised on purpose becomes one line on standard error."""
+    """Runs one command line; returns its exit code. Every expected error is one line on standard error."""
     import typer
 
     from dg_lsp.cli.app import app
@@ -36,25 +35,25 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return int(app(args=list(arguments), prog_name="dg-lsp", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return _complain(f"{error.format_message()} (see dg-lsp --help)", error.exit_code)
+        return _print_error(f"{error.format_message()} (see dg-lsp --help)", error.exit_code)
     except DgLspError as error:
-        return _complain(str(error), error.exit_code)
+        return _print_error(str(error), error.exit_code)
     except typer.Abort:
         return INTERRUPTED
-    except SystemExit:  # typer's own answer to a pipe whose reader has left
+    except SystemExit:  # raised by typer for a closed pipe
         return PIPE_CLOSED
 
 
 def _replace_unprintable() -> None:
-    """A pipe or console in a small encoding gets question marks instead of a traceback."""
+    """Prints question marks for characters that the encoding of the pipe or console lacks."""
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)  # not there where a test took the stream
+        reconfigure = getattr(stream, "reconfigure", None)  # missing if a test has replaced the stream
         if reconfigure is not None:
             reconfigure(errors="replace")
 
 
-def _complain(message: str, code: int) -> int:
-    """Exactly one line, whatever a file name or a foreign message holds."""
+def _print_error(message: str, code: int) -> int:
+    """Prints exactly one line, also for messages with line ends or control characters."""
     line = " ".join(message.split())
     print(f"dg-lsp: {''.join(c if c.isprintable() else '?' for c in line)}", file=sys.stderr)  # noqa: T201
     return code

@@ -1,4 +1,4 @@
-"""The tree of commands. A command's own module imports what it needs when it runs."""
+"""The tree of commands. Each command imports heavy modules when it runs, so that `--help` and `--version` are fast."""
 
 from typing import Annotated
 
@@ -16,8 +16,8 @@ from dg_lsp.cli.serve import serve
 
 app = typer.Typer(
     name="dg-lsp",
-    help="Fills code with a block-diffusion language model, in your editor or on the command line.",
-    epilog="Exit codes: 0 done, 1 nothing worth showing, 2 wrong use or bad input, 3 no model or no memory for it.",
+    help="Complete code with a block-diffusion language model, in an editor or on the command line.",
+    epilog="Exit codes: 0 done, 1 no result, 2 wrong usage or invalid input, 3 no model or not enough memory.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,10 +46,10 @@ def root(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001  (read by its callback)
         bool | None,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = None,
 ) -> int:
-    """Fills code with a block-diffusion language model, in your editor or on the command line."""
+    """Complete code with a block-diffusion language model, in an editor or on the command line."""
     if context.invoked_subcommand is not None:
         return 0
     typer.echo(context.get_help())

@@ -168,12 +168,13 @@ def use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | N
 
     wanted = use or DaemonUse(settings.daemon.use)
     endpoint = Endpoint.of_user()
-    if wanted is DaemonUse.NEVER or settings.backend == "remote":  # a remote server needs no shared model
+    if wanted is DaemonUse.NEVER or settings.is_remote:  # a remote server needs no shared model
         return
     if wanted is DaemonUse.AUTO and endpoint.read() is None:
         return
     given = options(settings, exit_when_idle=True)
-    over = {**over, "model": given["settings"]["model"]} if "model" in over else over
+    if "name" in over.get("model", {}):
+        over = {**over, "model": {**over["model"], "name": given["settings"]["model"]["name"]}}
     hello = {"settings": given["settings"], "over": over}
     try:
         connection = client.open_session(endpoint, hello, CHILD, json.dumps(given))
@@ -185,13 +186,12 @@ def use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | N
 
 def options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
     """All that a daemon needs, as JSON values that mean the same in any directory."""
-    import cattrs
-
     from dg_lsp.models.registry import known_names
-    from dg_lsp.settings import anchored
+    from dg_lsp.settings import resolve_path, settings_tree
 
-    model = anchored(settings.model, Path.cwd(), known_names())
-    return {"settings": {**cattrs.unstructure(settings), "model": model}, "exit_when_idle": exit_when_idle, **http}
+    tree = settings_tree(settings)
+    tree["model"]["name"] = resolve_path(settings.model.name, Path.cwd(), known_names())
+    return {"settings": tree, "exit_when_idle": exit_when_idle, **http}
 
 
 def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":

@@ -1,4 +1,4 @@
-"""`dg-lsp doctor`: what is installed, whether it works, and what to do when it does not."""
+"""`dg-lsp doctor`: checks the installation and prints problems with their solutions."""
 
 import dataclasses
 import importlib.metadata
@@ -10,23 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.cli.loading import configure
 from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
-from dg_lsp.cli.output import rejected
-from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.decoder_selection import Points, PositionKind, measure_costs
-from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest
-from dg_lsp.errors import DgLspError
-from dg_lsp.postprocess.validate import Reason
-from dg_lsp.runtime import COMMAND
-from dg_lsp.settings import Settings, settings_file
-from dg_lsp.system import peak_bytes
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.decoder_selection import Points
+    from dg_lsp.engine.engine import Engine
+    from dg_lsp.settings import Settings
 
 FAILED = 3
 
@@ -38,9 +32,7 @@ def doctor(
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
-    """Check this installation: versions, devices, the model, and a timed test fill."""
-    import dataclasses
-
+    """Check the installation: versions, devices, the model, and a timed test completion."""
     from dg_lsp.cli.loading import overrides
 
     checkup = examine(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
@@ -53,7 +45,7 @@ def doctor(
 
 
 def report(checkup: "Checkup") -> Iterator[str]:
-    """The checkup as lines for a person, problems last."""
+    """The checkup as lines of text, problems last."""
     for name, version in checkup.software.items():
         yield _row(name, version or "not installed")
     yield _row("settings file", checkup.settings_file or "none, the defaults are used")
@@ -71,7 +63,7 @@ def report(checkup: "Checkup") -> Iterator[str]:
         yield from _fill(checkup.fill)
     yield from (f"problem: {problem}" for problem in checkup.problems)
     if not checkup.problems:
-        yield "all is well"
+        yield "no problems found"
 
 
 def _row(name: str, value: str) -> str:
@@ -84,7 +76,7 @@ def _megabytes(size: float) -> str:
 
 def _device(device: dict[str, Any]) -> str:
     described = f"{device['name']} ({device['kind']})"
-    if not device["memory_total"]:  # some drivers do not say
+    if not device["memory_total"]:  # some drivers do not report it
         return described
     return f"{described}, {_megabytes(device['memory_free'])} of {_megabytes(device['memory_total'])} free"
 
@@ -92,6 +84,8 @@ def _device(device: dict[str, Any]) -> str:
 def _runtime(runtime: dict[str, Any]) -> str:
     words = [runtime["kind"], *([runtime["backend"]] if runtime["backend"] else [])]
     words += ["in", runtime["folder"]] if runtime["folder"] else []
+    from dg_lsp.runtime import COMMAND
+
     needs = "DiffusionGemma runs" if runtime["runs_diffusiongemma"] else f"DiffusionGemma needs {COMMAND}"
     return "; ".join(filter(None, (" ".join(words), needs, runtime["note"])))
 
@@ -123,10 +117,10 @@ def _fill(fill: dict[str, Any]) -> Iterator[str]:
 
 
 REMOTE_SECONDS = 30.0
-"""What another machine's model may take for the test fill."""
+"""Time limit of the test completion by a remote model."""
 _PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-python")
 _EXTRAS = ("torch", "transformers")
-"""Told where they are installed: checkpoints need them."""
+"""Optional packages, listed if they are installed: checkpoints need them."""
 
 _BEFORE = """class Circle:
     def __init__(self, radius):
@@ -143,31 +137,36 @@ _AFTER = """
 
 @dataclass(slots=True)
 class Checkup:
-    """What was found so far; a part that failed stays None and is told among the problems."""
+    """Results so far. A part that failed is None, and its error is one of the problems."""
 
     software: dict[str, str | None] = field(default_factory=dict)
     settings_file: str | None = None
     devices: list[dict[str, Any]] = field(default_factory=list)
     runtime: dict[str, Any] | None = None
-    """Which llama.cpp is loaded."""
+    """The llama.cpp library that is loaded."""
     model: dict[str, Any] | None = None
     threads: int | None = None
     costs: dict[str, dict[int, float]] | None = None
-    """Milliseconds of a causal pass and of a pass over a canvas, by their tokens."""
+    """Milliseconds of a causal pass and of a pass over a canvas, by number of tokens."""
     decoders: dict[str, str] | None = None
-    """What `auto` decodes by, by kind of place."""
+    """The decoder that `auto` selects, by kind of position."""
     fill: dict[str, Any] | None = None
     memory_bytes: int | None = None
-    """Most memory that this process has held."""
+    """Peak memory of this process."""
     problems: list[str] = field(default_factory=list)
-    """Each in one line that says what to do next."""
+    """One line each, with a solution."""
 
 
 def examine(over: Mapping[str, Any]) -> Checkup:
-    """Looks at everything that a fill needs; raises nothing that dg-lsp expects."""
+    """Checks every part that a completion needs; expected errors become problems."""
+    from dg_lsp.cli.loading import configure
+    from dg_lsp.errors import DgLspError
+    from dg_lsp.settings import settings_file
+    from dg_lsp.system import peak_bytes
+
     checkup = Checkup(software=_software())
     checkup.problems += [
-        f"{name} is not installed: install dg-lsp again, with its dependencies"
+        f"{name} is not installed: reinstall dg-lsp with its dependencies"
         for name, version in checkup.software.items()
         if version is None
     ]
@@ -195,12 +194,14 @@ def _software() -> dict[str, str | None]:
     return found
 
 
-def _try_model(checkup: Checkup, settings: Settings) -> None:
-    if settings.backend == "remote":
+def _try_model(checkup: Checkup, settings: "Settings") -> None:
+    if settings.is_remote:
         _try_remote(checkup, settings)
         return
     from dg_lsp.backends.llamacpp import devices
     from dg_lsp.cli.loading import load_model, open_denoiser
+    from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
+    from dg_lsp.engine.engine import Engine
 
     checkup.devices = [dataclasses.asdict(device) for device in devices()]
     checkup.runtime = _runtime_checkup()
@@ -212,7 +213,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     checkup.threads = denoiser.threads
     costs = measure_costs(denoiser)
     checkup.costs = {"causal": _rounded(costs.causal), "canvas": _rounded(costs.canvas)}
-    engine = Engine(denoiser, denoiser.tokenizer, settings.fill, costs)
+    engine = Engine(denoiser, denoiser.tokenizer, settings.completion, costs)
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     try:
         checkup.fill = _timed_fill(engine, load_ms)
@@ -220,17 +221,16 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
         engine.close()
 
 
-def _try_remote(checkup: Checkup, settings: Settings) -> None:
+def _try_remote(checkup: Checkup, settings: "Settings") -> None:
     from dg_lsp.cli.loading import open_engine
+    from dg_lsp.postprocess.validate import Reason
 
     engine = open_engine(settings)
     checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
     try:
         checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
         if checkup.fill["rejected"] == Reason.UNFINISHED:
-            checkup.problems.append(
-                f"{settings.remote.url} says nothing within {REMOTE_SECONDS:.0f} s: look at its log"
-            )
+            checkup.problems.append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
     finally:
         engine.close()
 
@@ -249,16 +249,20 @@ def _runtime_checkup() -> dict[str, Any]:
     }
 
 
-def _rounded(points: Points) -> dict[int, float]:
+def _rounded(points: "Points") -> dict[int, float]:
     return {num_tokens: round(ms, 3) for num_tokens, ms in points}
 
 
-def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
+def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
+    from dg_lsp.cli.output import rejection_reason
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.request import FillRequest
+
     request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE))
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,
-        "rejected": rejected(result),
+        "rejected": rejection_reason(result),
         "load_ms": round(load_ms, 3),
         "prefill_ms": round(result.timings.prefill, 3),
         "step_ms": round(result.timings.denoise / max(result.steps, 1), 3),

@@ -1,8 +1,7 @@
-"""`dg-lsp fill`: one hole of one file."""
+"""`dg-lsp fill`: completes code at one position of a file."""
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,41 +16,47 @@ if TYPE_CHECKING:
 
 
 def fill(
-    place: Annotated[
+    position: Annotated[
         str,
-        typer.Argument(metavar="FILE:LINE[:COL]", help="LINE and COL count from 1; without COL the end of the line."),
+        typer.Argument(metavar="FILE:LINE[:COL]", help="LINE and COL start at 1; without COL the end of the line."),
     ],
     model: Model = None,
     remote: Remote = None,
     suffix_lines: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Lines after the cursor's that the model may see.")
+        int | None, typer.Option(min=0, metavar="N", help="Number of lines after the cursor's line in the prompt.")
     ] = None,
-    candidates: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="How many fills to try for.")] = 1,
+    candidates: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
     deadline: Annotated[
-        float | None, typer.Option(min=1, metavar="MS", help="Take what is stable after this time, load not counted.")
+        float | None,
+        typer.Option(min=1, metavar="MS", help="Return the stable part after this time; loading does not count."),
     ] = None,
     decoder: Decoder = None,
     prompt_format: Format = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same fill.")] = 0,
-    visual: Annotated[bool, typer.Option("--visual", help="Show the canvas settling step by step.")] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Random seed; the same seed gives the same completion.")
+    ] = 0,
+    visual: Annotated[bool, typer.Option("--visual", help="Show the canvas after each denoising step.")] = False,
     as_json: Json = False,
-    write: Annotated[bool, typer.Option("--write", help="Insert the best fill into the file.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Insert the best completion into the file.")] = False,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
-    """Fill one place of a file. Without --write the file is only read."""
-    from dg_lsp.cli.loading import configure, overrides
+    """Complete code at one position of a file. Without --write the file is not changed."""
+    import attrs
+
+    from dg_lsp.cli.loading import configure, overrides, timed_engine
     from dg_lsp.cli.source import Location, SourceFile
     from dg_lsp.engine.request import FillRequest
 
-    location = Location.parse(place)
+    location = Location.parse(position)
     source = SourceFile.read(location.path)
     offset = source.offset_at(location.line, location.column)
     if write:
         source.check_writable()
-    settings = configure(
-        overrides(model=model, gpu_layers=gpu_layers, threads=threads, prompt_format=prompt_format, remote=remote)
-    )
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    if prompt_format is not None:
+        completion = attrs.evolve(settings.completion, prompt_format=str(prompt_format))
+        settings = attrs.evolve(settings, completion=completion)
     request = FillRequest(
         source.snapshot(),
         offset,
@@ -62,17 +67,10 @@ def fill(
         decoder=decoder,
     )
 
-    from dg_lsp.cli import loading
-
-    start = time.perf_counter()
-    engine = loading.open_engine(settings)
-    load_ms = 1e3 * (time.perf_counter() - start)
-    try:
-        # nobody is typing meanwhile, so without --deadline the whole fill is waited for
-        until = math.inf if deadline is None else None
+    # without --deadline there is no limit: no user is typing
+    until = math.inf if deadline is None else None
+    with timed_engine(settings) as (engine, load_ms):
         result = _show(engine, request, until, visual=visual, as_json=as_json)
-    finally:
-        engine.close()
     if write and result.candidates:
         source.insert(offset, result.text)
     _report(result, load_ms, location.path if write and result.candidates else None, as_json=as_json)
@@ -82,7 +80,7 @@ def fill(
 def _show(
     engine: "Engine", request: "FillRequest", until: float | None, *, visual: bool, as_json: bool
 ) -> "FillResult":
-    """Fills; with --visual, the steps go to standard error where --json owns standard output."""
+    """Runs the request. With --visual and --json, the steps are printed on standard error."""
     from rich.console import Console
 
     from dg_lsp.cli.output import show_fill, watch
@@ -97,13 +95,13 @@ def _show(
 
 
 def _report(result: "FillResult", load_ms: float, written: Path | None, *, as_json: bool) -> None:
-    from dg_lsp.cli.output import fill_object, rejected, timing_line
+    from dg_lsp.cli.output import fill_object, rejection_reason, timing_line
 
     if as_json:
         typer.echo(json.dumps(fill_object(result, load_ms)))
         return
     if not result.candidates:
-        typer.echo(f"nothing worth showing ({rejected(result) or 'empty'})")
+        typer.echo(f"no completion ({rejection_reason(result) or 'empty'})")
     if written is not None:
         typer.echo(f"wrote {written}")
     typer.echo(timing_line(result, load_ms))

@@ -1,6 +1,8 @@
-"""Where a backend meets an engine. The runtime is loaded with the first model, not with this module."""
+"""Loads models and opens engines. The runtime is loaded with the first model, not with this module."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Weights in memory, or a checkpoint's directory that was found whole, and what they say of themselves."""
+    """Weights in memory or the directory of a complete checkpoint, with the model's specification."""
 
     path: Path
     weights: "LlamaModel | Checkpoint"
     spec: ModelSpec
 
     def facts(self) -> dict[str, Any]:
-        """The model as `doctor` and `models show` print it; plain JSON values."""
+        """The model as `doctor` and `models show` print it, in JSON values."""
         spec, sampling = self.spec, self.spec.sampling
         return {
             "name": spec.name,
@@ -49,34 +51,34 @@ class LoadedModel:
 
 
 def with_model_chosen(settings: Settings) -> Settings:
-    """The settings with the model that `auto` is on this machine; it is said on standard error why."""
-    if settings.model != AUTO:
+    """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
+    if settings.model.name != AUTO:
         return settings
     from dg_lsp.backends.llamacpp import devices
 
-    found = devices() if settings.runtime.gpu_layers else ()
+    found = devices() if settings.model.gpu_layers else ()
     gpus = [(device.name, device.kind, device.memory_free) for device in found]
     chosen = select(memory_pools(gpus, system_free()), lambda preset: ready_path(preset) is not None)
-    typer.echo(f"dg-lsp: {AUTO} takes {chosen.name}: {chosen.reason}", err=True)
-    return attrs.evolve(settings, model=chosen.name)
+    typer.echo(f"dg-lsp: {AUTO} selects {chosen.name}: {chosen.reason}", err=True)
+    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 
 
 def load_model(settings: Settings) -> LoadedModel:
-    """Locates, loads and describes the model of the settings.
+    """Locates and loads the model of the settings.
 
     Raises:
-        ModelError: no such model, broken, unsupported, or too large.
+        ModelError: the model is missing, broken, unsupported or too large.
         BackendError: the runtime cannot be loaded.
     """
     settings = with_model_chosen(settings)
-    path = locate(settings.model)
-    name = settings.model if settings.model in known_names() else path.stem
+    path = locate(settings.model.name)
+    name = settings.model.name if settings.model.name in known_names() else path.stem
     if path.is_dir():
-        return LoadedModel(path, *read_folder(path, name if name == settings.model else ""))
+        return LoadedModel(path, *read_folder(path, name if name == settings.model.name else ""))
 
     from dg_lsp.backends.llamacpp import LlamaModel
 
-    weights = LlamaModel.load(path, settings.runtime)
+    weights = LlamaModel.load(path, settings.model)
     try:
         describes_itself = "dg.version" in weights.metadata
         specials = None if describes_itself else weights.tokenizer.specials()
@@ -88,40 +90,51 @@ def load_model(settings: Settings) -> LoadedModel:
 
 
 def open_denoiser(model: LoadedModel, settings: Settings) -> "ContextDenoiser | TransformersDenoiser":
-    """The model's KV cache and step; closes the weights when it cannot be made.
+    """Opens the model's denoiser; closes the weights on failure.
 
     Raises:
-        ModelError: no memory for it, or no cache where the settings want one.
-        BackendError: transformers is needed and cannot be loaded.
+        ModelError: not enough memory, or the model does not support the settings.
+        BackendError: transformers is required and cannot be loaded.
     """
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 
-        return open_checkpoint(model.weights, model.spec, settings.runtime)
+        return open_checkpoint(model.weights, model.spec, settings.model)
     from dg_lsp.backends.llamacpp.loader import denoiser_for
 
     try:
-        return denoiser_for(model.weights, model.spec, settings.runtime)
+        return denoiser_for(model.weights, model.spec, settings.model)
     except BaseException:
         model.weights.close()
         raise
 
 
 def open_engine(settings: Settings) -> Engine:
-    """An engine that is ready for its first request.
+    """Opens an engine for the settings.
 
     Raises:
-        ModelError: no such model, broken, unsupported, or no memory for it.
+        ModelError: the model is missing, broken, unsupported or too large.
         BackendError: the runtime cannot be loaded.
-        SettingsError: a remote server is wanted, and it is not said where it is or how to get in.
+        SettingsError: the settings of the remote server are incomplete.
     """
-    if settings.backend == "remote":
+    if settings.is_remote:
         from dg_lsp.backends.remote.client import open_remote
         from dg_lsp.engine.remote_engine import RemoteEngine
 
-        return RemoteEngine(open_remote(settings.remote), settings.fill)
+        return RemoteEngine(open_remote(settings.remote), settings.completion)
     denoiser = open_denoiser(load_model(settings), settings)
-    return Engine(denoiser, denoiser.tokenizer, settings.fill, measure_costs(denoiser))
+    return Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+
+
+@contextmanager
+def timed_engine(settings: Settings) -> Iterator[tuple[Engine, float]]:
+    """An engine and the milliseconds that loading took; closes the engine at the end."""
+    start = time.perf_counter()
+    engine = open_engine(settings)
+    try:
+        yield engine, 1e3 * (time.perf_counter() - start)
+    finally:
+        engine.close()
 
 
 def overrides(
@@ -129,25 +142,24 @@ def overrides(
     model: str | None,
     gpu_layers: int | None,
     threads: int | None,
-    prompt_format: str | None = None,
     remote: str | None = None,
 ) -> dict[str, Any]:
-    """The settings tree of what was given on the command line. With a remote server, the model is one of its own."""
+    """Options of the command line as a settings tree. With a remote server, `model` is a model of the server."""
     runtime = {"gpu_layers": gpu_layers, "threads": threads}
-    tree: dict[str, Any] = {"runtime": {key: value for key, value in runtime.items() if value is not None}}
-    if prompt_format is not None:
-        tree["fill"] = {"prompt_format": str(prompt_format)}
+    tree: dict[str, Any] = {"model": {key: value for key, value in runtime.items() if value is not None}}
     if remote is not None:
-        there = {"url": remote} if model is None else {"url": remote, "model": model}
-        return {**tree, "backend": "remote", "remote": there}
-    return tree if model is None else {**tree, "model": model, "backend": "local"}
+        server = {"url": remote} if model is None else {"url": remote, "model": model}
+        return {**tree, "remote": server}
+    if model is None:
+        return tree
+    return {**tree, "model": {**tree["model"], "name": model}, "remote": {"url": ""}}
 
 
 def configure(over: Mapping[str, Any]) -> Settings:
-    """Defaults, then the settings file of the working directory's tree, then `over`.
+    """Defaults, then the nearest settings file in the working directory or above it, then `over`.
 
     Raises:
-        SettingsError: the file or a value is bad.
+        SettingsError: the file or a value is invalid.
     """
     path = settings_file(Path.cwd())
     return parse_settings(over, file_settings(path, known_names()) if path else None)

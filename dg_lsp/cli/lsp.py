@@ -1,4 +1,4 @@
-"""`dg-lsp lsp`: the language server, as editors start it."""
+"""`dg-lsp lsp`: the language server."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def lsp(
-    stdio: Annotated[bool, typer.Option("--stdio", help="Speak over standard input and output; the default.")] = False,
-    tcp: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen there for one client.")] = None,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output; the default.")] = False,
+    tcp: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen on this address for one client.")] = None,
     model: Model = None,
     remote: Remote = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
     daemon: Annotated[
-        DaemonUse | None, typer.Option(help="Take the model from a daemon, instead of what is set.")
+        DaemonUse | None, typer.Option(help="Share the model of a daemon; default: the setting daemon.use.")
     ] = None,
 ) -> int:
     """Run the language server."""
@@ -37,7 +37,7 @@ def lsp(
     def open_engine(merged: "Settings") -> "Engine":
         from dg_lsp.cli import loading
 
-        # the client's initializationOptions came in between: the command line wins
+        # options of the command line override the client's initializationOptions
         return loading.open_engine(parse_settings(over, merged))
 
     if address is None:
@@ -53,7 +53,7 @@ def parse_address(text: str, option: str = "--tcp") -> tuple[str, int]:
     """Host and port of `HOST:PORT`; an IPv6 host stands in brackets.
 
     Raises:
-        UsageError: it is no such thing.
+        UsageError: the text is not an address.
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -63,10 +63,10 @@ def parse_address(text: str, option: str = "--tcp") -> tuple[str, int]:
 
 
 def _settings(over: dict[str, Any]) -> "Settings":
-    """A bad settings file is told once, and then left alone: an editor without a server is worse than one without it.
+    """The settings; an invalid file is reported and ignored, because the editor needs a server.
 
     Raises:
-        SettingsError: the command line itself is bad.
+        SettingsError: an option of the command line is invalid.
     """
     from dg_lsp.cli.loading import configure
     from dg_lsp.settings import parse_settings

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dg_lsp.backends.llamacpp.quantize import FileType
     from dg_lsp.models.build_runtime import ShowStep
-    from dg_lsp.models.convert import Parts
+    from dg_lsp.models.convert import ModelParts
     from dg_lsp.models.presets import Family, Preset
 
 app = typer.Typer(help="List, show and pull models; convert DiffusionGemma.", no_args_is_help=False)
@@ -59,7 +59,7 @@ def show_model(
     from dg_lsp.models.registry import preset_named, ready_path
 
     settings = loading.with_model_chosen(configure(overrides(model=model, gpu_layers=None, threads=None)))
-    preset = preset_named(settings.model)
+    preset = preset_named(settings.model.name)
     if preset is not None:
         for key, value in _facts(preset):
             typer.echo(f"{key}: {value}")
@@ -67,7 +67,7 @@ def show_model(
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
-    loaded = loading.load_model(configure(overrides(model=settings.model, gpu_layers=0, threads=None)))
+    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0, threads=None)))
     loaded.weights.close()
     for key, value in loaded.facts().items():
         typer.echo(f"{key}: {value}")
@@ -210,26 +210,28 @@ def repack_model(
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-    from dg_lsp.models.convert import check_target, side_path, write_pair
+    from dg_lsp.models.convert import check_target, side_path, write_model
 
     wanted = file_type(kind) if kind else None
     parts, quantized = _read_parts(source, wanted)
     target = output or _default_target(source, parts, wanted)
-    check_target(target, parts.size + (quantized.size(parts.body_size, parts.bits) if quantized else 0))
+    check_target(
+        target, parts.size + (quantized.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if quantized else 0)
+    )
     with _progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
-        task = progress.add_task(target.name, total=parts.size + (parts.body_size if quantized else 0))
+        task = progress.add_task(target.name, total=parts.size + (parts.main_size if quantized else 0))
 
         def advance(num_bytes: int) -> None:
             progress.advance(task, num_bytes)
 
-        press = (lambda written, smaller: quantize(written, smaller, quantized, advance)) if quantized else None
-        write_pair(parts, target, advance, press)
+        convert = (lambda written, smaller: quantize(written, smaller, quantized, advance)) if quantized else None
+        write_model(parts, target, advance, convert)
     typer.echo(f"keep {side_path(target).name} beside it", err=True)
     typer.echo(target)
     return 0
 
 
-def _read_parts(source: Path, wanted: "FileType | None") -> "tuple[Parts, FileType | None]":
+def _read_parts(source: Path, wanted: "FileType | None") -> "tuple[ModelParts, FileType | None]":
     """The parts of the model, and the number format that llama.cpp converts them to afterwards.
 
     Raises:
@@ -238,13 +240,13 @@ def _read_parts(source: Path, wanted: "FileType | None") -> "tuple[Parts, FileTy
     """
     from dg_lsp.errors import UsageError
     from dg_lsp.gguf import read_header
-    from dg_lsp.models.convert import FILE_TYPES, is_repacked, take_checkpoint, take_gguf, take_repacked
+    from dg_lsp.models.convert import FILE_TYPES, convert_checkpoint, is_repacked, read_gguf, read_repacked
 
     if source.is_dir():
         direct = next((number for number in FILE_TYPES if wanted and number.name == wanted.name), None)
-        return take_checkpoint(source, direct), None if direct else wanted
+        return convert_checkpoint(source, direct), None if direct else wanted
     header = read_header(source)
-    parts = take_repacked(header) if wanted and is_repacked(header) else take_gguf(source)
+    parts = read_repacked(header) if wanted and is_repacked(header) else read_gguf(source)
     if wanted and parts.is_quantized:
         raise UsageError(
             f"{source} is quantized already, and another type would lose accuracy: leave out --type, "
@@ -253,10 +255,10 @@ def _read_parts(source: Path, wanted: "FileType | None") -> "tuple[Parts, FileTy
     return parts, wanted
 
 
-def _default_target(source: Path, parts: "Parts", wanted: "FileType | None") -> Path:
+def _default_target(source: Path, parts: "ModelParts", wanted: "FileType | None") -> Path:
     """Beside a GGUF file; in the working directory for a checkpoint."""
     if source.is_dir():
-        return Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_kind}.gguf")
+        return Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_type.name}.gguf")
     stem = _SHARD_NUMBER.sub("", source.name.removesuffix(".gguf"))
     return source.with_name(f"{stem}-{wanted.name if wanted else 'dg'}.gguf")
 
@@ -284,14 +286,14 @@ def build_runtime(
 
     from dg_lsp.errors import UsageError
     from dg_lsp.models.build_runtime import BuildOptions, build
-    from dg_lsp.runtime import PACKAGE, find_runtime, installed
+    from dg_lsp.runtime import PACKAGE, find_runtime, installed_library
 
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
-    here = installed()
-    version = here.version if here else ""
+    installed = installed_library()
+    version = installed.version if installed else ""
     options = BuildOptions(source, backend, whole)
-    if not options.whole_backend and here and _supports_bidirectional(None):
+    if not options.whole_backend and installed and _supports_bidirectional(None):
         typer.echo(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
         return 0
     start = time.monotonic()

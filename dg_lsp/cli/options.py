@@ -1,4 +1,4 @@
-"""Options that several commands take, each written once."""
+"""Options shared by several commands."""
 
 from typing import Annotated
 
@@ -7,23 +7,21 @@ import typer
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 
 Model = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="A model's name, auto, or the path of a GGUF file.")
+    str | None, typer.Option("--model", metavar="MODEL", help="Name of a model, auto, or path of a GGUF file.")
 ]
 GpuLayers = Annotated[
     int | None,
-    typer.Option("--gpu-layers", metavar="N", help="Layers on the GPU; -1 is all of them, 0 stays on the CPU."),
+    typer.Option("--gpu-layers", metavar="N", help="Layers on the GPU; -1 means all, 0 means none."),
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", help="CPU threads of a step; 0 measures and takes the fastest.")
+    int | None, typer.Option("--threads", metavar="N", help="CPU threads; 0 measures and takes the fastest number.")
 ]
 Remote = Annotated[
-    str | None, typer.Option("--remote", metavar="URL", help="Ask the server there instead of a model here.")
+    str | None, typer.Option("--remote", metavar="URL", help="URL of a server to use instead of a local model.")
 ]
-Decoder = Annotated[
-    DecoderName | None, typer.Option("--decoder", help="How a fill is decoded, instead of what is set.")
-]
+Decoder = Annotated[DecoderName | None, typer.Option("--decoder", help="Decoder, instead of the one in the settings.")]
 Format = Annotated[
     PromptFormat | None,
-    typer.Option("--prompt-format", help="How the place is put to the model, instead of its own way."),
+    typer.Option("--prompt-format", help="Prompt format, instead of the model's default."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]

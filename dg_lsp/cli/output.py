@@ -1,4 +1,4 @@
-"""A fill as the JSON object that the documentation promises, and as one line for a person."""
+"""Prints completions: as a JSON object, as code with line numbers, and as a canvas step by step."""
 
 import re
 from collections.abc import Generator
@@ -17,13 +17,13 @@ from dg_lsp.engine.result import Cell, FillResult, Frame
 
 
 def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
-    """Keys in the documented order; times in milliseconds, `total` with the load in it."""
+    """Keys in the documented order; times in milliseconds, `total` includes loading."""
     timings = result.timings
     return {
         "text": result.text,
         "model": result.model,
         "candidates": [{"text": c.text, "score": round(c.score, 4)} for c in result.candidates],
-        "rejected": rejected(result),
+        "rejected": rejection_reason(result),
         "decoder": result.decoder.value,
         "canvas_length": result.canvas_length,
         "steps": result.steps,
@@ -40,15 +40,15 @@ def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
     }
 
 
-def rejected(result: FillResult) -> str | None:
-    """Why there is nothing to show; None when there is something."""
+def rejection_reason(result: FillResult) -> str | None:
+    """The reason why there is no completion, or None."""
     if result.candidates or not result.rejections:
         return None
     return result.rejections[0].reason.value
 
 
 def timing_line(result: FillResult, load_ms: float) -> str:
-    """What the fill cost, for a person."""
+    """Times and counts on one line."""
     timings = result.timings
     return (
         f"{result.model}: {timings.total:.0f} ms"
@@ -64,8 +64,8 @@ def _decoder(result: FillResult) -> str:
 
 
 NUM_LINES_AROUND = 3
-_LONGEST = 300
-"""Characters of a line that are shown before and after the fill."""
+_MAX_LINE_CHARS = 300
+"""Characters of a line shown before and after the completion."""
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FILL = Style(bgcolor="grey23")
@@ -73,16 +73,18 @@ _GUTTER = Style(dim=True)
 
 
 def excerpt(text: str, offset: int, fill: Text, *, language: str, with_carets: bool) -> Text:
-    """The lines around `offset` with `fill` there, line numbers in front, `>` at lines of the fill.
+    """The lines around `offset` with `fill` inserted, with line numbers, and `>` at lines of `fill`.
 
-    With carets, a line of `^` under each filled stretch shows without colours what was filled.
+    With carets, `^` under the inserted text marks it without colours.
     """
     before = _LINE_END.split(text[:offset])
     after = _LINE_END.split(text[offset:])
     head, tail = before[-1 - NUM_LINES_AROUND :], after[: 1 + NUM_LINES_AROUND]
-    head[-1], tail[0] = head[-1][-_LONGEST:], tail[0][:_LONGEST]
-    lines_before = "\n".join(printable(line)[-_LONGEST:] for line in head)
-    code = highlighted(lines_before + fill.plain + "\n".join(printable(line)[:_LONGEST] for line in tail), language)
+    head[-1], tail[0] = head[-1][-_MAX_LINE_CHARS:], tail[0][:_MAX_LINE_CHARS]
+    lines_before = "\n".join(printable(line)[-_MAX_LINE_CHARS:] for line in head)
+    code = highlighted(
+        lines_before + fill.plain + "\n".join(printable(line)[:_MAX_LINE_CHARS] for line in tail), language
+    )
     start, end = len(lines_before), len(lines_before) + len(fill.plain)
     code.stylize(_FILL, start, end)
     code.stylize(fill.style, start, end)
@@ -92,19 +94,19 @@ def excerpt(text: str, offset: int, fill: Text, *, language: str, with_carets: b
 
 
 def highlighted(code: str, language: str) -> Text:
-    """Syntax colours; unknown languages stay plain."""
+    """The code with syntax colours; plain for unknown languages."""
     text = Syntax("", language, theme="ansi_dark", background_color="default").highlight(code)
-    if text.plain == code + "\n":  # added by the lexer
+    if text.plain == code + "\n":  # the lexer adds it
         text.right_crop(1)
     return text if text.plain == code else Text(code)
 
 
 def printable(line: str) -> str:
-    """Tabs as spaces, and control characters as pictures: a file must not steer the terminal."""
-    return "".join(_picture(character) for character in line.expandtabs(4))
+    """Replaces tabs by spaces and control characters by symbols: a file must not control the terminal."""
+    return "".join(_symbol(character) for character in line.expandtabs(4))
 
 
-def _picture(character: str) -> str:
+def _symbol(character: str) -> str:
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)
@@ -112,7 +114,7 @@ def _picture(character: str) -> str:
 
 
 def _numbered(code: Text, start: int, end: int, first_number: int, *, with_carets: bool) -> Text:
-    """Gutter before each line; positions are offsets into `code`."""
+    """Adds line numbers; `start` and `end` are offsets into `code`."""
     lines, at, rows = code.split("\n", allow_blank=True), 0, []
     width = len(str(first_number + len(lines) - 1))
     for number, line in enumerate(lines, first_number):
@@ -131,13 +133,13 @@ Frames = Generator[Frame, None, FillResult]
 
 MASK, LINE_END, END = "·", "↵", "∎"
 _SHOWN_FROM = 0.2
-"""Confidence under which a draft says nothing yet and stays a mask on the screen."""
+"""Drafts of a lower confidence are shown as masks."""
 
 _COLOURS = ((0.9, "green"), (0.7, "yellow"), (0.4, "dark_orange"), (0.0, "red"))
 
 
 def watch(frames: Frames, snapshot: Snapshot, offset: int, console: Console) -> FillResult:
-    """Shows every frame as it comes, and the filled code at the end; in a pipe one plain line per frame."""
+    """Shows every frame, then the code with the completion; in a pipe, one plain line a frame."""
     if not console.is_terminal:
         result = drain(frames, lambda frame: console.print(plain_row(frame), soft_wrap=True))
         show_fill(result, snapshot, offset, console)
@@ -152,24 +154,24 @@ def watch(frames: Frames, snapshot: Snapshot, offset: int, console: Console) -> 
 
 
 def show_fill(result: FillResult, snapshot: Snapshot, offset: int, console: Console) -> None:
-    """The code around the cursor with the best candidate in place; the code alone when there is none."""
+    """Prints the code around the cursor with the best candidate, if there is one."""
     fill = Text("\n".join(printable(line) for line in result.text.splitlines()), style="bold")
-    console.print(_place(snapshot, offset, fill, console), soft_wrap=not console.is_terminal)
+    console.print(_excerpt_at(snapshot, offset, fill, console), soft_wrap=not console.is_terminal)
 
 
 def plain_row(frame: Frame) -> Text:
-    """Step number and canvas without colours: what is not committed is a mask."""
+    """Step number and canvas without colours; tokens that are not committed are masks."""
     return Text(f"{frame.step:>4}  " + "".join(_shape(cell) if cell.is_committed else MASK for cell in frame.cells))
 
 
 def coloured_row(frame: Frame, width: int) -> Text:
-    """Step number and canvas on one line of the terminal: drafts dim, committed tokens bold."""
+    """Step number and canvas on one line; drafts are dim, committed tokens bold."""
     row = Text.assemble((f"{frame.step:>4}  ", "dim"), *(_cell(cell) for cell in frame.cells), no_wrap=True)
     row.truncate(width, overflow="ellipsis")
     return row
 
 
-def _place(snapshot: Snapshot, offset: int, fill: Text, console: Console) -> Text:
+def _excerpt_at(snapshot: Snapshot, offset: int, fill: Text, console: Console) -> Text:
     has_colours = console.is_terminal and console.color_system is not None and not console.no_color
     return excerpt(snapshot.text, offset, fill, language=snapshot.language, with_carets=not has_colours)
 
@@ -192,7 +194,7 @@ def _cell(cell: Cell) -> tuple[str, str]:
 
 
 class _Screen:
-    """What stands on the terminal after each frame: the code with the draft in it, and the rows so far."""
+    """Content of the terminal after each frame: the code with the draft, and one row a step."""
 
     def __init__(self, snapshot: Snapshot, offset: int, console: Console) -> None:
         self._snapshot = snapshot
@@ -204,17 +206,17 @@ class _Screen:
         self.rows: list[Text] = []
 
     def after(self, frame: Frame) -> Group:
-        """The screen with one more frame; the oldest rows leave a terminal that is too low."""
+        """Content after this frame. If the terminal is too low, the oldest rows are left out."""
         if frame.block != self._block:
             self._block, self._earlier = frame.block, self._settled
         self._settled = frame.settled_text
         self.rows.append(coloured_row(frame, self._console.width))
-        place = _place(self._snapshot, self._offset, self._draft(frame), self._console)
-        free = self._console.height - place.plain.count("\n") - 3  # and a line where the cursor rests
-        return Group(place, *self.rows[-max(free, 1) :])
+        code = _excerpt_at(self._snapshot, self._offset, self._draft(frame), self._console)
+        free = self._console.height - code.plain.count("\n") - 3  # and a line for the cursor
+        return Group(code, *self.rows[-max(free, 1) :])
 
     def _draft(self, frame: Frame) -> Text:
-        """Earlier canvases and this one up to its first end token, line ends as they will be."""
+        """The text of earlier canvases and of this one up to its first end token."""
         draft = Text().append(self._earlier, "bold")
         for cell in frame.cells:
             if cell.is_end:

@@ -1,4 +1,4 @@
-"""`dg-lsp report`: the audit log as a page."""
+"""`dg-lsp report`: an audit log as a page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,24 +9,25 @@ from dg_lsp.errors import InputFileError
 
 
 def report(
-    audit: Annotated[Path, typer.Argument(metavar="AUDIT.jsonl", help="What audit.path named.")],
+    log: Annotated[Path, typer.Argument(metavar="AUDIT.jsonl", help="The audit log.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT.html", help="Else beside the log.")
+        Path | None, typer.Option("--output", "-o", metavar="OUT.html", help="The page; without it beside the log.")
     ] = None,
 ) -> int:
-    """Write an audit log as a page: how many requests, how fast, what became of them."""
-    from dg_lsp.bench.report.audited import audit_page
-    from dg_lsp.bench.report.page import check_report_path, write_page
+    """Write an audit log as a page: how many requests, how fast, and their outcomes."""
+    from dg_lsp.bench.report.audit import audit_page
+    from dg_lsp.bench.report.page import check_page_path
+    from dg_lsp.bench.tables import count
     from dg_lsp.engine.audit import read_records
 
-    path = output or audit.with_suffix(".html")
-    check_report_path(path)
+    path = output or log.with_suffix(".html")
+    check_page_path(path)
     try:
-        records, num_bad = read_records(audit)
+        records, num_bad = read_records(log)
     except OSError as error:
-        raise InputFileError(f"cannot read {audit}: {error.strerror or error}") from error
+        raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
     if not records:
-        raise InputFileError(f"{audit} holds no records: set audit.path, and let dg-lsp run for a while")
-    write_page(path, audit_page(records, f"dg-lsp: {audit.name}", num_bad))
-    typer.echo(f"{len(records):,} requests: {path}")
+        raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
+    audit_page(records, f"dg-lsp: {log.name}", num_bad).write(path)
+    typer.echo(f"{count(len(records), 'request')}: {path}")
     return 0

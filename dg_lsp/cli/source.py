@@ -1,6 +1,6 @@
-"""The file being filled: read, pointed into, and replaced without losing a byte.
+"""Source files: positions on the command line, reading, and writing without other changes.
 
-Knows nothing of models. Text keeps its line ends; positions are code-point offsets into it.
+Text keeps its line ends; positions inside are code-point offsets.
 """
 
 import contextlib
@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.line_index import LineIndex
 from dg_lsp.errors import InputFileError, PositionError, UsageError
 
 
 def replace_file(path: Path, old: bytes, new: bytes) -> None:
-    """Writes a temporary file beside `path`, flushes it to the disk and renames it over `path`.
+    """Replaces `path` atomically by a temporary file that is flushed to the disk first.
 
-    Mode, owner and extended attributes are kept as far as this user may set them; a hard link to the old file keeps
-    the old content. `path` must not be a symbolic link: the link itself would be replaced.
+    Mode, owner and extended attributes are kept as far as this user may set them. Hard links keep the old content.
+    `path` must not be a symbolic link: the link itself would be replaced.
 
     Raises:
-        InputFileError: the file no longer holds `old`.
-        OSError: the directory or the disk refused; the file is as it was.
+        InputFileError: the content of the file is not `old` any more.
+        OSError: writing failed; the file is unchanged.
     """
     status = path.stat()
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp")
@@ -45,7 +46,7 @@ def replace_file(path: Path, old: bytes, new: bytes) -> None:
 
 
 def _copy_rights(source: Path, target: Path, status: os.stat_result) -> None:
-    """Owner first: changing it clears the set-user-id bits."""
+    """Copies owner, attributes and mode. The owner comes first: changing it clears the set-user-id bits."""
     if hasattr(os, "chown"):
         with contextlib.suppress(OSError):
             os.chown(target, status.st_uid, status.st_gid)
@@ -57,7 +58,7 @@ def _copy_rights(source: Path, target: Path, status: os.stat_result) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Makes the rename itself last; systems that cannot open a directory do it by themselves."""
+    """Flushes the rename to the disk, on systems that can open a directory."""
     with contextlib.suppress(OSError):
         number = os.open(directory, os.O_RDONLY)
         try:
@@ -67,16 +68,13 @@ def _sync_directory(directory: Path) -> None:
 
 
 _BOM = b"\xef\xbb\xbf"
-_LINE_END = re.compile(r"\r\n|\n|\r")
-"""As LSP counts lines: form feeds and U+2028 end none."""
-
 _PYTHON_SCRIPT = re.compile(r"#![^\r\n]*\bpython")
 _LANGUAGES = {".py": "python", ".pyi": "python", ".pyw": "python"}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A text file as it was when it was read."""
+    """A text file at the time of reading."""
 
     path: Path
     data: bytes
@@ -108,27 +106,25 @@ class SourceFile:
 
     @property
     def language(self) -> str:
-        """LSP language id from the file's suffix, or from the interpreter that its first line names."""
+        """LSP language id, from the suffix of the file or the interpreter in its first line."""
         if _PYTHON_SCRIPT.match(self.text):
             return "python"
         return _LANGUAGES.get(self.path.suffix.lower(), "plaintext")
 
     def snapshot(self) -> Snapshot:
-        """The text as the engine takes it."""
+        """The file as input of the engine."""
         return Snapshot(str(self.path), 0, self.text, self.language)
 
     def offset_at(self, line: int, column: int | None) -> int:
         """Code-point offset of a 1-based line and column; without a column the end of the line.
 
         Raises:
-            PositionError: the file has no such line, or the line no such column.
+            PositionError: there is no such line or column.
         """
-        starts = [0, *(match.end() for match in _LINE_END.finditer(self.text))]
-        if not 1 <= line <= len(starts):
-            raise PositionError(f"{self.path} has {_count(len(starts), 'line')}: there is no line {line}")
-        start = starts[line - 1]
-        end_match = _LINE_END.search(self.text, start)
-        end = end_match.start() if end_match else len(self.text)
+        lines = LineIndex.of(self.text)
+        if not 1 <= line <= lines.num_lines:
+            raise PositionError(f"{self.path} has {_count(lines.num_lines, 'line')}: there is no line {line}")
+        start, end = lines.span(line - 1)
         if column is None:
             return end
         if not 1 <= column <= end - start + 1:
@@ -139,10 +135,10 @@ class SourceFile:
         return start + column - 1
 
     def check_writable(self) -> None:
-        """Refuses before any work is spent on a file that could not be written.
+        """Checks that the file can be written, before a model is loaded.
 
         Raises:
-            InputFileError: no permission. A file without any write bit is refused for root, too.
+            InputFileError: no permission. Files without a write bit are refused for root too.
         """
         try:
             target = self.path.resolve(strict=True)
@@ -153,14 +149,14 @@ class SourceFile:
             raise InputFileError(f"{self.path} is read-only: nothing was written; change its permissions first")
 
     def insert(self, offset: int, text: str) -> None:
-        """`replace` of nothing."""
+        """Inserts `text` and writes the file."""
         self.replace(offset, offset, text)
 
     def replace(self, start: int, end: int, text: str) -> None:
-        """Replaces the file by itself with `text` for a stretch of it; all other bytes stay as they are.
+        """Replaces `[start, end)` of the text and writes the file; all other bytes stay the same.
 
         Raises:
-            InputFileError: no permission, no space, or the file changed since it was read. The file is as it was then.
+            InputFileError: no permission, no space, or the file has changed since it was read. It stays unchanged.
         """
         self.check_writable()
         head = len(self.text[:start].encode()) + (len(_BOM) if self.data.startswith(_BOM) else 0)
@@ -191,31 +187,31 @@ _LINE = re.compile(f"(?P<path>.+):(?P<line>{_NUMBER})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A cursor in a file."""
+    """A position in a file."""
 
     path: Path
     line: int
-    """From 1."""
+    """Starts at 1."""
     column: int | None = None
-    """From 1, in characters; the cursor stands before that character. None is the end of the line."""
+    """Starts at 1, in characters; the position is before that character. None is the end of the line."""
 
     @classmethod
     def parse(cls, text: str) -> "Location":
-        """Numbers are read from the right, so colons in the path and drive letters stay in the path.
+        """Parses `FILE:LINE[:COL]` from the right, so the path may contain colons.
 
         Raises:
             UsageError: there is no line number.
-            PositionError: a line or column of 0.
+            PositionError: a line or column is 0.
         """
         both, line = _BOTH.fullmatch(text), _LINE.fullmatch(text)
-        if both and line and not _is_there(both["path"]) and _is_there(line["path"]):
-            both = None  # a file whose own name ends in a colon and a number
+        if both and line and not _exists(both["path"]) and _exists(line["path"]):
+            both = None  # the name of the file ends in a colon and a number
         match = both or line
         if match is None:
             raise UsageError(f"{text}: expected FILE:LINE or FILE:LINE:COL, for example samples/shapes.py:12")
         column = int(match["column"]) if match is both else None
         if int(match["line"]) == 0 or column == 0:
-            raise PositionError(f"{text}: lines and columns are counted from 1")
+            raise PositionError(f"{text}: lines and columns start at 1")
         return cls(Path(match["path"]), int(match["line"]), column)
 
     def __str__(self) -> str:
@@ -224,7 +220,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Whole lines of a file, counted from 1, both ends included."""
+    """Whole lines of a file; they start at 1, and both ends are included."""
 
     path: Path
     first: int
@@ -232,11 +228,11 @@ class Lines:
 
     @classmethod
     def parse(cls, text: str) -> "Lines":
-        """`FILE:FIRST-LAST`, or `FILE:LINE`.
+        """Parses `FILE:FIRST-LAST` or `FILE:LINE`.
 
         Raises:
-            UsageError: it is no such thing.
-            PositionError: a line of 0, or a range that runs backwards.
+            UsageError: the text has another form.
+            PositionError: a line is 0, or the range is reversed.
         """
         match = _LINES.fullmatch(text)
         if match is None:
@@ -244,12 +240,12 @@ class Lines:
         first = int(match["first"])
         last = int(match["last"] or first)
         if first == 0 or last < first:
-            raise PositionError(f"{text}: lines are counted from 1, the first one first")
+            raise PositionError(f"{text}: lines start at 1, and FIRST is not after LAST")
         return cls(Path(match["path"]), first, last)
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
-    except OSError:  # a name that is too long, a directory that may not be looked into
+    except OSError:  # the name is too long, or the directory is not readable
         return False

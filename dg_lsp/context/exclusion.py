@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from pathspec import GitIgnoreSpec
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.settings import ExcludeSettings
+from dg_lsp.settings import PrivacySettings
 
 SECRETS = (
     ".env*", "!.env.example", "!.env.sample", "!.env.template", "!.envrc.example", ".envrc",
@@ -24,6 +24,8 @@ SECRETS = (
     "**/.docker/config.json", "**/.kube/config", ".aws/", ".gnupg/", ".ssh/",
 )  # fmt: skip
 """Files that usually contain keys or passwords."""
+MAX_CHARS = 20_000_000
+"""Longer documents are excluded."""
 _INSPECTED_CHARS = 8000
 """Number of characters at the beginning of a document that decide whether it is text."""
 _ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
@@ -48,24 +50,24 @@ class ExclusionReason(StrEnum):
 class Exclusion:
     """The exclusion rules of the settings."""
 
-    settings: ExcludeSettings
+    settings: PrivacySettings
 
     def reason(self, snapshot: Snapshot) -> ExclusionReason | None:
         """Why this document is excluded, or None."""
         settings = self.settings
-        if snapshot.language in settings.languages:
+        if snapshot.language in settings.exclude_languages:
             return ExclusionReason.LANGUAGE
         if (by_path := self.path_reason(path_of(snapshot.uri))) is not None:
             return by_path
-        if len(snapshot.text) > settings.max_file_chars:
+        if len(snapshot.text) > MAX_CHARS:
             return ExclusionReason.GIANT
         return ExclusionReason.BINARY if is_binary(snapshot.text) else None
 
     def path_reason(self, path: str) -> ExclusionReason | None:
         """Why a file is excluded by its path, before it is read, or None."""
-        if self.settings.secrets and _compiled(SECRETS).match_file(path):
+        if self.settings.exclude_secrets and _compiled(SECRETS).match_file(path):
             return ExclusionReason.SECRETS
-        return ExclusionReason.PATTERN if _compiled(self.settings.patterns).match_file(path) else None
+        return ExclusionReason.PATTERN if _compiled(self.settings.exclude_patterns).match_file(path) else None
 
 
 def path_of(uri: str) -> str:

@@ -125,10 +125,10 @@ class Pool:
         with self._lock:
             model = self._models.get(key)
             if model is None or model.state == "failed":  # what was missing may be there by now
-                model = self._models[key] = _OpenModel(settings.model, Scheduler.of(self._open, settings))
+                model = self._models[key] = _OpenModel(settings.model.name, Scheduler.of(self._open, settings))
             model.num_sessions += 1
         return SchedulerSession(
-            model.worker, settings.fill, partial(self._leave, model), partial(self._note_request, model)
+            model.worker, settings.completion, partial(self._leave, model), partial(self._note_request, model)
         )
 
     def sweep(self) -> None:
@@ -235,4 +235,4 @@ class Pool:
 
 def _key(settings: Settings) -> tuple[object, ...]:
     """The settings that a model is opened by; sessions of one model can differ in all others."""
-    return settings.model, settings.backend, settings.remote, settings.runtime
+    return settings.model, settings.remote

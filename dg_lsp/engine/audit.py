@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import AuditSettings
+from dg_lsp.settings import PrivacySettings
 from dg_lsp.system import resident_bytes
 
 MAX_BYTES = 20_000_000
@@ -147,9 +147,9 @@ def read_records(path: Path) -> tuple[list[AuditRecord], int]:
 class Auditor:
     """Writes a record when a request ends."""
 
-    def __init__(self, settings: AuditSettings, on_error: Callable[[str], None] | None = None) -> None:
+    def __init__(self, settings: PrivacySettings, on_error: Callable[[str], None] | None = None) -> None:
         """Writes nothing where no file is set. `on_error` gets one message when the file cannot be written."""
-        self._log = AuditLog(Path(settings.path).expanduser(), on_error) if settings.path else None
+        self._log = AuditLog(Path(settings.audit_log).expanduser(), on_error) if settings.audit_log else None
 
     def watch(self, future: Future[Any], endpoint: str, requested_tokens: int | None = None) -> None:
         """Records this request. `endpoint` is a path of the HTTP API or a method of LSP."""

@@ -25,7 +25,7 @@ from dg_lsp.engine.rewrite import Rewrite, follows_instructions
 from dg_lsp.engine.stop_criteria import limits_of
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -60,7 +60,7 @@ class Engine:
         self,
         denoiser: Denoiser,
         tokenizer: Tokenizer,
-        settings: FillSettings,
+        settings: CompletionSettings,
         costs: StepCosts | None = None,
         slots: KVSlots | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Engine:
         return self._spec
 
     @property
-    def settings(self) -> FillSettings:
+    def settings(self) -> CompletionSettings:
         """Defaults of requests."""
         return self._settings
 
@@ -174,7 +174,7 @@ class Engine:
         """See `chat.answer`; otherwise as `run`."""
         return chat.answer(self._loaded, request, deadline)
 
-    def configured(self, settings: FillSettings) -> "Engine":
+    def configured(self, settings: CompletionSettings) -> "Engine":
         """An engine with other settings over the same model and slots; one of the two at a time may be used.
 
         Raises:
@@ -199,7 +199,7 @@ class Engine:
         return layout.in_prompt() if decoder.needs_causal_head else layout
 
     def _repetition(self, request: FillRequest) -> Repetition | None:
-        if not (self._settings.echo and self.spec.repetition_match):
+        if not (self._settings.repetition and self.spec.repetition_match):
             return None
         return self._buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
 
@@ -223,7 +223,7 @@ class Engine:
 class LazyEngine:
     """An engine that is opened when it is needed. Belongs to the model's thread; any thread may read its state."""
 
-    def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings) -> None:
+    def __init__(self, open_engine: Callable[[], Engine], settings: CompletionSettings) -> None:
         self._open_engine = open_engine
         self._engine: Engine | None = None
         self.settings = settings
@@ -246,7 +246,7 @@ class LazyEngine:
             self._engine = self._open_engine()
         return self._engine
 
-    def configured(self, settings: FillSettings | None) -> Engine:
+    def configured(self, settings: CompletionSettings | None) -> Engine:
         """The engine with these settings, or with its own. Opens it as `open` does."""
         engine, wanted = self.open(), settings or self.settings
         if wanted == engine.settings:

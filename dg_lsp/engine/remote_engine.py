@@ -30,7 +30,7 @@ from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.remote.client import RemoteModel
@@ -62,7 +62,7 @@ class TextFramer(Framer):
 class RemoteEngine(Engine):
     """See `Engine`. Uses nothing of the base class's model."""
 
-    def __init__(self, model: "RemoteModel", settings: FillSettings) -> None:
+    def __init__(self, model: "RemoteModel", settings: CompletionSettings) -> None:
         self._model = model
         self._settings = settings
         self._spec = ModelSpec(
@@ -176,7 +176,7 @@ class RemoteEngine(Engine):
             timings=watch.timings(),
         )
 
-    def configured(self, settings: FillSettings) -> "RemoteEngine":
+    def configured(self, settings: CompletionSettings) -> "RemoteEngine":
         """See `Engine.configured`."""
         return RemoteEngine(self._model, settings)
 

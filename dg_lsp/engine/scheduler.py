@@ -23,7 +23,7 @@ from dg_lsp.engine.decoders.base import Framer, Progress
 from dg_lsp.engine.engine import Engine, LazyEngine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, RewriteResult
-from dg_lsp.settings import FillSettings, Settings
+from dg_lsp.settings import CompletionSettings, Settings
 
 Key = tuple[str, type]
 """Document or conversation, and kind of request: a document's rewrite and its fills do not replace each other."""
@@ -39,7 +39,7 @@ class Job:
     """`time.monotonic` seconds."""
     future: Future[Any]
     on_step: OnStep | None = None
-    settings: FillSettings | None = None
+    settings: CompletionSettings | None = None
     """The client's, where several share the model; None takes the scheduler's."""
     steps: Generator[Progress, None, Any] | None = None
     """The rest of the work; None before it begins."""
@@ -129,7 +129,9 @@ class ModelTime:
 class Scheduler:
     """Owns the engine: opens it first, then serves requests until it is closed. Any thread may call any method."""
 
-    def __init__(self, open_engine: Callable[[], Engine], settings: FillSettings, idle_seconds: float = 0.0) -> None:
+    def __init__(
+        self, open_engine: Callable[[], Engine], settings: CompletionSettings, idle_seconds: float = 0.0
+    ) -> None:
         """After `idle_seconds` without work the model is closed until the next request; 0 keeps it open."""
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or the error. Read only."""
@@ -149,10 +151,10 @@ class Scheduler:
     @classmethod
     def of(cls, open_engine: Callable[[Settings], Engine], settings: Settings) -> "Scheduler":
         """A scheduler that starts to open the model of these settings."""
-        return cls(lambda: open_engine(settings), settings.fill, settings.runtime.idle_seconds)
+        return cls(lambda: open_engine(settings), settings.completion, settings.model.idle_seconds)
 
     def submit(
-        self, request: FillRequest, on_step: OnStep | None = None, settings: FillSettings | None = None
+        self, request: FillRequest, on_step: OnStep | None = None, settings: CompletionSettings | None = None
     ) -> Future[FillResult]:
         """The result to come; cancelling it stops the model. An older fill of the same document is cancelled.
 
@@ -173,7 +175,7 @@ class Scheduler:
         return job.future
 
     def submit_rewrite(
-        self, request: RewriteRequest, on_step: OnStep | None = None, settings: FillSettings | None = None
+        self, request: RewriteRequest, on_step: OnStep | None = None, settings: CompletionSettings | None = None
     ) -> Future[RewriteResult]:
         """As `submit`. An older rewrite of the same document is cancelled."""
         job = _new_job(request, request.deadline_ms, on_step, settings)
@@ -187,7 +189,7 @@ class Scheduler:
             _settle_at_deadline(job)
         return job.future
 
-    def configure(self, settings: FillSettings) -> None:
+    def configure(self, settings: CompletionSettings) -> None:
         """Other settings from the next request on; cached completions are dropped."""
         with self._changed:
             self._lazy.settings = settings
@@ -343,7 +345,7 @@ def _new_job(
     request: FillRequest | RewriteRequest | ChatRequest,
     deadline_ms: float,
     on_step: OnStep | None = None,
-    settings: FillSettings | None = None,
+    settings: CompletionSettings | None = None,
 ) -> Job:
     return Job(request, time.monotonic() + deadline_ms / 1e3, Future(), on_step, settings)
 
@@ -376,7 +378,7 @@ class SchedulerSession:
     def __init__(
         self,
         scheduler: Scheduler,
-        settings: FillSettings,
+        settings: CompletionSettings,
         on_close: Callable[[], None],
         on_submit: Callable[[], None] = lambda: None,
     ) -> None:
@@ -426,7 +428,7 @@ class SchedulerSession:
         self._on_submit()
         return self._noted(self._scheduler.submit_chat(replace(request, name=self._own(request.name)), on_step))
 
-    def configure(self, settings: FillSettings) -> None:
+    def configure(self, settings: CompletionSettings) -> None:
         """See `Scheduler.configure`."""
         self._settings = settings
         self._number = next(_numbers)  # completions cached under the old number are not found any more

@@ -11,7 +11,7 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Limits:
 
 def limits_of(
     request: FillRequest,
-    settings: FillSettings,
+    settings: CompletionSettings,
     spec: ModelSpec,
     decoder: DecoderName,
     deadline: float | None,

@@ -61,7 +61,7 @@ class CompletionRequest:
             max_tokens=self.max_tokens,
             deadline_ms=self.deadline_ms,
             seed=self.seed,
-            extra=self._allowed_snippets(settings) if takes_extra(spec, settings.context.when) else NO_SNIPPETS,
+            extra=self._allowed_snippets(settings) if takes_extra(spec, settings.context.enabled) else NO_SNIPPETS,
             priority=self.priority if self.priority is not None else default,
         )
 
@@ -72,13 +72,13 @@ class CompletionRequest:
         return tuple(cut_at_stops(_cut_at_dedent(text, self.min_indent), self.stops, is_full=is_full) for text in texts)
 
     def _allowed_snippets(self, settings: Settings) -> Snippets:
-        exclusion, allowed = Exclusion(settings.exclude), []
+        exclusion, allowed = Exclusion(settings.privacy), []
         for snippet in self.snippets:
             path = snippet.path.replace("\\", "/")
             snapshot = Snapshot(f"file:///{quote(path.lstrip('/'))}", 0, snippet.text, self.language)
             if exclusion.reason(snapshot) is None:
                 allowed.append(Snippet(snippet.source, _short_path(path), snippet.text))
-        return Snippets(tuple(allowed), settings.context.share)
+        return Snippets(tuple(allowed), settings.context.max_fraction)
 
 
 @dataclass(frozen=True, slots=True)

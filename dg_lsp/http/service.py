@@ -58,10 +58,10 @@ class Service:
         self.started = int(time.time())
         """Seconds since 1970."""
         # plugins cache completions and request the next one themselves
-        self._worker_settings = attrs.evolve(settings, fill=attrs.evolve(settings.fill, speculate=False))
+        self._worker_settings = attrs.evolve(settings, completion=attrs.evolve(settings.completion, speculate=False))
         self._open_worker = open_worker
         self.worker = open_worker(self._worker_settings)
-        self._auditor = Auditor(settings.audit, report_error)
+        self._auditor = Auditor(settings.privacy, report_error)
         self._numbers = itertools.count(1)
         self._newest: dict[tuple[str, str], Outcome] = {}
         self._active: Counter[str] = Counter()
@@ -155,7 +155,7 @@ class Service:
 
     def _check_limits(self, address: str) -> None:
         wait = max(1, min(MAX_RETRY_SECONDS, math.ceil(self._mean_seconds * self.num_active)))
-        if self.num_active >= self.settings.http.max_waiting:
+        if self.num_active >= self.settings.http.max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later", retry_after=wait)
         if address and self._active[address] >= MAX_PER_CLIENT:
             message = f"this client has {MAX_PER_CLIENT} open requests; try again later"

@@ -43,10 +43,11 @@ async def models(service: LoadedService) -> ModelsResponse:
 async def props(service: LoadedService) -> PropsResponse:
     """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
     spec, settings = service.engine.spec, service.settings
-    params = {"n_predict": settings.fill.max_tokens, "seed": 0, "t_max_predict_ms": settings.fill.deadline_ms}
+    completion = settings.completion
+    params = {"n_predict": completion.max_tokens, "seed": 0, "t_max_predict_ms": completion.deadline_ms}
     return PropsResponse(
         default_generation_settings={"n_ctx": spec.max_prompt_tokens + spec.longest_block, "params": params},
-        total_slots=settings.runtime.num_slots,
+        total_slots=settings.model.num_slots,
         model_alias=spec.name,
         is_sleeping=service.worker.is_asleep,
         build_info=f"dg-lsp {__version__}",
@@ -60,7 +61,7 @@ async def slots(service: LoadedService) -> list[SlotObject]:
     num_tokens = spec.max_prompt_tokens + spec.longest_block
     return [
         SlotObject(id=number, n_ctx=num_tokens, is_processing=number == 0 and service.num_active > 0)
-        for number in range(service.settings.runtime.num_slots)
+        for number in range(service.settings.model.num_slots)
     ]
 
 

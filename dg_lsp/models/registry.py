@@ -1,4 +1,4 @@
-"""Which models there are by name, and where their files lie. Opens no model."""
+"""The known models by name, their files, and the selection of `auto`. Opens no model."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,69 +11,66 @@ from dg_lsp.models.download import fetched_path
 from dg_lsp.models.metadata import CONFIGURATION
 from dg_lsp.models.presets import PRESETS, Preset
 
+AUTO = "auto"
+DEFAULT = "dg-mini"
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPool:
-    """Memory that weights may go to."""
+    """Memory that can hold weights."""
 
     name: str
-    """For a person."""
+    """For messages."""
     free: int
     """Bytes."""
     is_gpu: bool
 
 
 def memory_pools(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[MemoryPool, ...]:
-    """The roomiest first within their kind, GPUs before the machine's own memory.
+    """The memory pools with the most free memory first, GPUs before the machine's memory.
 
-    `gpus` are names, kinds and free bytes of devices. Layers are spread over several GPUs, so these count together; one
-    that lives in the machine's memory (`igpu`) has no more than the machine.
+    `gpus` are names, kinds and free bytes of devices. Layers are distributed over all GPUs, so these are one pool; a
+    GPU that shares the machine's memory (`igpu`) has no more than the machine.
     """
-    cards = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
+    gpu_memory = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
     shared = [(name, min(free or system_free, system_free)) for name, kind, free in gpus if kind == "igpu"]
-    found = []
-    if cards:
-        name = cards[0][0] if len(cards) == 1 else f"{len(cards)} GPUs ({cards[0][0]}, ...)"
-        found.append(MemoryPool(name, sum(free for _, free in cards), is_gpu=True))
-    found += [MemoryPool(name, free, is_gpu=True) for name, free in shared]
-    found.sort(key=lambda room: -room.free)
-    return (*found, MemoryPool("the machine's memory", system_free, is_gpu=False))
-
-
-AUTO = "auto"
-DEFAULT = "dg-mini"
+    pools = [MemoryPool(name, free, is_gpu=True) for name, free in shared]
+    if gpu_memory:
+        name = gpu_memory[0][0] if len(gpu_memory) == 1 else f"{len(gpu_memory)} GPUs ({gpu_memory[0][0]}, ...)"
+        pools.insert(0, MemoryPool(name, sum(free for _, free in gpu_memory), is_gpu=True))
+    pools.sort(key=lambda pool: -pool.free)
+    return (*pools, MemoryPool("the machine's memory", system_free, is_gpu=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One model's name, and why it is this one."""
+    """The model that `auto` selects."""
 
     name: str
     reason: str
-    """A sentence."""
+    """For a message."""
 
 
-def select(rooms: Sequence[MemoryPool], is_here: Callable[[Preset], bool]) -> Selection:
-    """The preset of the highest rank that is here and fits into a GPU's free memory; else the bundled model.
+def select(pools: Sequence[MemoryPool], is_installed: Callable[[Preset], bool]) -> Selection:
+    """The installed preset of the highest rank that fits into a GPU's free memory; else the bundled model.
 
-    Every step of a model reads all of its weights that are active, and on a CPU that takes too long for models of this
-    size: there it is always the bundled one.
+    Without a GPU it is always the bundled model: every step reads all active weights, and on a CPU that takes too long
+    for the larger models.
     """
-    room = next((room for room in rooms if room.is_gpu), None)
-    if room is None:
+    pool = next((pool for pool in pools if pool.is_gpu), None)
+    if pool is None:
         return Selection(DEFAULT, "llama.cpp uses no GPU here, and this model was made for a CPU")
     ranked = sorted((preset for preset in PRESETS if preset.rank), key=lambda preset: -preset.rank)
-    fitting = [preset for preset in ranked if preset.memory_bytes <= room.free]
-    here = next((preset for preset in fitting if is_here(preset)), None)
-    where = f"{_gigabytes(room.free)} free on {room.name}"
-    better = next((preset for preset in fitting if here is None or preset.rank > here.rank), None)
-    hint = f"; {better.name} would fit: dg-lsp models pull {better.name}" if better else ""
-    if here is not None:
-        needed = _gigabytes(here.memory_bytes)
-        return Selection(here.name, f"the best model here that fits into {where}, it needs {needed}{hint}")
+    fitting = [preset for preset in ranked if preset.memory_bytes <= pool.free]
+    memory = f"{_gigabytes(pool.free)} free on {pool.name}"
     if not fitting:
-        return Selection(DEFAULT, f"no larger model fits into {where}")
-    return Selection(DEFAULT, f"no larger model that fits into {where} is on this machine{hint}")
+        return Selection(DEFAULT, f"no larger model fits into {memory}")
+    best = next((preset for preset in fitting if is_installed(preset)), None)
+    hint = "" if best is fitting[0] else f"; {fitting[0].name} would fit: dg-lsp models pull {fitting[0].name}"
+    if best is None:
+        return Selection(DEFAULT, f"no larger model that fits into {memory} is on this machine{hint}")
+    needed = _gigabytes(best.memory_bytes)
+    return Selection(best.name, f"the best model here that fits into {memory}, it needs {needed}{hint}")
 
 
 def _gigabytes(size: int) -> str:
@@ -82,14 +79,14 @@ def _gigabytes(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BundledModel:
-    """A GGUF file that ships inside the package."""
+    """A GGUF file in this package."""
 
     name: str
     filename: str
 
     @property
     def path(self) -> Path:
-        """Where the file lies in this installation; llama.cpp reads files only, so no zip import."""
+        """The file in this installation; llama.cpp cannot read a model from a zip file."""
         return Path(str(resources.files("dg_lsp.models") / self.filename))
 
 
@@ -97,38 +94,38 @@ BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
 
 
 def known_names() -> tuple[str, ...]:
-    """Names that a model's setting takes beside paths."""
+    """The model names that settings accept beside paths."""
     return (*(model.name for model in (*BUNDLED, *PRESETS)), AUTO)
 
 
 def preset_named(name: str) -> Preset | None:
-    """The preset that comes from a hub under this name."""
+    """The preset with this name."""
     return next((preset for preset in PRESETS if preset.name == name), None)
 
 
 def ready_path(preset: Preset) -> Path | None:
-    """What runs: the preset's file or folder, or what its next step made of it; None while that is not there."""
+    """The usable file or folder of a preset; None if it is not fetched, or its next step was not run."""
     if preset.next_step:
         return preset.ready_path if preset.ready_path.is_file() else None
     return fetched_path(preset)
 
 
 def locate(name: str) -> Path:
-    """The readable file of a known name, or of a path, which may be a checkpoint's directory.
+    """The file or checkpoint folder of a known name or a path.
 
-    A known name wins: write `./dg-mini` for a file called so.
+    A known name has priority over a file of the same name: write `./dg-mini` for the file.
 
     Raises:
-        ModelNotFoundError: neither a known name nor a readable file, or a known model that was not fetched yet.
+        ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
     for bundled in BUNDLED:
         if bundled.name == name:
-            return _bundled_file(bundled)
+            return _bundled_path(bundled)
     preset = preset_named(name)
-    return _file(name) if preset is None else _preset_path(preset)
+    return _given_path(name) if preset is None else _preset_path(preset)
 
 
-def _bundled_file(model: BundledModel) -> Path:
+def _bundled_path(model: BundledModel) -> Path:
     if not model.path.is_file():
         raise ModelNotFoundError(
             f"the bundled model {model.name} is missing from this installation ({model.path}): "
@@ -143,23 +140,23 @@ def _preset_path(preset: Preset) -> Path:
         return path
     fetched = fetched_path(preset)
     if fetched is None:
-        size = f"{preset.size / 1e9:.1f} GB"
+        size = _gigabytes(preset.size)
         raise ModelNotFoundError(
             f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})"
         )
-    raise ModelNotFoundError(f"{preset.name} was fetched and has to be made ready once: run {preset.command(fetched)}")
+    raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {preset.command(fetched)}")
 
 
-def _file(name: str) -> Path:
+def _given_path(name: str) -> Path:
     try:
         path = Path(name).expanduser()
-        found = path.exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, a home that is not known
-        path, found = Path(), False
-    if not name or not found:
+        exists = bool(name) and path.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown home directory
+        path, exists = Path(), False
+    if not exists:
         raise ModelNotFoundError(_not_found(name))
     if not path.is_file() and not (path / CONFIGURATION).is_file():
-        kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "no regular file"
+        kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "not a regular file"
         raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
     if not os.access(path, os.R_OK):
         raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")

@@ -1,64 +1,62 @@
-"""Messages that Copilot's language server knows and the specification does not; so its clients can talk to ours."""
+"""Messages of Copilot's language server that are not in the specification, for clients of that server."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lsprotocol import types
 
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import DgLspError
 from dg_lsp.server.documents import lsp_range, minimal_changes
+from dg_lsp.server.session import Server
 from dg_lsp.server.transport import field_of
 
-if TYPE_CHECKING:
-    from dg_lsp.server.session import Server
-
 ACCEPTED = "dg-lsp.accepted"
-"""Run by the editor when an item is taken; its argument is the item's name."""
+"""Command that the editor runs when an item is accepted; its argument is the item's name."""
 WATCH = "dg-lsp/watch"
-"""`{on}`: whether the client wants to see canvases settle."""
+"""Notification `{on}`: turns `dg-lsp/denoising` on or off."""
 STATS = "dg-lsp/stats"
-"""A request for what the session has cost and brought."""
+"""Request for the counts and the model time of the session."""
 INLINE_EDIT_MS = 2000.0
 INLINE_EDIT_STRENGTH = 0.5
 
 
-def register(server: "Server") -> None:
-    """Listens to them."""
+def register(server: Server) -> None:
+    """Registers the handlers."""
     _register_acceptance(server)
-    _register_places(server)
-    # nobody has to sign in to a model of their own
+    _register_requests(server)
+    # a local model needs no account
     for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
         server.feature(method)(_signed_in)
 
 
-def _register_acceptance(server: "Server") -> None:
+def _register_acceptance(server: Server) -> None:
     @server.command(ACCEPTED)
     def accepted(name: Any = None) -> None:
         server.acceptance.accept(str(name))
-        server.status.change()
+        server.status.update()
 
     @server.feature("textDocument/didShowCompletion")
     def did_show(params: Any) -> None:
         server.acceptance.show(_name(field_of(params, "item")))
-        server.status.change()
+        server.status.update()
 
     @server.feature("textDocument/didPartiallyAcceptCompletion")
     def did_accept_part(params: Any) -> None:
         length = field_of(params, "acceptedLength")
         if isinstance(length, int):
             server.acceptance.accept(_name(field_of(params, "item")), length)
-            server.status.change()
+            server.status.update()
 
     @server.feature("textDocument/didShowInlineEdit")
     def did_show_edit(params: Any) -> None:
         server.acceptance.show(_name(field_of(params, "item")))
 
 
-def _register_places(server: "Server") -> None:
+def _register_requests(server: Server) -> None:
     @server.feature("textDocument/didFocus")
     def did_focus(params: Any) -> None:
-        server.looked_at = str(field_of(field_of(params, "textDocument"), "uri"))
-        server.tell_place()
+        server.active_document = str(field_of(field_of(params, "textDocument"), "uri"))
+        server.update_status()
 
     @server.feature("textDocument/copilotInlineEdit")
     async def inline_edit(params: Any) -> dict[str, Any]:
@@ -70,15 +68,15 @@ def _register_places(server: "Server") -> None:
 
     @server.feature(WATCH)
     def watch(params: Any) -> None:
-        server.is_watched = bool(field_of(params, "on"))
+        server.sends_canvases = bool(field_of(params, "on"))
 
 
 def _signed_in(_params: Any) -> dict[str, str]:
     return {"status": "OK", "user": "local"}
 
 
-async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
-    """What the model would change in the cursor's line, keeping half of it; nothing where it is not sure."""
+async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
+    """A rewrite of the cursor's line that keeps half of its tokens; empty if its confidence is too low."""
     identifier = field_of(params, "textDocument")
     document = server.documents.get(str(field_of(identifier, "uri")))
     at = field_of(params, "position")
@@ -86,7 +84,7 @@ async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
     if document is None or not (isinstance(line, int) and isinstance(character, int)):
         return []
     snapshot = document.snapshot()
-    if server.is_left_out(snapshot) or not 0 <= line < document.lines.num_lines:
+    if server.is_excluded(snapshot) or not 0 <= line < document.lines.num_lines:
         return []
     start, end = document.lines.span(line)
     if not snapshot.text[start:end].strip():
@@ -97,8 +95,8 @@ async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
         end,
         strength=INLINE_EDIT_STRENGTH,
         deadline_ms=INLINE_EDIT_MS,
-        extra=server.extra(snapshot, start),
-        min_confidence=server.settings.fill.min_confidence,
+        extra=server.snippets(snapshot, start),
+        min_confidence=server.settings.completion.min_confidence,
     )
     try:
         result = await server.rewrite(request)
@@ -121,6 +119,6 @@ async def _inline_edits(server: "Server", params: Any) -> list[dict[str, Any]]:
 
 
 def _name(item: Any) -> str:
-    """The name of an item that comes back: the first argument of its command."""
+    """The name that `Acceptance.offer` gave the item: the first argument of its command."""
     arguments = field_of(field_of(item, "command"), "arguments")
     return str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else ""

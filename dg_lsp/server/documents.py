@@ -1,16 +1,18 @@
-"""The client's open documents: LSP positions and edits in, code-point offsets and snapshots out.
+"""The client's open documents: LSP positions and edits to code-point offsets and snapshots, and back.
 
-Stands in for pygls' own text store, which cuts lines at form feeds and is off by one at a file's end.
+Replaces the documents of pygls, which split lines at form feeds and are off by one at the end of a file.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import pairwise
 
 from lsprotocol import types
 
-from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot, opening_of
+from dg_lsp.context.document import LINE_END, Snapshot, opening_of
+from dg_lsp.context.line_index import Encoding, LineIndex
 from dg_lsp.postprocess.validate import Candidate
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -26,43 +28,43 @@ class Document:
     lines: LineIndex
 
     def snapshot(self) -> Snapshot:
-        """What the engine sees of it."""
+        """The document as the engine receives it."""
         return Snapshot(self.uri, self.version, self.lines.text, self.language)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompletionPosition:
-    """Where a fill is asked for, and what an accepted one takes the place of."""
+    """The position of a completion, and the range that its items replace."""
 
     document: Document
     snapshot: Snapshot
-    """The document as it would be with the completion popup's selected item taken over, or with the cursor on the first
-    line of a block that its own line opens; else as it is."""
+    """The document with the popup's selected item inserted, or with the first line of the block that the cursor's line
+    opens; otherwise the document itself."""
     offset: int
-    """Of the fill, in the snapshot's text."""
+    """Offset of the completion in the snapshot's text."""
     start: int
     end: int
-    """Offsets in the document of what an accepted item replaces; both are the cursor when no popup is open."""
+    """Offsets of the range in the document that an item replaces; both are the cursor when no popup is open."""
     selected: str = ""
-    """What every item shown has to begin with: the popup's selected item, or what leads into the block."""
+    """Text that every item must begin with: the popup's selected item, or the line break and indent of the block."""
 
 
 class DocumentStore:
-    """Every open document by its URI, in the encoding agreed on with the client."""
+    """Every open document by its URI, in the position encoding of the client."""
 
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: Encoding = Encoding.UTF16) -> None:
         self.encoding = encoding
         self._open: dict[str, Document] = {}
 
     def open(self, item: types.TextDocumentItem) -> None:
-        """Takes a document over; one opened twice is as the second says."""
-        lines = LineIndex.of(_sound(item.text))
+        """Opens a document; one opened twice has the second text."""
+        lines = LineIndex.of(_without_surrogates(item.text))
         self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines)
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]
     ) -> bool:
-        """Applies edits one after the other; False when the document is not open."""
+        """Applies edits in order; False if the document is not open."""
         document = self._open.get(identifier.uri)
         if document is None:
             return False
@@ -73,19 +75,19 @@ class DocumentStore:
         return True
 
     def close(self, uri: str) -> None:
-        """Forgets a document, open or not."""
+        """Closes a document. Unknown URIs are ignored."""
         self._open.pop(uri, None)
 
     def get(self, uri: str) -> Document | None:
-        """The newest version, or None when the document is not open."""
+        """The newest version, or None if the document is not open."""
         return self._open.get(uri)
 
     def all(self) -> list[Document]:
-        """Every open document, the one that was opened last at the end."""
+        """Every open document, in the order of opening."""
         return list(self._open.values())
 
-    def cursor(self, params: types.InlineCompletionParams) -> CompletionPosition | None:
-        """Where an inline completion is asked for, or None when the document is not open."""
+    def completion_position(self, params: types.InlineCompletionParams) -> CompletionPosition | None:
+        """The position of an inline completion, or None if the document is not open."""
         document = self._open.get(params.text_document.uri)
         if document is None:
             return None
@@ -93,34 +95,34 @@ class DocumentStore:
         if selected is None:
             offset = self._offset(document.lines, params.position)
             opening = opening_of(document.lines.text, offset, document.language)
-            return self._ahead(document, offset, offset, opening)
+            return self._position_after(document, offset, offset, opening)
         start, end = self._offsets(document.lines, selected.range)
-        return self._ahead(document, start, end, _sound(selected.text))
+        return self._position_after(document, start, end, _without_surrogates(selected.text))
 
     @staticmethod
-    def _ahead(document: Document, start: int, end: int, text: str) -> CompletionPosition:
-        """The cursor after `text`, as if it stood in place of what is between two offsets already."""
+    def _position_after(document: Document, start: int, end: int, text: str) -> CompletionPosition:
+        """The position after `text`, with `text` replacing the range between two offsets in the snapshot."""
         if not text and start == end:
             return CompletionPosition(document, document.snapshot(), start, start, end)
-        taken_over = replace(document, lines=document.lines.replaced(start, end, text))
-        return CompletionPosition(document, taken_over.snapshot(), start + len(text), start, end, text)
+        edited = replace(document, lines=document.lines.replaced(start, end, text))
+        return CompletionPosition(document, edited.snapshot(), start + len(text), start, end, text)
 
     def _changed(self, lines: LineIndex, change: types.TextDocumentContentChangeEvent) -> LineIndex:
         if isinstance(change, types.TextDocumentContentChangePartial):
-            return lines.replaced(*self._offsets(lines, change.range), _sound(change.text))
-        return LineIndex.of(_sound(change.text))
+            return lines.replaced(*self._offsets(lines, change.range), _without_surrogates(change.text))
+        return LineIndex.of(_without_surrogates(change.text))
 
     def _offset(self, lines: LineIndex, position: types.Position) -> int:
         return lines.offset_at(position.line, position.character, self.encoding)
 
     def _offsets(self, lines: LineIndex, span: types.Range) -> tuple[int, int]:
-        """Ascending, whichever way round the client says them."""
+        """Start and end in ascending order; some clients send them reversed."""
         first, second = self._offset(lines, span.start), self._offset(lines, span.end)
         return min(first, second), max(first, second)
 
 
-def _sound(text: str) -> str:
-    """The text without lone surrogates, which JSON can carry and UTF-8 cannot; the number of units stays the same."""
+def _without_surrogates(text: str) -> str:
+    """Replaces lone surrogates: JSON can contain them, UTF-8 cannot. The length in UTF-16 units stays the same."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
@@ -129,7 +131,7 @@ ANNOTATION = "dg-lsp"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`[start, end)` of a text, in code points, becomes `text`."""
+    """Replaces `[start, end)` of a text, in code points, by `text`."""
 
     start: int
     end: int
@@ -137,20 +139,20 @@ class Change:
 
 
 def inline_item(
-    candidate: Candidate, cursor: CompletionPosition, encoding: Encoding, command: types.Command | None = None
+    candidate: Candidate, position: CompletionPosition, encoding: Encoding, command: types.Command | None = None
 ) -> types.InlineCompletionItem:
-    """The candidate as an item that may be shown at the cursor; `command` tells us when it is taken."""
+    """The candidate as an item; the client runs `command` when the user accepts it."""
     return types.InlineCompletionItem(
-        insert_text=cursor.selected + candidate.text,
-        range=lsp_range(cursor.document.lines, cursor.start, cursor.end, encoding),
+        insert_text=position.selected + candidate.text,
+        range=lsp_range(position.document.lines, position.start, position.end, encoding),
         command=command,
     )
 
 
 def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:
-    """What turns `old`, which begins at offset `start`, into `new`: changed lines, without the ends they share.
+    """Changes that turn `old`, which begins at offset `start`, into `new`: changed lines without their common ends.
 
-    Ascending and apart; no change begins or ends inside of a CRLF.
+    The changes are in ascending order and do not touch; none begins or ends inside a CRLF.
     """
     old_lines, new_lines = _lines(old), _lines(new)
     starts = [start]
@@ -174,7 +176,7 @@ def workspace_edit(
     label: str,
     preview: bool,
 ) -> types.WorkspaceEdit:
-    """The changes of one version of a document; annotated, to be confirmed with `preview`, where the client can."""
+    """An edit of one version of a document, annotated if the client supports it; `preview` requires confirmation."""
     edits = [(lsp_range(document.lines, one.start, one.end, encoding), one.text) for one in changes]
     if capabilities is None or not capabilities.document_changes:
         return types.WorkspaceEdit(changes={document.uri: [types.TextEdit(*edit) for edit in edits]})
@@ -190,7 +192,7 @@ def workspace_edit(
 
 
 def lsp_range(lines: LineIndex, start: int, end: int, encoding: Encoding) -> types.Range:
-    """Two offsets as a client's range."""
+    """A range in the client's units."""
     return types.Range(_position(lines, start, encoding), _position(lines, end, encoding))
 
 
@@ -200,21 +202,14 @@ def _position(lines: LineIndex, offset: int, encoding: Encoding) -> types.Positi
 
 
 def _lines(text: str) -> list[str]:
-    """With their ends."""
-    return list(_pieces(text))
-
-
-def _pieces(text: str) -> Iterator[str]:
-    at = 0
-    for match in LINE_END.finditer(text):
-        yield text[at : match.end()]
-        at = match.end()
-    if at < len(text):
-        yield text[at:]
+    """Lines with their ends."""
+    ends = [match.end() for match in LINE_END.finditer(text)]
+    lines = [text[start:end] for start, end in pairwise([0, *ends])]
+    return lines + [rest for rest in (text[ends[-1] if ends else 0 :],) if rest]
 
 
 def _shared_ends(old: str, new: str) -> tuple[int, int]:
-    """Characters that both begin and end with; together no more than the shorter one has."""
+    """Lengths of the common prefix and suffix; together at most the shorter text."""
     shortest = min(len(old), len(new))
     head = next((i for i in range(shortest) if old[i] != new[i]), shortest)
     while head and (_splits_line_end(old, head) or _splits_line_end(new, head)):

@@ -1,12 +1,12 @@
-"""Rewrites as editors ask for them: commands in, one edit of one version of the document out, and always a word.
+"""Rewrite commands and code actions. A rewrite is one edit of one version of the document.
 
-Every command answers `{"applied": bool, "reason": str | null}`; what could not be done is shown to the user, too.
+Every command answers `{"applied": bool, "reason": str | null}`. If nothing was applied, the user sees the reason.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from lsprotocol import types
@@ -17,37 +17,35 @@ from dg_lsp.engine.result import RewriteResult
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.server.documents import Change, Document, minimal_changes, workspace_edit
-
-if TYPE_CHECKING:
-    from dg_lsp.server.documents import Document
-    from dg_lsp.server.session import Server
-
+from dg_lsp.server.session import Server
 
 REWRITE = "dg-lsp.rewrite"
-"""`{uri, range, instruction?, strength?, mend?}`: the range is written anew; to mend, only so that it parses better."""
+"""`{uri, range, instruction?, strength?, fixErrors?}`: rewrites the range. With `fixErrors` the result must have fewer
+syntax errors."""
 COMPLETE_BLOCK = "dg-lsp.completeBlock"
-"""`{uri, position}`: as many lines as belong there are put in at the position."""
+"""`{uri, position}`: inserts the rest of the block at the position."""
 
-_WHY = {
-    Reason.EMPTY: "the model had nothing to say",
+_MESSAGES = {
+    Reason.EMPTY: "the model returned nothing",
     Reason.UNCHANGED: "the model would leave it as it is",
-    Reason.SYNTAX_ERROR: "what the model wrote would not parse",
-    Reason.INDENTATION: "what the model wrote would leave the lines below too deep",
-    Reason.REPEATS_ITSELF: "the model went in circles",
-    Reason.REPEATS_PREFIX: "the model said what stands above again",
-    Reason.REPEATS_SUFFIX: "the model said what stands below again",
-    Reason.NOT_TEXT: "what the model wrote is no text",
+    Reason.SYNTAX_ERROR: "the result has a syntax error",
+    Reason.INDENTATION: "the result would leave the lines below indented too deeply",
+    Reason.REPEATS_ITSELF: "the model repeated itself",
+    Reason.REPEATS_PREFIX: "the model repeated the code above",
+    Reason.REPEATS_SUFFIX: "the model repeated the code below",
+    Reason.NOT_TEXT: "the result is not text",
     Reason.UNFINISHED: "it took too long",
 }
 _CHANGED = "the document changed meanwhile, so nothing was changed"
 _CANCELLED = "cancelled"
+_BAD_ARGUMENT = "this command needs an argument with uri and range"
 
 Outcome = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteParams:
-    """A command's argument, understood."""
+    """The parsed argument of a command."""
 
     document: Document
     start: int
@@ -58,22 +56,25 @@ class RewriteParams:
 
 
 class Refusal(Exception):  # noqa: N818  (it is an answer)
-    """Why nothing was changed, in words for the user."""
+    """The reason why nothing was changed, as shown to the user."""
 
 
-def register_rewrites(server: "Server") -> None:
-    """Offers the commands."""
+def register(server: Server) -> None:
+    """Registers the commands and the code actions."""
 
     @server.command(REWRITE)
-    async def rewrite(place: Any = None) -> Outcome:
-        return await _answered(server, _rewrite(server, place))
+    async def rewrite(argument: Any = None) -> Outcome:
+        return await _outcome(server, _rewrite(server, argument))
 
     @server.command(COMPLETE_BLOCK)
-    async def complete_block(place: Any = None) -> Outcome:
-        return await _answered(server, _complete_block(server, place))
+    async def complete_block(argument: Any = None) -> Outcome:
+        return await _outcome(server, _complete_block(server, argument))
+
+    options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, KIND])
+    server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(code_action)
 
 
-async def _answered(ls: "Server", work: Any) -> Outcome:
+async def _outcome(ls: Server, work: Coroutine[Any, Any, None]) -> Outcome:
     try:
         await work
     except Refusal as refusal:
@@ -83,65 +84,66 @@ async def _answered(ls: "Server", work: Any) -> Outcome:
     return {"applied": True, "reason": None}
 
 
-async def _rewrite(ls: "Server", place: Any) -> None:
-    asked = _asked(ls, place)
-    document = asked.document
+async def _rewrite(ls: Server, argument: Any) -> None:
+    params = _parse(ls, argument)
+    document = params.document
     request = RewriteRequest(
         document.snapshot(),
-        asked.start,
-        asked.end,
-        asked.instruction,
-        asked.strength,
+        params.start,
+        params.end,
+        params.instruction,
+        params.strength,
         ls.settings.rewrite.deadline_ms,
-        must_fix_errors=asked.must_fix_errors,
-        extra=ls.extra(document.snapshot(), asked.start),
+        must_fix_errors=params.must_fix_errors,
+        extra=ls.snippets(document.snapshot(), params.start),
     )
-    title = asked.instruction or "Rewriting"
+    title = params.instruction or "Rewriting"
     result = await _with_progress(ls, request, title)
     if result.rejection is not None:
-        raise Refusal(f"nothing was changed: {_WHY[result.rejection.reason]}")
-    if asked.instruction and not result.follows_instructions:
-        ls.log(types.MessageType.Info, f"{result.model} follows no instructions: it saw this one as a comment")
+        raise Refusal(f"nothing was changed: {_MESSAGES[result.rejection.reason]}")
+    if params.instruction and not result.follows_instructions:
+        ls.log(types.MessageType.Info, f"{result.model} follows no instructions: it received this one as a comment")
     old = document.lines.text[result.start : result.end]
     await _apply(ls, document, minimal_changes(old, result.text, result.start), f"dg-lsp: {title}")
 
 
-async def _complete_block(ls: "Server", place: Any) -> None:
-    asked = _asked(ls, place)
-    document = asked.document
-    wait_ms = ls.settings.rewrite.deadline_ms
-    extra = ls.extra(document.snapshot(), asked.start)
-    request = FillRequest(document.snapshot(), asked.start, deadline_ms=wait_ms, early_stop_ms=0.0, extra=extra)
+async def _complete_block(ls: Server, argument: Any) -> None:
+    params = _parse(ls, argument)
+    document = params.document
+    snippets = ls.snippets(document.snapshot(), params.start)
+    deadline_ms = ls.settings.rewrite.deadline_ms
+    request = FillRequest(document.snapshot(), params.start, deadline_ms=deadline_ms, early_stop_ms=0.0, extra=snippets)
     candidates = await ls.fill(request)
     if not candidates:
-        raise Refusal(f"nothing was changed: {_WHY[Reason.EMPTY]}")
-    change = Change(asked.start, asked.start, candidates[0].text)
+        raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
+    change = Change(params.start, params.start, candidates[0].text)
     await _apply(ls, document, (change,), "dg-lsp: complete this block")
 
 
-def _asked(ls: "Server", place: Any) -> RewriteParams:
-    """Raises: Refusal: an argument that is none, or a document that is not open or must not be shown."""
-    if not isinstance(place, Mapping) or not isinstance(place.get("uri"), str):
-        raise Refusal("this command needs an argument with uri and range")
-    document = ls.documents.get(place["uri"])
+def _parse(ls: Server, argument: Any) -> RewriteParams:
+    """Raises: Refusal: an invalid argument, or a document that is not open or is excluded."""
+    if not isinstance(argument, Mapping) or not isinstance(argument.get("uri"), str):
+        raise Refusal(_BAD_ARGUMENT)
+    document = ls.documents.get(argument["uri"])
     if document is None:
-        raise Refusal(f"{place['uri']} is not open")
-    if ls.is_left_out(document.snapshot()):
+        raise Refusal(f"{argument['uri']} is not open")
+    if ls.is_excluded(document.snapshot()):
         raise Refusal("this file is excluded from completion")
     try:
-        where = place.get("range") or {"start": place["position"], "end": place["position"]}
-        bounds = [(int(where[end]["line"]), int(where[end]["character"])) for end in ("start", "end")]
-        strength = float(place.get("strength") or 1.0)
+        span = argument.get("range") or {"start": argument["position"], "end": argument["position"]}
+        bounds = [(int(span[end]["line"]), int(span[end]["character"])) for end in ("start", "end")]
+        strength = 1.0 if argument.get("strength") is None else float(argument["strength"])
     except (KeyError, TypeError, ValueError) as error:
-        raise Refusal("this command needs an argument with uri and range") from error
+        raise Refusal(_BAD_ARGUMENT) from error
     start, end = sorted(document.lines.offset_at(*bound, ls.documents.encoding) for bound in bounds)
-    return RewriteParams(document, start, end, str(place.get("instruction") or ""), strength, place.get("mend") is True)
+    instruction = str(argument.get("instruction") or "")
+    return RewriteParams(document, start, end, instruction, strength, argument.get("fixErrors") is True)
 
 
-async def _with_progress(ls: "Server", request: RewriteRequest, title: str) -> RewriteResult:
-    """The result, with a progress bar and its cancel button where the client has one."""
-    uri, token = request.snapshot.uri, await _begin(ls, title)
-    job = asyncio.ensure_future(ls.rewrite(request, _reporter(ls, token)))
+async def _with_progress(ls: Server, request: RewriteRequest, title: str) -> RewriteResult:
+    """The result; shows progress with a cancel button if the client supports it."""
+    uri, token = request.snapshot.uri, await _begin_progress(ls, title)
+    job = asyncio.ensure_future(ls.rewrite(request, _step_reporter(ls, token)))
     if token is not None:
         ls.work_done_progress.tokens[token].add_done_callback(lambda _: job.cancel())
     ls.rewrites[uri] = job
@@ -161,25 +163,25 @@ async def _with_progress(ls: "Server", request: RewriteRequest, title: str) -> R
             ls.work_done_progress.tokens.pop(token, None)
 
 
-def _reporter(ls: "Server", token: str | None) -> Callable[[Progress], None] | None:
-    """What the model's thread calls after each pass."""
+def _step_reporter(ls: Server, token: str | None) -> Callable[[Progress], None] | None:
+    """Called by the model's thread after each pass."""
     if token is None:
         return None
     loop = asyncio.get_running_loop()
 
-    def tell(said: types.WorkDoneProgressReport) -> None:
-        # what the model's thread said last may come after the end, and would begin the bar anew
+    def send(report: types.WorkDoneProgressReport) -> None:
+        # the last report may arrive after the end of the rewrite, and would show the progress bar again
         if token in ls.work_done_progress.tokens:
-            ls.work_done_progress.report(token, said)
+            ls.work_done_progress.report(token, report)
 
-    def report(progress: Progress) -> None:
-        said = types.WorkDoneProgressReport(message=f"pass {progress.number}", cancellable=True)
-        loop.call_soon_threadsafe(tell, said)
+    def on_step(progress: Progress) -> None:
+        report = types.WorkDoneProgressReport(message=f"pass {progress.number}", cancellable=True)
+        loop.call_soon_threadsafe(send, report)
 
-    return report
+    return on_step
 
 
-async def _begin(ls: "Server", title: str) -> str | None:
+async def _begin_progress(ls: Server, title: str) -> str | None:
     window = ls.client_capabilities.window
     if window is None or not window.work_done_progress:
         return None
@@ -189,8 +191,8 @@ async def _begin(ls: "Server", title: str) -> str | None:
     return token
 
 
-async def _apply(ls: "Server", document: Document, changes: tuple[Change, ...], label: str) -> None:
-    """Raises: Refusal: the document is another by now, or the client would not take the edit."""
+async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], label: str) -> None:
+    """Raises: Refusal: the document has changed, or the client rejected the edit."""
     newest = ls.documents.get(document.uri)
     if newest is None or newest.version != document.version:
         raise Refusal(_CHANGED)
@@ -205,86 +207,79 @@ async def _apply(ls: "Server", document: Document, changes: tuple[Change, ...], 
     )
     answer = await ls.workspace_apply_edit_async(types.ApplyWorkspaceEditParams(edit, label=label))
     if not answer.applied:
-        raise Refusal(answer.failure_reason or "the editor did not take the change")
+        raise Refusal(answer.failure_reason or "the editor rejected the change")
 
 
 KIND = "refactor.rewrite.dg-lsp"
 ASK = "dg-lsp.askInstruction"
-"""A command of clients that can ask for one line of text; they name it in `experimental.dgLsp.commands`."""
+"""A command of clients with an input box for the instruction; declared in `experimental.dgLsp.commands`."""
 MAX_FIXES = 3
 
 
-def register_actions(server: "Server") -> None:
-    """Offers the actions."""
-    options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, KIND])
-    server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(code_action)
-
-
-def code_action(ls: "Server", params: types.CodeActionParams) -> list[types.CodeAction]:
-    """The actions for a selection or a cursor; none in a document that must not be shown."""
+def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
+    """The actions for a selection or a cursor; none in an excluded document."""
     document = ls.documents.get(params.text_document.uri)
-    if document is None or ls.is_left_out(document.snapshot()):
+    if document is None or ls.is_excluded(document.snapshot()):
         return []
-    wrong = [(one.range.start.line, one.message) for one in params.context.diagnostics]
-    ls.elsewhere.diagnose(document, params.range.start.line, params.range.end.line, wrong)
+    diagnostics = params.context.diagnostics
+    messages = [(one.range.start.line, one.message) for one in diagnostics]
+    ls.context_provider.record_diagnostics(document, params.range.start.line, params.range.end.line, messages)
     start, end = (
         document.lines.offset_at(at.line, at.character, ls.documents.encoding)
         for at in (params.range.start, params.range.end)
     )
     start, end = min(start, end), max(start, end)
     has_text = bool(document.lines.text[start:end].strip())
-    # an editor that asks at every move of the cursor would show its light bulb everywhere
-    is_unasked = params.context.trigger_kind is types.CodeActionTriggerKind.Automatic
-    at_cursor = [] if is_unasked else [_block(document, params.range.start)]
-    actions = _of_selection(ls, document, params.range) if has_text else at_cursor
-    fixes = [
-        _fix(document, diagnostic) for diagnostic in params.context.diagnostics if diagnostic.range.start.line >= 0
-    ]
+    # automatic requests come at every move of the cursor: an action there would show a light bulb everywhere
+    is_automatic = params.context.trigger_kind is types.CodeActionTriggerKind.Automatic
+    at_cursor = [] if is_automatic else [_complete_block_action(document, params.range.start)]
+    actions = _selection_actions(ls, document, params.range) if has_text else at_cursor
+    fixes = [_fix(document, diagnostic) for diagnostic in diagnostics if diagnostic.range.start.line >= 0]
     only = params.context.only
-    return [one for one in (*fixes[:MAX_FIXES], *actions) if _is_wanted(one, only)]
+    return [one for one in (*fixes[:MAX_FIXES], *actions) if _has_kind(one, only)]
 
 
-def _of_selection(ls: "Server", document: "Document", where: types.Range) -> list[types.CodeAction]:
-    place = _place(document, where)
+def _selection_actions(ls: Server, document: Document, where: types.Range) -> list[types.CodeAction]:
+    argument = _argument(document, where)
     strength = ls.settings.rewrite.strength
-    ask = ASK if ls.client_knows(ASK) else REWRITE
+    command = ASK if ls.client_has_command(ASK) else REWRITE
     return [
-        _action("Rewrite selection…" if ask == ASK else "Rewrite selection", ask, place),
-        _action("Fill the hole here", REWRITE, {**place, "strength": 1.0}),
-        _action(f"Regenerate, giving up {strength:.0%} of it", REWRITE, {**place, "strength": strength}),
+        _action("Rewrite selection…" if command == ASK else "Rewrite selection", command, argument),
+        _action("Replace selection", REWRITE, {**argument, "strength": 1.0}),
+        _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
     ]
 
 
-def _block(document: "Document", at: types.Position) -> types.CodeAction:
-    place = {"uri": document.uri, "position": {"line": at.line, "character": at.character}}
-    return _action("Complete this block", COMPLETE_BLOCK, place)
+def _complete_block_action(document: Document, at: types.Position) -> types.CodeAction:
+    argument = {"uri": document.uri, "position": {"line": at.line, "character": at.character}}
+    return _action("Complete this block", COMPLETE_BLOCK, argument)
 
 
-def _fix(document: "Document", diagnostic: types.Diagnostic) -> types.CodeAction:
-    """Only what is under the squiggle is free; all the rest of the buffer is frozen."""
+def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:
+    """Rewrites the range of the diagnostic, or its line if the range is empty."""
     first = diagnostic.message.split("\n")[0]
     where = diagnostic.range
     if where.start == where.end:
         where = types.Range(types.Position(where.start.line, 0), types.Position(where.start.line + 1, 0))
-    place = {**_place(document, where), "instruction": f"fix: {first}", "mend": True}
-    action = _action(f"Fix with dg-lsp: {first[:60]}", REWRITE, place, types.CodeActionKind.QuickFix)
+    argument = {**_argument(document, where), "instruction": f"fix: {first}", "fixErrors": True}
+    action = _action(f"Fix with dg-lsp: {first[:60]}", REWRITE, argument, types.CodeActionKind.QuickFix)
     action.diagnostics = [diagnostic]
     return action
 
 
-def _place(document: "Document", where: types.Range) -> dict[str, Any]:
+def _argument(document: Document, where: types.Range) -> dict[str, Any]:
     ends = {
         name: {"line": at.line, "character": at.character} for name, at in (("start", where.start), ("end", where.end))
     }
     return {"uri": document.uri, "range": ends}
 
 
-def _action(title: str, command: str, place: dict[str, Any], kind: str = KIND) -> types.CodeAction:
-    return types.CodeAction(title, kind=kind, command=types.Command(title, command, arguments=[place]))
+def _action(title: str, command: str, argument: dict[str, Any], kind: str = KIND) -> types.CodeAction:
+    return types.CodeAction(title, kind=kind, command=types.Command(title, command, arguments=[argument]))
 
 
-def _is_wanted(action: types.CodeAction, only: Any) -> bool:
-    """As the specification says of kinds: `refactor` wants `refactor.rewrite`, too."""
+def _has_kind(action: types.CodeAction, only: Any) -> bool:
+    """Whether the client requests this kind of action. By the specification `refactor` includes `refactor.rewrite`."""
     kind = str(getattr(action.kind, "value", action.kind))
     wanted = [str(getattr(one, "value", one)) for one in only or ()]
     return not wanted or any(kind == one or kind.startswith(f"{one}.") or not one for one in wanted)

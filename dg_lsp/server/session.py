@@ -1,18 +1,16 @@
-"""What one client's session holds: its documents, its settings, the model's worker, and what it is told.
+"""One client's session: its documents, settings and status, and its share of the model.
 
-No text of a buffer and no fill reaches a log.
+No text of a buffer and no completion reaches a log.
 """
 
 import asyncio
-import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,8 +19,8 @@ from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
 from dg_lsp.canvas.fim import takes_extra
-from dg_lsp.context.document import Encoding, Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import Auditor
 from dg_lsp.engine.decoders.base import Progress
@@ -30,67 +28,66 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime, Scheduler, SchedulerSession
-from dg_lsp.errors import BackendError, DgLspError, RemoteError, SettingsError
-from dg_lsp.models.registry import known_names
+from dg_lsp.errors import BackendError, DgLspError, RemoteError
 from dg_lsp.postprocess.validate import Candidate, Reason
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import DocumentStore
+from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.transport import Protocol
-from dg_lsp.server.workspace_index import GitignoreFiles
-from dg_lsp.settings import Settings, anchored, file_settings, parse_settings, settings_file
+from dg_lsp.settings import Settings
 
-REMEMBERED = 256
-"""Items that may still be taken; editors show one at a time and forget it soon."""
+MAX_REMEMBERED = 256
+"""Items that may still be accepted. Editors show one at a time."""
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """Of one session. Editors that tell nothing leave all but `offered` at 0."""
+    """Counts offered, shown and accepted items. Editors that report nothing leave all but `offered` at 0."""
 
     offered: int = 0
     shown: int = 0
     accepted: int = 0
-    """Items of which at least a part was taken."""
+    """Items that were accepted at least in part."""
     chars: int = 0
-    """UTF-16 units taken, of whole items and of parts."""
+    """UTF-16 units accepted."""
     _lengths: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    """UTF-16 units of every item that is remembered."""
-    _taken: dict[str, int] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)
+    """UTF-16 units of every remembered item."""
+    _accepted_lengths: dict[str, int] = field(default_factory=dict)
+    _shown_names: set[str] = field(default_factory=set)
 
     def offer(self, text: str) -> str:
-        """Notes an item on its way to the editor; returns its name."""
+        """Registers an item that is sent to the editor; returns its name."""
         name = uuid4().hex
         self.offered += 1
         self._lengths[name] = len(text.encode("utf-16-le")) // 2
-        while len(self._lengths) > REMEMBERED:
-            old, _ = self._lengths.popitem(last=False)
-            self._taken.pop(old, None)
-            self._seen.discard(old)
+        while len(self._lengths) > MAX_REMEMBERED:
+            oldest, _ = self._lengths.popitem(last=False)
+            self._accepted_lengths.pop(oldest, None)
+            self._shown_names.discard(oldest)
         return name
 
     def show(self, name: str) -> None:
-        """The editor shows the item; said twice, it counts once."""
-        if name in self._lengths and name not in self._seen:
-            self._seen.add(name)
+        """The editor shows the item. Each item counts once."""
+        if name in self._lengths and name not in self._shown_names:
+            self._shown_names.add(name)
             self.shown += 1
 
     def accept(self, name: str, length: int | None = None) -> None:
-        """The user took the item, or its first `length` UTF-16 units, counted from its start."""
+        """The user accepted the item, or its first `length` UTF-16 units."""
         if name not in self._lengths:
             return
-        whole, before = self._lengths[name], self._taken.get(name, 0)
-        taken = max(before, whole if length is None else min(max(0, length), whole))
-        self.accepted += not before and taken > 0
-        self.chars += taken - before
-        self._taken[name] = taken
+        whole, before = self._lengths[name], self._accepted_lengths.get(name, 0)
+        accepted = max(before, whole if length is None else min(max(0, length), whole))
+        self.accepted += not before and accepted > 0
+        self.chars += accepted - before
+        self._accepted_lengths[name] = accepted
 
 
-METHOD = "didChangeStatus"
+STATUS_METHOD = "didChangeStatus"
 
 
 class State(StrEnum):
-    """What the server can do right now."""
+    """Whether the server offers completions."""
 
     LOADING = "loading"
     READY = "ready"
@@ -103,289 +100,291 @@ _KINDS = {State.LOADING: "Normal", State.READY: "Normal", State.EXCLUDED: "Inact
 
 @dataclass(slots=True)
 class Status:
-    """Tells the client what has changed, where it wants to know."""
+    """The status that the client displays. Each change is sent once."""
 
     send: Callable[[str, Any], None]
-    is_wanted: bool = False
-    """The client said which editor it is, as those do that have a status bar for us."""
+    is_enabled: bool = False
+    """The client displays it: such clients send `editorInfo`."""
     state: State = State.LOADING
     message: str = ""
     model: str = ""
     last_ms: float | None = None
-    """From the last request to its answer."""
+    """Duration of the last request in milliseconds."""
     counts: Callable[[], dict[str, int]] = dict
     _num_running: int = 0
-    _said: dict[str, Any] = field(default_factory=dict)
+    _last_sent: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def thinking(self) -> Iterator[None]:
-        """Busy for as long, whoever else is; what comes to its end says how long it took."""
-        began = time.monotonic()
+    def busy(self) -> Iterator[None]:
+        """Reports the server as busy inside, and measures how long it takes if nothing is raised."""
+        start = time.monotonic()
         self._num_running += 1
-        self.change()
+        self.update()
         try:
             yield
-            self.last_ms = round(1e3 * (time.monotonic() - began), 1)
+            self.last_ms = round(1e3 * (time.monotonic() - start), 1)
         finally:
             self._num_running -= 1
-            self.change()
+            self.update()
 
-    def change(self, **changes: Any) -> None:
-        """Sets what is given; says all of it, unless that was the last thing said."""
+    def update(self, **changes: Any) -> None:
+        """Sets the fields given, and sends the status if it differs from the last one sent."""
         for name, value in changes.items():
             setattr(self, name, value)
-        said = {
+        status = {
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
             "kind": _KINDS[self.state],
             "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.counts()},
         }
-        if self.is_wanted and said != self._said:
-            self._said = said
-            self.send(METHOD, said)
+        if self.is_enabled and status != self._last_sent:
+            self._last_sent = status
+            self.send(STATUS_METHOD, status)
 
 
 DENOISING = "dg-lsp/denoising"
-"""Sent after each pass over a canvas, while the client watches."""
-OpenWorker = Callable[[Settings], Scheduler | SchedulerSession]
-"""Begins to open the model of these settings, or takes a part in one that is open."""
+"""Notification after each pass over a canvas, sent to clients that requested it."""
+OpenScheduler = Callable[[Settings], Scheduler | SchedulerSession]
+"""Begins to load the model of these settings, or joins one that is loaded already."""
 
 
 class Server(LanguageServer):
-    """What one client's session holds."""
+    """The session of one client."""
 
     protocol: Protocol
 
-    def __init__(self, open_worker: OpenWorker, settings: Settings) -> None:
+    def __init__(self, open_scheduler: OpenScheduler, settings: Settings) -> None:
         super().__init__("dg-lsp", __version__, protocol_cls=Protocol)
-        self.protocol.on_trouble = partial(self.log, types.MessageType.Warning)
-        self.documents = DocumentStore(Encoding.UTF16)
+        self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
-        self.ignored = GitignoreFiles()
-        self.elsewhere = ContextProvider((), lambda: self.documents, self.why_left_out)
+        self.documents = DocumentStore()
+        self.exclusion = WorkspaceExclusion(settings.privacy)
+        self.context_provider = ContextProvider(self.documents, self.exclusion)
         self.acceptance = Acceptance()
         self.status = Status(self.protocol.notify, counts=self._counts)
-        self.looked_at = ""
-        """URI of the document that the user looks at, where the client says so; it may not be open yet."""
-        self.is_watched = False
-        """The client wants to see canvases settle."""
+        self.workspace_folders: tuple[str, ...] = ()
+        """URIs."""
+        self.active_document = ""
+        """URI of the document with the focus, if the client reports it. It may not be open yet."""
+        self.sends_canvases = False
+        """The client requested `dg-lsp/denoising`."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
-        """What is being rewritten, by document: a change of it makes the result useless."""
-        self._left_out: set[tuple[str, ExclusionReason]] = set()
-        self.complaints: tuple[str, ...] = ()
-        """Options that could not be taken; said once the client listens."""
-        self.told: set[str] = set()
-        """Complaints that were made already: each is made once."""
+        """Running rewrites by document. A change of the document cancels its rewrite."""
+        self.initial_errors: tuple[str, ...] = ()
+        """Invalid settings found by `initialize`, shown after `initialized`."""
         self.exit_code: int | None = None
         """Set by `exit`, which ends the session."""
-        self._open_worker = open_worker
-        self._worker: Scheduler | SchedulerSession | None = None
-        self._auditor = Auditor(settings.audit)
-        self._is_troubled = False
-        """The server that answers for us does not."""
+        self._shown_errors: set[str] = set()
+        self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
+        self._open_scheduler = open_scheduler
+        self._scheduler: Scheduler | SchedulerSession | None = None
+        self._auditor = Auditor(settings.privacy)
+        self._is_remote_failing = False
 
     def log(self, kind: types.MessageType, message: str) -> None:
-        """One line in the client's log of this server."""
+        """Writes one line to the client's log."""
         self.window_log_message(types.LogMessageParams(kind, message))
 
     def show(self, kind: types.MessageType, message: str) -> None:
-        """One line that the user sees; for what is said once a session."""
+        """Shows one line to the user, and logs it."""
         self.window_show_message(types.ShowMessageParams(kind, message))
         self.log(kind, message)
 
+    def show_settings_errors(self, errors: Sequence[str]) -> None:
+        """Shows each error once a session."""
+        new = [error for error in errors if error not in self._shown_errors]
+        self._shown_errors.update(new)
+        if new:
+            self.show(types.MessageType.Error, "dg-lsp settings: " + "; ".join(new))
+
     def report_server_error(self, error: Exception, source: type[Exception]) -> None:
-        """Fellow of `log` for what pygls caught: names the kind only, for the message may quote a buffer."""
+        """Logs the type of an error that pygls caught. Its message is left out: it may quote a buffer."""
         self.log(types.MessageType.Error, f"{source.__name__}: {type(error).__name__}")
 
     async def load_model(self) -> None:
-        """Has the model opened by its own thread, and says how that went."""
-        began = time.monotonic()
+        """Loads the model of the settings, and reports the result to the client."""
+        start = time.monotonic()
         self.close()
-        self._is_troubled = False
+        self._is_remote_failing = False
         self._auditor = self._new_auditor()
-        self.status.change(state=State.LOADING, message="loading the model")
-        self._worker = self._open_worker(self.settings)
-        ready = asyncio.wrap_future(self._worker.ready)
+        self.status.update(state=State.LOADING, message="loading the model")
+        self._scheduler = self._open_scheduler(self.settings)
+        ready = asyncio.wrap_future(self._scheduler.ready)
         [engine] = await asyncio.gather(ready, return_exceptions=True)
         if isinstance(engine, asyncio.CancelledError):
             raise engine
         if isinstance(engine, BaseException):
-            self.show(types.MessageType.Error, f"dg-lsp has no model: {_said(engine)}")
-            self.status.change(state=State.ERROR, message=_said(engine))
+            self.show(types.MessageType.Error, f"dg-lsp has no model: {_error_message(engine)}")
+            self.status.update(state=State.ERROR, message=_error_message(engine))
         else:
-            self.status.change(state=State.READY, message="", model=engine.spec.name)
-            self.tell_place()
-            seconds = time.monotonic() - began
+            self.status.update(state=State.READY, message="", model=engine.spec.name)
+            self.update_status()
+            seconds = time.monotonic() - start
             self.log(types.MessageType.Info, f"dg-lsp {__version__}: {engine.spec.name} ready after {seconds:.2f} s")
 
     async def fill(
         self, request: FillRequest, endpoint: str = types.TEXT_DOCUMENT_INLINE_COMPLETION
     ) -> tuple[Candidate, ...]:
-        """The engine's candidates, best first; none when it has trouble. `endpoint` is for the audit log.
+        """The candidates of the engine, best first; none after an error. `endpoint` is written to the audit log.
 
         Raises:
             asyncio.CancelledError: by the client, or by a newer request of the document; the engine stops too.
         """
-        if self._worker is None:
-            self.log(types.MessageType.Warning, "inline completion asked for before initialized")
+        if self._scheduler is None:
+            self.log(types.MessageType.Warning, "completion requested before initialized")
             return ()
-        with self.status.thinking():
-            submitted = self._worker.submit(request, self._watcher(request.snapshot.uri))
+        with self.status.busy():
+            submitted = self._scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
             job = asyncio.wrap_future(submitted)
             self._auditor.watch(submitted, endpoint, request.max_tokens)
             [result] = await asyncio.gather(job, return_exceptions=True)
         if isinstance(result, asyncio.CancelledError):
             raise result
         if isinstance(result, BaseException):
-            # why the model could not be opened was said when that became known
-            if result is not self._worker.ready.exception():
-                self._tell_failure(result)
+            # an error of loading has been reported by `load_model`
+            if result is not self._scheduler.ready.exception():
+                self._report_error(result)
             return ()
-        self._tell_success(result)
+        self._report_success(result)
         return result.candidates
 
     async def rewrite(
         self, request: RewriteRequest, on_step: Callable[[Progress], None] | None = None
     ) -> RewriteResult:
-        """The engine's rewrite; `on_step` is called by the model's thread.
+        """The rewrite of the engine. `on_step` runs in the model's thread.
 
         Raises:
-            asyncio.CancelledError: by whoever waits, or by a newer rewrite of the document; the engine stops too.
+            asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
             RequestError, BackendError, ModelError: as the engine does.
         """
-        if self._worker is None:
+        if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        submitted = self._worker.submit_rewrite(request, on_step)
+        submitted = self._scheduler.submit_rewrite(request, on_step)
         job = asyncio.wrap_future(submitted)
         self._auditor.watch(submitted, "dg-lsp.rewrite")
         return await job
 
     def configure(self, settings: Settings) -> bool:
-        """Takes settings over; True when the model has to be loaded again for them."""
+        """Replaces the settings; True if the model must be loaded again."""
         old, self.settings = self.settings, settings
-        if self._worker is None:
+        self.exclusion.settings = settings.privacy
+        if self._scheduler is None:
             return False
-        if _loaded_by(old) != _loaded_by(settings):
+        if _model_settings(old) != _model_settings(settings):
             return True
-        if old.audit != settings.audit:
+        if old.privacy != settings.privacy:
             self._auditor = self._new_auditor()
-        if old.fill != settings.fill:
-            self._worker.configure(settings.fill)
+        if old.completion != settings.completion:
+            self._scheduler.configure(settings.completion)
         return False
 
-    def tell_place(self) -> None:
-        """Says whether anything is offered in the document that the user looks at."""
-        document = self.documents.get(self.looked_at)
+    def set_workspace_folders(self, folders: Sequence[str]) -> None:
+        """Replaces the workspace's folders, given as URIs: roots of .gitignore files and of imports."""
+        self.workspace_folders = tuple(folders)
+        self.exclusion.set_folders(folders)
+        self.context_provider.reset_index()
+
+    def update_status(self) -> None:
+        """Reports whether the active document is excluded."""
+        document = self.documents.get(self.active_document)
         if document is not None and self.status.state in (State.READY, State.EXCLUDED):
-            is_out = self.is_left_out(document.snapshot())
-            self.status.change(
-                state=State.EXCLUDED if is_out else State.READY, message="excluded file" if is_out else ""
+            is_excluded = self.is_excluded(document.snapshot())
+            self.status.update(
+                state=State.EXCLUDED if is_excluded else State.READY, message="excluded file" if is_excluded else ""
             )
 
-    def client_knows(self, command: str) -> bool:
-        """Whether the client says that it has this command of its own."""
+    def client_has_command(self, command: str) -> bool:
+        """Whether the client declares a command of its own, in `experimental.dgLsp.commands`."""
         experimental = self.client_capabilities.experimental
         ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
         return isinstance(ours, dict) and command in (ours.get("commands") or ())
 
-    def is_left_out(self, snapshot: Snapshot) -> bool:
-        """Whether the model must not see this buffer; why is said once."""
-        why = self.why_left_out(snapshot)
-        if why is None:
+    def is_excluded(self, snapshot: Snapshot) -> bool:
+        """Whether the model must not see this document. Logs each reason once."""
+        reason = self.exclusion.exclusion_reason(snapshot)
+        if reason is None:
             return False
-        if (snapshot.uri, why) not in self._left_out:
-            self._left_out.add((snapshot.uri, why))
-            self.log(types.MessageType.Info, f"nothing is offered in {snapshot.uri}: {why}")
+        if (snapshot.uri, reason) not in self._logged_exclusions:
+            self._logged_exclusions.add((snapshot.uri, reason))
+            self.log(types.MessageType.Info, f"no completions in {snapshot.uri}: {reason}")
         return True
 
+    def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
+        """Code of other files for a cursor, if the model takes it and the settings allow it."""
+        engine = self._engine()
+        if engine is None or not takes_extra(engine.spec, self.settings.context.enabled):
+            return NO_SNIPPETS
+        return self.context_provider.snippets(snapshot, offset, self.settings.context)
+
     def stats(self) -> dict[str, float]:
-        """What the session has cost and brought so far; seconds and counts."""
-        spent = self._worker.model_time if self._worker is not None else ModelTime()
+        """Counts of the session, and seconds of model time."""
+        time_spent = self._scheduler.model_time if self._scheduler is not None else ModelTime()
         return {
             **self._counts(),
-            "modelSeconds": spent.total,
-            "staleSeconds": spent.stale,
-            "guessingSeconds": spent.speculative,
+            "modelSeconds": time_spent.total,
+            "staleSeconds": time_spent.stale,
+            "speculativeSeconds": time_spent.speculative,
         }
+
+    def close(self) -> None:
+        """Closes the session's share of the model."""
+        if self._scheduler is not None:
+            self._scheduler.close()
+
+    def _engine(self) -> Engine | None:
+        """The engine, or None while it is loading."""
+        ready = self._scheduler.ready if self._scheduler is not None else None
+        return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
 
     def _new_auditor(self) -> Auditor:
         loop = asyncio.get_running_loop()
 
-        def complain(said: str) -> None:
-            loop.call_soon_threadsafe(self.log, types.MessageType.Warning, said)
+        def warn(message: str) -> None:
+            loop.call_soon_threadsafe(self.log, types.MessageType.Warning, message)
 
-        return Auditor(self.settings.audit, complain)
+        return Auditor(self.settings.privacy, warn)
 
-    def why_left_out(self, snapshot: Snapshot) -> ExclusionReason | None:
-        """Why the model must not see this buffer, None where it may."""
-        why = Exclusion(self.settings.exclude).reason(snapshot)
-        if why is None and self.settings.exclude.gitignored and self.ignored.has(snapshot.uri):
-            return ExclusionReason.IGNORED
-        return why
-
-    def look_into(self, folders: Sequence[str]) -> None:
-        """Takes the workspace's folders over, as URIs."""
-        self.ignored = GitignoreFiles(folders)
-        self.elsewhere = ContextProvider(self.ignored.roots, lambda: self.documents, self.why_left_out)
-
-    def extra(self, snapshot: Snapshot, offset: int) -> Snippets:
-        """Code from elsewhere for a cursor, where the model is to be shown any."""
-        engine = self._engine()
-        if engine is None or not takes_extra(engine.spec, self.settings.context.when):
-            return NO_SNIPPETS
-        return self.elsewhere.extra(snapshot, offset, self.settings.context)
-
-    def _engine(self) -> Engine | None:
-        """The engine, as soon as it is open; never waits."""
-        ready = self._worker.ready if self._worker is not None else None
-        return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
-
-    def _tell_failure(self, error: BaseException) -> None:
-        """A server that is in trouble is in trouble at every key: its state shows it, and the log says it once."""
+    def _report_error(self, error: BaseException) -> None:
+        """Logs an error. Errors of a remote server repeat at every key, so only the first one is logged."""
         if isinstance(error, RemoteError):
-            self.status.change(state=State.ERROR, message=_said(error))
-            if self._is_troubled:
+            self.status.update(state=State.ERROR, message=_error_message(error))
+            if self._is_remote_failing:
                 return
-            self._is_troubled = True
-        self.log(types.MessageType.Error, f"fill failed: {_said(error)}")
+            self._is_remote_failing = True
+        self.log(types.MessageType.Error, f"fill failed: {_error_message(error)}")
 
-    def _tell_success(self, result: FillResult) -> None:
+    def _report_success(self, result: FillResult) -> None:
         is_answer = bool(result.candidates) or all(one.reason is not Reason.UNFINISHED for one in result.rejections)
-        if self._is_troubled and is_answer and not result.is_cached:
-            self._is_troubled = False
-            self.status.change(state=State.READY, message="")
-            self.tell_place()
+        if self._is_remote_failing and is_answer and not result.is_cached:
+            self._is_remote_failing = False
+            self.status.update(state=State.READY, message="")
+            self.update_status()
             self.log(types.MessageType.Info, "the server answers again")
 
     def _counts(self) -> dict[str, int]:
         return {"shown": self.acceptance.shown, "accepted": self.acceptance.accepted}
 
-    def _watcher(self, uri: str) -> Callable[[Progress], None] | None:
-        """What the model's thread calls after each pass while somebody watches."""
-        worker = self._worker
-        if worker is None or not self.is_watched:
+    def _canvas_sender(self, uri: str) -> Callable[[Progress], None] | None:
+        """Called by the model's thread after each pass, if the client requested canvases."""
+        scheduler = self._scheduler
+        if scheduler is None or not self.sends_canvases:
             return None
         loop = asyncio.get_running_loop()
 
-        def show(progress: Progress) -> None:
-            said = denoising(uri, worker.framer().frame(progress))
-            loop.call_soon_threadsafe(self.protocol.notify, DENOISING, said)
+        def send(progress: Progress) -> None:
+            params = denoising_params(uri, scheduler.framer().frame(progress))
+            loop.call_soon_threadsafe(self.protocol.notify, DENOISING, params)
 
-        return show
-
-    def close(self) -> None:
-        """Stops the model."""
-        if self._worker is not None:
-            self._worker.close()
+        return send
 
 
-def _loaded_by(settings: Settings) -> tuple[object, ...]:
-    """Settings that mean another engine."""
-    return settings.model, settings.backend, settings.remote, settings.runtime
+def _model_settings(settings: Settings) -> tuple[object, ...]:
+    """The settings whose change loads the model again."""
+    return settings.model, settings.remote
 
 
-def denoising(uri: str, frame: Frame) -> dict[str, Any]:
-    """A frame as the client gets it."""
+def denoising_params(uri: str, frame: Frame) -> dict[str, Any]:
+    """Parameters of `dg-lsp/denoising`."""
     cells = [
         {
             "text": cell.text,
@@ -398,65 +397,6 @@ def denoising(uri: str, frame: Frame) -> dict[str, Any]:
     return {"uri": uri, "block": frame.block, "step": frame.step, "cells": cells}
 
 
-def _said(error: BaseException) -> str:
-    """Our own errors speak for themselves; of others only the kind is named, for they may quote a buffer."""
+def _error_message(error: BaseException) -> str:
+    """The message of an error of ours; only the type of any other error, whose message may quote a buffer."""
     return str(error) if isinstance(error, DgLspError) else type(error).__name__
-
-
-EDITOR_KEYS = ("editorInfo", "editorPluginInfo")
-"""What clients of Copilot's server say of themselves; no settings."""
-
-
-def names_editor(options: object) -> bool:
-    """Whether the client says which editor it is, as those do that show our status."""
-    return isinstance(options, Mapping) and "editorInfo" in options
-
-
-def workspace_settings(folder: Path | None, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """The settings of the nearest file in the workspace's folder or above it, and a sentence if that file is bad.
-
-    Without a good file, `settings` stay: those of the working directory, which need not be the workspace.
-    """
-    path = settings_file(folder) if folder is not None else None
-    if path is None:
-        return settings, ()
-    try:
-        return file_settings(path, known_names()), ()
-    except SettingsError as error:
-        return settings, (f"{error} (the file is ignored)",)
-
-
-def parse_options(options: object, over: Settings, folder: Path | None = None) -> tuple[Settings, tuple[str, ...]]:
-    """Settings with the options over them, and a sentence for each option that cannot be taken.
-
-    A bad option leaves its setting as it was and costs no other one. A relative path of a model counts from `folder`.
-    """
-    if options is None:
-        return over, ()
-    if not isinstance(options, Mapping):
-        return over, ("initializationOptions must be an object",)
-    complaints = []
-    for path, value in _values({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
-        if path == ("model",) and isinstance(value, str) and folder is not None:
-            value = anchored(value, folder, known_names())  # noqa: PLW2901
-        try:
-            over = parse_settings(_tree(path, value), over)
-        except SettingsError as error:
-            complaints.append(f"{'.'.join(path)} = {json.dumps(value)[:80]} is not used ({error})")
-    return over, tuple(complaints)
-
-
-def _values(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value that is no object with something in it, and the keys that lead there."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _values(value, (*above, key))
-        else:
-            yield (*above, key), value
-
-
-def _tree(path: tuple[str, ...], value: object) -> dict[str, Any]:
-    """The value alone at the end of its path."""
-    for key in reversed(path):
-        value = {key: value}
-    return value  # type: ignore[return-value]  # a path has at least one key

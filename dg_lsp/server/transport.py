@@ -1,4 +1,4 @@
-"""How messages come and go: standard input and output, or one TCP connection. Knows nothing of their content."""
+"""Reads and writes LSP messages over standard input and output or one TCP connection."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ _CHUNK = 1 << 16
 
 
 class StdoutWriter:
-    """The protocol's side of standard output.
+    """Writes to standard output.
 
-    Takes the descriptor for itself: whatever else in the process prints to standard output, native code included,
-    goes to standard error from then on and cannot break a message.
+    Keeps the descriptor for itself: other output of the process, also of native code, goes to standard error and cannot
+    corrupt a message.
     """
 
     def __init__(self) -> None:
@@ -33,27 +33,27 @@ class StdoutWriter:
             os.dup2(2, 1)
 
     def write(self, data: bytes) -> None:
-        """Writes all of it; a client that is gone is noticed where its messages are read."""
+        """Writes all of it. Errors are ignored: the end of the connection is detected by the reader."""
         rest = memoryview(data)
         with suppress(OSError):
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
 
     def close(self) -> None:
-        """The client sees the end of the stream."""
+        """Closes the stream."""
         os.close(self._descriptor)
 
 
 def stdin_reader() -> asyncio.StreamReader:
-    """Standard input as a stream, read by a daemon thread that never keeps the process alive.
+    """Standard input as a stream, read by a daemon thread.
 
-    Reads the bare descriptor: a daemon thread inside `sys.stdin.buffer` would hold its lock when the interpreter ends.
+    Reads the descriptor: a daemon thread inside `sys.stdin.buffer` would hold its lock at interpreter exit.
     """
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
 
     def pump() -> None:
-        # RuntimeError: the loop is closed, the session over
+        # RuntimeError: the loop is closed
         with suppress(RuntimeError):
             while chunk := _read(0):
                 loop.call_soon_threadsafe(reader.feed_data, chunk)
@@ -70,38 +70,38 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-async def accept_one(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Waits for a client and stops listening once it is there; port 0 takes a free one. Says where on standard error.
+async def accept_client(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Accepts one client, then stops listening. Prints the address on standard error; port 0 takes a free port.
 
     Raises:
-        UsageError: the address cannot be listened on.
+        UsageError: the address cannot be bound.
     """
-    arrival: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
-    arrival = asyncio.get_running_loop().create_future()
+    client: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+    client = asyncio.get_running_loop().create_future()
 
-    def arrive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if arrival.done():
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if client.done():
             writer.close()
         else:
-            arrival.set_result((reader, writer))
+            client.set_result((reader, writer))
 
     try:
-        listener = await asyncio.start_server(arrive, host, port)
+        listener = await asyncio.start_server(accept, host, port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen on {host}:{port} ({reason}); choose another --tcp HOST:PORT") from error
-    taken = listener.sockets[0].getsockname()
-    sys.stderr.write(f"dg-lsp: listening on {taken[0]}:{taken[1]}\n")
+    address = listener.sockets[0].getsockname()
+    sys.stderr.write(f"dg-lsp: listening on {address[0]}:{address[1]}\n")
     sys.stderr.flush()
     try:
-        return await arrival
+        return await client
     finally:
         listener.close()
 
 
-async def bodies(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """One message after the other until the client leaves."""
-    # ValueError: a header line longer than the reader's limit, so this is no LSP client
+async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Bodies of the messages until the client disconnects."""
+    # ValueError: a header line longer than the limit of the reader; this is no LSP client
     with suppress(asyncio.IncompleteReadError, ConnectionError, ValueError):
         while (length := await _content_length(reader)) is not None:
             if length:
@@ -109,7 +109,7 @@ async def bodies(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _content_length(reader: asyncio.StreamReader) -> int | None:
-    """From one message's header; 0 when it says none, None at the end of the stream."""
+    """Content-Length of the next header; 0 if it has none, None at the end of the stream."""
     length = 0
     while line := await reader.readline():
         if not line.strip():
@@ -127,67 +127,71 @@ _REPLACED = (
     types.TEXT_DOCUMENT_DID_CLOSE,
     types.EXIT,
 )
-"""Our own handlers stand alone for these: documents are `documents`' matter, leaving is the transport's, and pygls
-cannot run an asynchronous `initialized` of ours inside its own without a traceback when that is cancelled."""
+"""Methods whose handlers of pygls are removed: we keep the documents and end the session ourselves, and pygls prints a
+traceback when an asynchronous `initialized` is cancelled."""
 
 
 def field_of(value: Any, name: str) -> Any:
-    """A field of what a client sent outside of the specification, whatever pygls has made of it; None without it."""
+    """A field of parameters outside the specification, parsed as an object or a mapping; None if missing."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 class Protocol(LanguageServerProtocol):
-    """Reads one message after the other."""
+    """Parses messages and checks the lifecycle of the session."""
 
     def __init__(self, server: LanguageServer, converter: Converter) -> None:
         super().__init__(server, converter)
-        self.on_trouble: Callable[[str], None] = lambda _: None
-        """Told in one line what could not be read; never holds what the message said."""
+        self.on_error: Callable[[str], None] = lambda _: None
+        """Receives one line about each message that cannot be read, without its content."""
         for method in _REPLACED:
             del self.fm.builtin_features[method]
 
     @property
     def is_shut_down(self) -> bool:
-        """`shutdown` came."""
+        """`shutdown` was received."""
         return bool(self._shutdown)
 
     def receive(self, body: bytes) -> None:
-        """Handles one message, of which nothing is known yet."""
+        """Handles the body of one message."""
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):
-            self._refuse({}, exceptions.JsonRpcParseError())
+            self._reject({}, exceptions.JsonRpcParseError())
             return
         if not isinstance(data, dict) or data.get("jsonrpc") != self.VERSION:
-            self._refuse({}, exceptions.JsonRpcInvalidRequest())
+            self._reject({}, exceptions.JsonRpcInvalidRequest())
             return
         try:
             self._check_lifecycle(data.get("method"))
             message = self.structure_message(data)
         except exceptions.JsonRpcException as error:
-            self._refuse(data, error)
+            self._reject(data, error)
             return
         self.handle_message(message)
 
     def _check_lifecycle(self, method: str | None) -> None:
-        """What may come before `initialize`, twice and after `shutdown`: see the specification's "Lifecycle"."""
+        """Rejects requests before `initialize`, a second `initialize`, and requests after `shutdown`.
+
+        Raises:
+            JsonRpcException: with the error code that the specification requires.
+        """
         is_initialized = self._workspace is not None
         if method in (types.EXIT, None):
             return
         if not is_initialized and method != types.INITIALIZE:
             raise exceptions.JsonRpcServerNotInitialized("send initialize first")
         if is_initialized and method == types.INITIALIZE:
-            raise exceptions.JsonRpcInvalidRequest("initialize came already")
+            raise exceptions.JsonRpcInvalidRequest("initialize was received already")
         if self._shutdown:
             raise exceptions.JsonRpcInvalidRequest("the server is shutting down")
 
-    def _refuse(self, data: dict[str, Any], error: exceptions.JsonRpcException) -> None:
-        """Answers a request, says what became of a notification, and leaves answers alone."""
+    def _reject(self, data: dict[str, Any], error: exceptions.JsonRpcException) -> None:
+        """Logs the error, and answers it if the message is a request."""
         method, msg_id = data.get("method"), data.get("id")
         if "method" in data and msg_id is None:
-            self.on_trouble(f"notification {str(method)[:80]!r} dropped: {error.message}")
+            self.on_error(f"notification {str(method)[:80]!r} dropped: {error.message}")
             return
-        self.on_trouble(f"message {str(method or '')[:80]!r} refused: {error.message}")
+        self.on_error(f"message {str(method or '')[:80]!r} rejected: {error.message}")
         if "method" in data or not data:
-            # null as the id of what could not be read: JSON-RPC 2.0, section 5
+            # the id is null if the request cannot be read: JSON-RPC 2.0, section 5
             self._send_response(msg_id, error=error.to_response_error())  # type: ignore[arg-type]

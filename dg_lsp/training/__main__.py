@@ -183,7 +183,7 @@ def evaluate(
 
     `dg-lsp bench infill CASES --model FILE` measures exact answers and times.
     """
-    from dg_lsp.bench.sites import read_sites, sample
+    from dg_lsp.bench.dataset import read_cases, sample_cases
     from dg_lsp.training.corpus import join_file, read_texts
     from dg_lsp.training.evaluate import decoder_statistics, draw_cases, open_denoiser, validation_losses
     from dg_lsp.training.train import CONFIGS
@@ -192,8 +192,8 @@ def evaluate(
     if batches:
         print(f"{path.name}, losses in nats: {validation_losses(path, root, CONFIGS[config], batches)}")
     denoiser, tokenizer = open_denoiser(path, threads)
-    found = read_sites(cases) if cases else draw_cases(read_texts(root / "val.jsonl.xz"), tokenizer.encode, "tune")
-    chosen = sample(found, limit, 0)
+    found = read_cases(cases) if cases else draw_cases(read_texts(root / "val.jsonl.xz"), tokenizer.encode, "tune")
+    chosen = sample_cases(found, limit, 0)
     table = decoder_statistics(denoiser, tokenizer, chosen)
     denoiser.close()
     print(f"{len(chosen)} test cases; causal passes, verifying passes, canvas passes, share of right first lines:")

@@ -22,7 +22,8 @@ import torch
 
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.bench.sites import Site
+from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.metrics import first_lines_match
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -30,9 +31,8 @@ from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import InputFileError
-from dg_lsp.metrics.attempt import has_same_first_line
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import FillSettings, RuntimeSettings
+from dg_lsp.settings import CompletionSettings, ModelSettings
 from dg_lsp.training.corpus import CorpusFile
 from dg_lsp.training.documents import WORD_START
 from dg_lsp.training.export import read_model
@@ -116,7 +116,7 @@ class CodeLines:
         is_whole = line == after and all(map(self.is_code, range(first, after)))
         return after - 1 if is_whole and MIN_BLOCK <= after - first <= MAX_BLOCK else None
 
-    def draw_case(self, kind: CaseKind, first: int, rng: random.Random) -> tuple[Site, range] | None:
+    def draw_case(self, kind: CaseKind, first: int, rng: random.Random) -> tuple[TestCase, range] | None:
         """A test case whose reference starts in line `first`, and the reference's lines; None if there is none."""
         last, cut, body = first, 0, self.lines[first].strip()
         if kind is CaseKind.BLOCK:
@@ -133,7 +133,7 @@ class CodeLines:
         start, end, text = self.starts[first] + column, self.starts[last + 1] - 1, self.file.text
         path = f"{self.file.package}/{self.file.path}"
         name = f"{kind}/{path}:{first + 1}:{column}"
-        return Site(name, kind, text[:start], text[end:], text[start:end], path=path), range(first, last + 1)
+        return TestCase(name, kind, text[:start], text[end:], text[start:end], path=path), range(first, last + 1)
 
 
 def _prose(text: str, tree: ast.Module) -> Iterator[int]:
@@ -156,7 +156,7 @@ def draw_cases(
     case_set: str = "report",
     num_cases: Mapping[CaseKind, int] = NUM_CASES,
     seed: int = 1,
-) -> list[Site]:
+) -> list[TestCase]:
     """The test cases of one set, always the same ones. `tune` is drawn after `report`, from the lines that are left.
 
     Raises:
@@ -167,7 +167,7 @@ def draw_cases(
     positions = [(i, line) for i, code in enumerate(codes) for line in range(FIRST_LINE, len(code.lines) - 1)]
     rng.shuffle(positions)
     used: set[tuple[int, int]] = set()
-    found: list[Site] = []
+    found: list[TestCase] = []
     for _ in range(CASE_SETS.index(case_set) + 1):
         found = []
         for kind in reversed(CaseKind):  # blocks are the rarest
@@ -192,25 +192,25 @@ def _draw_kind(
     used: set[tuple[int, int]],
     encode: Encode,
     rng: random.Random,
-) -> Iterator[Site]:
+) -> Iterator[TestCase]:
     for i, line in positions:
         if not (drawn := codes[i].draw_case(kind, line, rng)):
             continue
         case, lines = drawn
         covered = {(i, n) for n in lines}
-        if used.isdisjoint(covered) and len(encode(case.want)) <= MAX_TOKENS[kind]:
+        if used.isdisjoint(covered) and len(encode(case.reference)) <= MAX_TOKENS[kind]:
             used |= covered
             yield case
 
 
-def write_cases(path: Path, cases: Iterable[Site]) -> None:
+def write_cases(path: Path, cases: Iterable[TestCase]) -> None:
     """One JSON object a line, gzip, without tests. The same cases give the same bytes."""
     rows = (
         {
             "task_id": case.id,
             "prompt": case.prefix,
             "suffix": case.suffix,
-            "canonical_solution": case.want,
+            "canonical_solution": case.reference,
             "test": "",
             "entry_point": "",
             "kind": case.kind,
@@ -251,20 +251,20 @@ def validation_losses(path: Path, root: Path, config: TrainConfig, num_batches: 
 
 def open_denoiser(path: Path, num_threads: int) -> tuple[Denoiser, Tokenizer]:
     """Load a GGUF file for the CPU."""
-    runtime = RuntimeSettings(threads=num_threads, gpu_layers=0)
+    runtime = ModelSettings(threads=num_threads, gpu_layers=0)
     model = LlamaModel.load(path, runtime)
     denoiser = LlamaDenoiser(model, describe(model.metadata, model.vocab_size, path.stem), runtime)
     return denoiser, denoiser.tokenizer
 
 
-def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable[Site]) -> dict[str, str]:
+def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable[TestCase]) -> dict[str, str]:
     """Complete every test case with every decoder, as the product does without a deadline.
 
     Returns the table of the decoder selection, as a GGUF file carries it under `dg.plan.*`: `line-end.causal` -> mean
     numbers of single, verify and canvas passes, and the share of right first lines.
     """
     counting = CountingDenoiser(denoiser)
-    engine = Engine(cast(Denoiser, counting), tokenizer, FillSettings(early_stop_ms=0))
+    engine = Engine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
     rows: dict[str, list[list[float]]] = {}
     for case in cases:
         if case.kind not in set(CaseKind):
@@ -275,7 +275,7 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
             request = FillRequest(case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder)
             result = engine.fill(request, deadline=float("inf"))
             passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]
-            rows.setdefault(f"{case.kind}.{name}", []).append([*passes, has_same_first_line(result.text, case.want)])
+            rows.setdefault(f"{case.kind}.{name}", []).append([*passes, first_lines_match(result.text, case.reference)])
     means = {name: np.mean(np.array(group, float), axis=0).tolist() for name, group in rows.items()}
     return {
         name: f"{single:.2f},{verify:.2f},{canvas:.2f},{max(hits, MIN_HITS):.3f}"

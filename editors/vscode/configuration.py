@@ -15,11 +15,10 @@ from typing import Any
 import attrs
 
 from dg_lsp import __version__, settings
-from dg_lsp.settings import Settings
 
 PACKAGE = Path(__file__).with_name("package.json")
-NOT_IN_EDITORS = ("http", "daemon")
-NOT_IN_WORKSPACES = ("dg-lsp.backend", "dg-lsp.remote.", "dg-lsp.audit.")
+NOT_IN_EDITORS = ("http.", "daemon.")
+NOT_IN_WORKSPACES = ("dg-lsp.remote.", "dg-lsp.privacy.audit_log")
 """A folder that somebody opens must not say where their code goes or which files are written."""
 OWN: dict[str, dict[str, Any]] = {
     "dg-lsp.enable": {
@@ -67,15 +66,13 @@ def sentences(kind: type) -> dict[str, str]:
     }
 
 
-def properties(kind: type = Settings, prefix: str = "dg-lsp.") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every setting of a class as VS Code describes one: key, JSON schema."""
-    for field in attrs.fields(kind):
-        if field.type is not None and attrs.has(field.type):
-            if field.name not in NOT_IN_EDITORS:
-                yield from properties(field.type, f"{prefix}{field.name}.")
-        else:
-            scope = {"scope": "machine"} if (prefix + field.name).startswith(NOT_IN_WORKSPACES) else {}
-            yield prefix + field.name, {**schema(field), **scope, "markdownDescription": sentences(kind)[field.name]}
+def properties() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every setting as VS Code describes one: key, JSON schema."""
+    for name, field, kind in settings.leaves():
+        key = f"dg-lsp.{name}"
+        if not name.startswith(NOT_IN_EDITORS):
+            scope = {"scope": "machine"} if key.startswith(NOT_IN_WORKSPACES) else {}
+            yield key, {**schema(field), **scope, "markdownDescription": sentences(kind)[field.name]}
 
 
 def schema(field: "attrs.Attribute[Any]") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
 from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 TOKENS = ("<|mask|>", "<|end|>", "<|prefix|>", "<|suffix|>", "<|middle|>", *tiny_masked.TOKENS[5:])
 SPEC = ModelSpec(
@@ -25,7 +25,7 @@ SPEC = ModelSpec(
 
 
 def runtime(**settings):
-    return RuntimeSettings(**{"threads": 1, "gpu_layers": 0, **settings})
+    return ModelSettings(**{"threads": 1, "gpu_layers": 0, **settings})
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,20 @@
-"""The contract of `Denoiser`, for every denoiser without self-conditioning."""
+"""The contract of `Denoiser`, for every backend."""
 
 import numpy as np
 import pytest
 from margins import check_close
 
 from dg_lsp.backends import scripted
+from dg_lsp.backends.llamacpp import LlamaModel
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.reduce import take
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.backends.transformers import open_checkpoint
+from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, RequestError
-from dg_lsp.models.metadata import read_folder
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.models.metadata import describe, read_folder
+from dg_lsp.settings import ModelSettings
 
 MASK = 0
 ATOL = 1e-2
@@ -20,15 +23,19 @@ BEFORE, AFTER = "class A:\n    def method(self, other):\n        ", "return 1\n"
 CAUSAL = ["scripted-mask", "scripted-uniform", "llamacpp-mask", "llamacpp-uniform"]
 """Denoisers with a causal prompt in a cache, and a causal head."""
 BIDIRECTIONAL = ["exact", "per_request", "causal"]
+CONDITIONED = ["gemma-llamacpp", "gemma-transformers"]
 only_causal = pytest.mark.parametrize("denoiser", CAUSAL, indirect=True)
 
 
-@pytest.fixture(params=[*CAUSAL, *BIDIRECTIONAL, "transformers"])
+@pytest.fixture(params=[*CAUSAL, *BIDIRECTIONAL, *CONDITIONED])
 def denoiser(request, open_denoiser, open_masked, masked_model, opened):
     backend, _, noise = request.param.partition("-")
-    if backend == "transformers":
-        folder = request.getfixturevalue("tiny_checkpoint")
-        return opened(open_checkpoint(*read_folder(folder), RuntimeSettings(threads=1, gpu_layers=0)))
+    cpu = ModelSettings(threads=1, gpu_layers=0)
+    if request.param == "gemma-transformers":
+        return opened(open_checkpoint(*read_folder(request.getfixturevalue("tiny_checkpoint")), cpu))
+    if backend == "gemma":
+        model = LlamaModel.load(request.getfixturevalue("tiny_repacked"), cpu)
+        return opened(SelfConditionedDenoiser(model, describe(model.metadata, model.vocab_size, "tiny"), cpu))
     if backend == "scripted":
         spec = scripted.MASK_SPEC if noise == "mask" else scripted.UNIFORM_SPEC
         return opened(ScriptedDenoiser(AFTER, spec=spec))
@@ -50,6 +57,13 @@ def masks(length, **held):
 
 def predict(denoiser, *canvases, slot=0, temperature=0.0, seed=7):
     return denoiser.predict(slot, list(canvases), temperature, np.random.default_rng(seed))
+
+
+def predict_fresh(denoiser, *canvases, text=BEFORE, slot=0):
+    """A step that no earlier step conditions."""
+    if isinstance(denoiser, SelfConditionedDenoiser | TransformersDenoiser):
+        denoiser.prefill(slot, encoded(denoiser, text))
+    return predict(denoiser, *canvases, slot=slot)
 
 
 def test_prediction_has_one_value_for_each_position(denoiser):
@@ -75,11 +89,14 @@ def test_banned_ids_are_never_predicted(denoiser, temperature):
         assert temperature or np.array_equal(prediction.argmax_ids, prediction.sampled_ids)
 
 
-@pytest.mark.parametrize("denoiser", [*CAUSAL, *BIDIRECTIONAL], indirect=True)  # without self-conditioning
 def test_samples_follow_the_seed(denoiser):
     denoiser.prefill(0, encoded(denoiser))
     predict(denoiser, masks(32))  # the first step after a prefill may compute the prompt
-    first, again, other = (predict(denoiser, masks(32), temperature=2.0, seed=seed)[0] for seed in (1, 1, 2))
+    samples = []
+    for seed in (1, 1, 2):
+        predict_fresh(denoiser, masks(1))
+        samples.append(predict(denoiser, masks(32), temperature=2.0, seed=seed)[0])
+    first, again, other = samples
     assert np.array_equal(first.sampled_ids, again.sampled_ids)
     assert not np.array_equal(first.sampled_ids, other.sampled_ids)
 
@@ -101,7 +118,7 @@ def test_canvases_of_one_step_do_not_attend_to_each_other(denoiser):
     denoiser.prefill(0, encoded(denoiser))
     canvases = [masks(16), masks(7, p2=40), masks(32, p0=50, p31=60), masks(1)]
     for alone, batched in zip(canvases, predict(denoiser, *canvases), strict=True):
-        check_close(predict(denoiser, alone)[0], batched, ATOL)
+        check_close(*predict_fresh(denoiser, alone), batched, ATOL)
 
 
 def test_slots_are_independent(denoiser):
@@ -111,14 +128,14 @@ def test_slots_are_independent(denoiser):
         denoiser.prefill(slot, encoded(denoiser, text))
         alone.append(predict(denoiser, masks(8), slot=slot)[0])
     for slot in (1, 0, 2):
-        check_close(alone[slot], predict(denoiser, masks(8), slot=slot)[0], ATOL)
+        check_close(alone[slot], *predict_fresh(denoiser, masks(8), text=texts[slot], slot=slot), ATOL)
 
 
 def test_step_leaves_the_prompt_as_it_was(denoiser):
     denoiser.prefill(0, encoded(denoiser))
     (first,) = predict(denoiser, masks(16))
     predict(denoiser, masks(8), masks(32), masks(3))
-    check_close(first, predict(denoiser, masks(16))[0], ATOL)
+    check_close(first, *predict_fresh(denoiser, masks(16)), ATOL)
 
 
 @only_causal
@@ -165,7 +182,7 @@ def test_bad_prompt_is_refused_and_the_slot_keeps_its_own(denoiser, ids):
     (before,) = predict(denoiser, masks(8))
     with pytest.raises(RequestError):
         denoiser.prefill(0, np.array(ids))
-    check_close(before, predict(denoiser, masks(8))[0], ATOL)
+    check_close(before, *predict_fresh(denoiser, masks(8)), ATOL)
 
 
 BAD_STEPS = {
@@ -188,7 +205,7 @@ def test_bad_canvases_are_refused(denoiser, canvases):
     (before,) = predict(denoiser, masks(8))
     with pytest.raises(RequestError):
         predict(denoiser, *map(np.array, canvases))
-    check_close(before, predict(denoiser, masks(8))[0], ATOL)
+    check_close(before, *predict_fresh(denoiser, masks(8)), ATOL)
 
 
 @pytest.mark.parametrize("slot", [-1, 4, 10**9])

@@ -1,4 +1,4 @@
-"""The crowd of `benchmarks/crowd.py`, small and short: everybody gets their own answer, and it would be seen if not."""
+"""A small, short run of `benchmarks/crowd.py`: every client gets its own answer, and mistakes are detected."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def run(*options):
     return process.returncode, json.loads(process.stdout)
 
 
-def test_everybody_gets_their_own_answer():
+def test_every_client_gets_its_own_answer():
     code, found = run("--clients", "5", "--seconds", "2")
     assert code == 0
     assert found["answers"] > 0
@@ -51,42 +51,42 @@ def test_everybody_gets_their_own_answer():
     assert found["prompts_that_say_their_name"] > 5
 
 
-def test_who_is_too_much_hears_when_to_come_again():
+def test_clients_beyond_the_limit_get_a_retry_time():
     code, found = run("--clients", "6", "--seconds", "1", "--waiting", "1")
     assert code == 0
     assert found["come_again_share"] > 0
     assert found["most_inside"] <= 1
 
 
-def asked(crowd, serve, denoiser, *, at_once=lambda: None):
-    """What becomes of four clients' requests; `at_once` is called when each of them has asked alone."""
+def tally_of(crowd, serve, denoiser, *, at_once=lambda: None):
+    """Tally of four clients; `at_once` is called after each of them has sent a request alone."""
     people = crowd.Crowd(serve(denoiser).port, 4, 0)
 
-    async def ask():
+    async def send():
         await people.ask_alone()
         at_once()
         await people.ask_at_once(0.5)
 
-    asyncio.run(ask())
+    asyncio.run(send())
     return people.tally
 
 
-def test_an_answer_of_another_clients_prompt_is_seen(crowd, serve):
+def test_an_answer_to_the_prompt_of_another_client_is_detected(crowd, serve):
     names = ["apple_river", "apple_copper"]
 
     def fill(prefix, _suffix):
         return random.choice(names) if "apple" in prefix else "x"
 
-    tally = asked(crowd, serve, ScriptedDenoiser(fill))
+    tally = tally_of(crowd, serve, ScriptedDenoiser(fill))
     assert tally.crossed > 0
     assert tally.changed > 0
 
 
-def test_a_server_that_hangs_up_is_seen(crowd, serve, monkeypatch):
+def test_a_closed_connection_is_detected(crowd, serve, monkeypatch):
     def hang_up(self, _data):
         self.transport.abort()
 
-    tally = asked(
+    tally = tally_of(
         crowd,
         serve,
         ScriptedDenoiser("x"),
@@ -96,10 +96,10 @@ def test_a_server_that_hangs_up_is_seen(crowd, serve, monkeypatch):
     assert not tally.statuses
 
 
-def test_an_answer_that_there_should_not_be_is_seen(crowd, serve):
+def test_an_unexpected_status_is_detected(crowd, serve):
     def fail(*_args, **_more):
         raise BackendError("the graph failed; lower gpu_layers")
 
     denoiser = ScriptedDenoiser("x")
-    tally = asked(crowd, serve, denoiser, at_once=lambda: setattr(denoiser, "predict", fail))
-    assert any(said.startswith("500 ") for said in tally.unforeseen)
+    tally = tally_of(crowd, serve, denoiser, at_once=lambda: setattr(denoiser, "predict", fail))
+    assert any(status.startswith("500 ") for status in tally.unforeseen)

@@ -1,4 +1,4 @@
-"""The benchmark of a GPU at toy size on the CPU, and the floor of a step."""
+"""The GPU benchmarks at toy size, and the lower bound of a step, which needs no device."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def script(monkeypatch):
-    """Imports a script until the end of the test."""
+    """Imports a script; removes all of them afterwards."""
     monkeypatch.syspath_prepend(SCRIPTS)
     before = set(sys.modules)
 
@@ -30,8 +30,8 @@ def gigabytes(shape, bits, embedding_bits):
     ]
 
 
-def test_the_floor_follows_from_the_sizes_of_the_model(script):
-    """1.674 B weights that every step reads, 128 experts of 5.947 M in each of 30 layers, 0.738 B of embedding."""
+def test_the_lower_bound_follows_from_the_sizes_of_the_model(script):
+    """Every step reads 1.674 B weights; 30 layers have 128 experts of 5.947 M each; the embedding has 0.738 B."""
     real = script("shape").REAL
     assert real.shared_weights + 30 * 128 * real.expert_weights + real.vocab_size * real.hidden == 25_250_283_520
     assert [round(real.experts_read(canvas), 1) for canvas in (16, 32, 64)] == [82.4, 111.8, 125.9]
@@ -41,7 +41,7 @@ def test_the_floor_follows_from_the_sizes_of_the_model(script):
     assert gigabytes(real, 4.5, 6.56) == [10.7, 13.8, 15.3, 16.3]
 
 
-def test_the_random_model_shares_its_weights_between_encoder_and_decoder(script):
+def test_encoder_and_decoder_of_the_random_model_share_their_weights(script):
     torch = pytest.importorskip("torch")
     toy = script("shape").TOY
     model = script("gpu").random_model(toy, torch.device("cpu"), torch.bfloat16)
@@ -53,7 +53,7 @@ def test_the_random_model_shares_its_weights_between_encoder_and_decoder(script)
     assert not any(weight.is_meta for weight in [*model.parameters(), *model.buffers()])
 
 
-def test_a_random_gguf_of_the_real_shape_has_the_real_size(script):
+def test_a_random_gguf_has_the_real_size(script):
     shape, gguf = script("shape"), script("random_gguf")
     sizes = {kind: round(gguf.total_bytes(shape.REAL, kind) / 1e9, 1) for kind in gguf.TYPES}
     assert sizes == {"Q4_K": 15.4, "Q8_0": 26.8, "F16": 50.5}
@@ -80,7 +80,7 @@ def test_steps_through_llamacpp_are_measured(script, tmp_path, capsys):
     from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
 
     if not supports_bidirectional():
-        pytest.skip("llama.cpp as installed; make the changed one with: dg-lsp models build-runtime")
+        pytest.skip("the installed llama.cpp is not changed; run: dg-lsp models build-runtime")
     options = ["--toy", "--rounds", "2", "--backend", "llamacpp", "--type", "Q8_0", "--folder", str(tmp_path)]
     script("gpu").main(options)
     check(rows(capsys), "llamacpp", "Q8_0")

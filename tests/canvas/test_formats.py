@@ -7,7 +7,6 @@ from dg_lsp.canvas.prompt_format import in_format, layout_of
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RequestError
-from dg_lsp.settings import PROMPT_FORMATS
 
 EVERY = replace(
     MASK_SPEC,
@@ -15,10 +14,6 @@ EVERY = replace(
     expectations=(ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 3.0, 0.5),),
     name="able",
 )
-
-
-def test_settings_name_the_formats_that_there_are():
-    assert set(PROMPT_FORMATS) == {"", *PromptFormat}
 
 
 def test_nothing_said_leaves_a_model_its_own():

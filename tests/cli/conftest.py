@@ -1,4 +1,4 @@
-"""Runs the command line in this process, with a scripted model unless a test wants the bundled one."""
+"""Runs the command line in this process, with a scripted model unless a test uses the bundled one."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Script:
-    """What the scripted model will fill, and what it was opened with."""
+    """Completions of the scripted model, and the settings that it was opened with."""
 
     fill: str | Callable[[str, str], str] = "fill"
     settings: Settings | None = None
@@ -34,7 +34,7 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
-    """No settings file above it, no daemon of the person's who runs this, no colours asked for by the environment."""
+    """Without a settings file above, a daemon of the developer, or colours set by the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DG_LSP_DAEMON_DIR", str(tmp_path / "no-daemon"))
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
@@ -48,7 +48,7 @@ def script(monkeypatch):
     def open_engine(settings):
         held.settings = settings
         held.denoiser = ScriptedDenoiser(held.fill)
-        return Engine(held.denoiser, held.denoiser.tokenizer, settings.fill)
+        return Engine(held.denoiser, held.denoiser.tokenizer, settings.completion)
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     return held

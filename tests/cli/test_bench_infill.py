@@ -7,13 +7,13 @@ import attrs
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.bench.dataset import read_cases
 from dg_lsp.bench.runs import Run
-from dg_lsp.bench.sites import read_sites
-from dg_lsp.cli.bench import opening
+from dg_lsp.cli import bench_models
 from dg_lsp.engine.engine import Engine
 
 PROBLEMS = Path(__file__).parents[1] / "bench" / "problems.jsonl"
-WANTED = {site.prefix[-20:]: site.want for site in read_sites(PROBLEMS)}
+REFERENCES = {case.prefix[-20:]: case.reference for case in read_cases(PROBLEMS)}
 
 
 @pytest.fixture
@@ -24,179 +24,180 @@ def data(tmp_path):
 
 @pytest.fixture
 def model(monkeypatch, tmp_path):
-    """Knows all references; `interrupt_at` presses Ctrl-C when the model is asked so many times."""
-
-    held = SimpleNamespace(interrupt_at=None, asked=[], denoiser=None)
+    """A scripted model that fills all references; `interrupt_at` is the number of the case that gets Ctrl-C."""
+    held = SimpleNamespace(interrupt_at=None, filled=[], denoiser=None)
     (tmp_path / "weights").write_bytes(b"0")
 
-    def fill(prefix, suffix):
-        if prefix[-20:] not in held.asked:
-            held.asked.append(prefix[-20:])
-        if len(held.asked) == held.interrupt_at:
+    def fill(prefix, _suffix):
+        if prefix[-20:] not in held.filled:
+            held.filled.append(prefix[-20:])
+        if len(held.filled) == held.interrupt_at:
             raise KeyboardInterrupt
-        return WANTED[prefix[-20:]]
+        return REFERENCES[prefix[-20:]]
 
     def open_model(settings):
         held.denoiser = ScriptedDenoiser(fill, tokens_per_step=64)
-        held.asked.clear()
-        fill_settings = attrs.evolve(settings.fill, max_tokens=500)  # a token is a byte here
+        held.filled.clear()
+        fill_settings = attrs.evolve(settings.completion, max_tokens=500)  # a token is a byte here
         engine = Engine(held.denoiser, held.denoiser.tokenizer, fill_settings)
-        return opening.OpenedModel(engine, tmp_path / "weights", threads=1)
+        return bench_models.BenchModel(engine, tmp_path / "weights", threads=1)
 
-    monkeypatch.setattr(opening, "open_model", open_model)
+    monkeypatch.setattr(bench_models, "open_model", open_model)
     return held
 
 
-def test_json_is_one_object_and_nothing_else(dg_lsp, data, model):
+def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model):
     outcome = dg_lsp("bench", "infill", data, "--length", "oracle", "--json")
-    assert outcome.code == 0
-    assert outcome.err == ""
+    assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.count("\n") == 1
     tree = outcome.json
+    assert list(tree) == [
+        *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
+        *("steps_mean", "tokens_per_forward", "model", "length_knowledge"),
+    ]
     assert (tree["num"], tree["exact_match"], tree["miss_rate"]) == (5, 1.0, 0.0)
     assert (tree["pass_at_1"], tree["length_knowledge"], tree["model"]) == (None, "oracle", "scripted")
     assert tree["ttfue_ms"]["p50"] > 0
     assert model.denoiser.is_closed
 
 
-def test_a_person_gets_a_table_and_what_it_assumes(dg_lsp, data, model):
-    outcome = dg_lsp("bench", "infill", data)
-    assert outcome.code == 0
-    assert "nothing was known of the length" in outcome.out
-    assert "| span | 2 | 50.0 | 100.0 |" in outcome.out
-    assert "| all | 5 | 80.0 | 100.0 |" in outcome.out
+def test_a_terminal_gets_a_table_and_its_assumptions(dg_lsp, data, model):
+    out = dg_lsp("bench", "infill", data).out.replace("\N{NO-BREAK SPACE}", " ")
+    assert "The length was unknown" in out
+    assert "| measure | line-end | whole-line | block | span | all |" in out
+    assert "| requests | 1 | 1 | 1 | 2 | 5 |" in out
+    assert [line.split(" (")[0] for line in out.splitlines() if "exact match" in line] == ["| exact match | 100.0 %"]
 
 
-def test_on_a_terminal_there_is_a_bar(dg_lsp, data, model, monkeypatch):
+def test_a_terminal_gets_a_progress_bar(dg_lsp, data, model, monkeypatch):
     for name, value in (("TTY_COMPATIBLE", "1"), ("TTY_INTERACTIVE", "1"), ("COLUMNS", "100")):
         monkeypatch.setenv(name, value)
     dg_lsp("bench", "infill", data, "--limit", "3", "--output", "run.jsonl")
     outcome = dg_lsp("bench", "infill", data, "--output", "run.jsonl", "--json")
     assert outcome.json["num"] == 5
-    assert "3/5" in outcome.err  # where an earlier session stopped
+    assert "3/5" in outcome.err  # from the earlier session
     assert "5/5" in outcome.err
-    assert "left" in outcome.err
 
 
-def test_execution_is_announced_once_and_judges(dg_lsp, data, model):
+def test_execute_announces_itself_and_tests_the_programs(dg_lsp, data, model, bwrap):
     outcome = dg_lsp("bench", "infill", data, "--execute", "--max-lines", "9", "--json")
     assert outcome.code == 0
-    assert outcome.err.count("model wrote") == 1
-    assert outcome.err.count("\n") == 1
+    assert outcome.err == "dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox\n"
     assert (outcome.json["pass_at_1"], outcome.json["length_knowledge"]) == (1.0, "given")
 
 
-def test_a_limit_draws_by_the_seed(dg_lsp, data, model):
-    runs = {}
-    for seed in (0, 1, 2):
-        name = f"{seed}.jsonl"
-        dg_lsp("bench", "infill", data, "--limit", "2", "--seed", seed, "--output", name)
-        runs[seed] = [attempt.site for attempt in Run.read(Path(name)).attempts]
-    assert {len(sites) for sites in runs.values()} == {2}
-    assert len({tuple(sites) for sites in runs.values()}) > 1
+def test_execute_without_bubblewrap_is_refused_before_the_model_is_opened(dg_lsp, data, model, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    outcome = dg_lsp("bench", "infill", data, "--execute")
+    assert outcome.code == 2
+    assert "apt-get install bubblewrap" in outcome.err
+    assert model.denoiser is None
 
 
-def test_a_run_is_continued_and_a_complete_one_asks_nothing(dg_lsp, data, model):
+def test_a_page_without_matplotlib_is_refused_before_the_model_is_opened(dg_lsp, data, model, monkeypatch):
+    monkeypatch.setattr("dg_lsp.bench.report.page.find_spec", lambda _: None)
+    outcome = dg_lsp("bench", "infill", data, "--html", "out.html")
+    assert outcome.code == 2
+    assert "pip install 'dg-lsp[bench]'" in outcome.err
+    assert model.denoiser is None
+
+
+def test_a_run_is_resumed_and_a_complete_one_needs_no_fills(dg_lsp, data, model):
     command = ("bench", "infill", data, "--output", "run.jsonl", "--json")
     assert dg_lsp(*command, "--limit", "2").json["num"] == 2
-    assert len(model.asked) == 2
+    assert len(model.filled) == 2
     assert dg_lsp(*command).json["num"] == 5
-    assert len(model.asked) == 3
+    assert len(model.filled) == 3
     first = Path("run.jsonl").read_bytes()
     assert dg_lsp(*command).json["num"] == 5
-    assert model.asked == []
+    assert model.filled == []
     assert Path("run.jsonl").read_bytes() == first
-    # what an earlier session did beyond a smaller limit is not counted
-    assert dg_lsp(*command, "--limit", "2").json["num"] == 2
 
 
-@pytest.mark.parametrize(
-    "option", ["--execute", "--warm", "--length=oracle", "--decoder=diffusion", "--suffix-lines=1"]
-)
-def test_a_run_of_another_kind_is_not_continued(dg_lsp, data, model, option):
+@pytest.mark.parametrize("option", ["--execute", "--warm", "--length=oracle", "--decoder=canvas", "--suffix-lines=1"])
+def test_a_run_with_other_options_is_not_resumed(dg_lsp, data, model, option, bwrap):
     command = ("bench", "infill", data, "--output", "run.jsonl")
     dg_lsp(*command, "--limit", "1")
     before = Path("run.jsonl").read_bytes()
     outcome = dg_lsp(*command, option)
     assert outcome.code == 2
-    assert "holds a run of another kind" in outcome.err
+    assert "holds a different run" in outcome.err
     assert Path("run.jsonl").read_bytes() == before
 
 
-def test_ctrl_c_keeps_what_is_done(dg_lsp, data, model):
-    model.interrupt_at = 3
+@pytest.mark.parametrize("num", [0, 2])
+def test_ctrl_c_keeps_the_attempts(dg_lsp, data, model, num):
+    model.interrupt_at = num + 1
     outcome = dg_lsp("bench", "infill", data, "--output", "run.jsonl", "--html", "out.html", "--json")
-    assert outcome.code == 130
-    assert outcome.json["num"] == 2
-    assert len(Run.read(Path("run.jsonl")).attempts) == 2
+    assert (outcome.code, outcome.json["num"]) == (130, num)
+    assert len(Run.read(Path("run.jsonl")).attempts) == num
     assert "Interrupted" in Path("out.html").read_text(encoding="utf-8")
     assert model.denoiser.is_closed
     model.interrupt_at = None
     assert dg_lsp("bench", "infill", data, "--output", "run.jsonl", "--json").json["num"] == 5
-    assert len(model.asked) == 3
+    assert len(model.filled) == 5 - num
 
 
-def test_ctrl_c_at_once_still_answers(dg_lsp, data, model):
-    model.interrupt_at = 1
-    outcome = dg_lsp("bench", "infill", data, "--html", "out.html")
-    assert outcome.code == 130
-    assert "| all | 0 |" in outcome.out
-    assert not Path("out.html").exists()
-
-
-def test_a_page_is_written(dg_lsp, data, model):
-    outcome = dg_lsp("bench", "infill", data, "--html", "out.html")
-    assert outcome.code == 0
+def test_a_page_has_films(dg_lsp, data, model):
+    assert dg_lsp("bench", "infill", data, "--html", "out.html").code == 0
     page = Path("out.html").read_text(encoding="utf-8")
     assert "problems.jsonl" in page
-    assert "Nothing was known of the length" in page
-    assert "hand/block" in page  # a film
+    assert "The length was unknown" in page
+    assert "exact: hand/block" in page
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
-        pytest.param(["--length", "some"], "none or oracle", id="no such word"),
-        pytest.param(["--length", "oracle", "--max-lines", "2"], "leave one out", id="two answers to one question"),
-        pytest.param(["--decoder", "magic"], "magic", id="no such decoder"),
-        pytest.param(["--html", "gone/out.html"], "gone", id="no such folder"),
-        pytest.param(["--limit", "0"], "--limit", id="no sites at all"),
+        pytest.param(["--length", "some"], "--length", id="unknown word"),
+        pytest.param(["--length", "oracle", "--max-lines", "2"], "leave one out", id="contradiction"),
+        pytest.param(["--decoder", "magic"], "magic", id="unknown decoder"),
+        pytest.param(["--html", "gone/out.html"], "gone", id="missing directory"),
+        pytest.param(["--limit", "0"], "--limit", id="no cases"),
     ],
 )
-def test_wrong_use_is_told_before_a_model_is_opened(dg_lsp, data, model, options, complaint):
+def test_wrong_use_is_one_line_before_the_model_is_opened(dg_lsp, data, model, options, message):
     outcome = dg_lsp("bench", "infill", data, *options)
     assert outcome.code == 2
-    assert complaint in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1
     assert model.denoiser is None
 
 
-def test_bad_data_is_told_before_a_model_is_opened(dg_lsp, model):
+def test_bad_data_is_refused_before_the_model_is_opened(dg_lsp, data, model):
     Path("bad.jsonl").write_text('{"task_id": "a"}\n')
-    for name, complaint in (("bad.jsonl", "line 1: no prompt"), ("gone.jsonl", "no such file")):
-        outcome = dg_lsp("bench", "infill", name)
-        assert outcome.code == 2
-        assert complaint in outcome.err
-    assert model.denoiser is None
-
-
-def test_sites_without_tests_are_not_executed(dg_lsp, data, model):
     trees = [json.loads(line) for line in Path(data).read_text().splitlines()]
-    Path(data).write_text("".join(json.dumps({**tree, "test": None}) + "\n" for tree in trees))
-    outcome = dg_lsp("bench", "infill", data, "--execute")
-    assert outcome.code == 2
-    assert "no tests" in outcome.err
+    Path("untested.jsonl").write_text("".join(json.dumps({**tree, "test": None}) + "\n" for tree in trees))
+    for arguments, message in (
+        (("bad.jsonl",), "line 1: no prompt"),
+        (("gone.jsonl",), "no such file"),
+        (("untested.jsonl", "--execute"), "no tests"),
+    ):
+        outcome = dg_lsp("bench", "infill", *arguments)
+        assert outcome.code == 2
+        assert message in outcome.err
     assert model.denoiser is None
 
 
 def test_the_bundled_model_answers(dg_lsp, data):
     options = ("--limit", "2", "--threads", "1", "--gpu-layers", "0", "--max-lines", "1")
     outcome = dg_lsp("bench", "infill", data, "--json", "--output", "run.jsonl", *options)
-    assert outcome.code == 0
     tree = outcome.json
-    assert (tree["num"], tree["model"], tree["length_knowledge"]) == (2, "dg-mini", "given")
+    assert (outcome.code, tree["num"], tree["model"], tree["length_knowledge"]) == (0, 2, "dg-mini", "given")
     assert tree["latency_ms"]["p50"] > 0
     assert 0 <= tree["exact_match"] <= tree["first_line_match"] <= 1 - tree["miss_rate"] <= 1
-    run = Run.read(Path("run.jsonl"))
-    assert {attempt.site for attempt in run.attempts} <= {site.id for site in read_sites(PROBLEMS)}
-    assert run.header.machine.threads == 1
+    assert Run.read(Path("run.jsonl")).header.machine.threads == 1
+
+
+def test_samples_are_filled_into_a_table(dg_lsp, script, tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\nprint()\n")
+    (tmp_path / "places.toml").write_text('[[places]]\nfile = "a.py"\nline = 2\ncol = 7\nexpect = ["x"]\n')
+    script.fill = "x"
+    outcome = dg_lsp("bench", "samples", tmp_path / "places.toml")
+    assert outcome.code == 0
+    assert "1 of 1 as expected" in outcome.out
+    assert "| a.py:2:7 | `x` | `x` | right | " in outcome.out
+    assert script.denoiser.is_closed
+    outcome = dg_lsp("bench", "samples", "gone.toml")
+    assert outcome.code == 2
+    assert "gone.toml" in outcome.err and outcome.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Benchmarks of a server: with the numbers that it tells, and null for those that it does not."""
+"""Benchmarks of a remote server: numbers that it does not report are null."""
 
 import json
 import shutil
@@ -8,12 +8,12 @@ import pytest
 from http_server import UNHURRIED, Starter
 from lying_server import LyingServer, events, reply
 
+from dg_lsp.bench.dataset import read_cases
 from dg_lsp.bench.runs import Run
-from dg_lsp.bench.sites import read_sites
 from dg_lsp.cli import loading
 
 PROBLEMS = Path(__file__).parents[1] / "bench" / "problems.jsonl"
-WANTED = {site.prefix: site.want for site in read_sites(PROBLEMS)}
+REFERENCES = {case.prefix: case.reference for case in read_cases(PROBLEMS)}
 ONE_THREAD = ("--threads", "1", "--gpu-layers", "0")
 
 
@@ -30,12 +30,12 @@ def data():
 
 
 @pytest.fixture
-def knowing():
-    """A server that knows all references, and says nothing of what they cost it."""
+def oracle():
+    """A server that answers with all references, and reports no costs."""
 
     def answer(server, connection):
         prompt = json.loads(server.requests[-1].partition(b"\r\n\r\n")[2])["prompt"]
-        text = next((want for prefix, want in WANTED.items() if prefix.endswith(prompt)), "no")
+        text = next((reference for prefix, reference in REFERENCES.items() if prefix.endswith(prompt)), "no")
         connection.sendall(events(json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}), "[DONE]"))
         connection.close()
 
@@ -53,51 +53,43 @@ def served():
     starter.stop()
 
 
-def test_infill_of_a_server_that_says_only_words(dg_lsp, data, knowing):
-    command = ("bench", "infill", data, "--length", "oracle", "--remote", knowing.url, "--output", "run.jsonl")
+def test_infill_of_a_server_that_reports_no_costs(dg_lsp, data, oracle):
+    command = ("bench", "infill", data, "--length", "oracle", "--remote", oracle.url, "--output", "run.jsonl")
     tree = dg_lsp(*command, "--json").json
-    assert (tree["num"], tree["exact_match"], tree["model"]) == (5, 1.0, f"127.0.0.1:{knowing.port}")
+    assert (tree["num"], tree["exact_match"], tree["model"]) == (5, 1.0, f"127.0.0.1:{oracle.port}")
     assert tree["latency_ms"]["p50"] > 0
     assert tree["ttfue_ms"]["p50"] > 0
     assert (tree["steps_mean"], tree["tokens_per_forward"]) == (None, None)
     run = Run.read(Path("run.jsonl"))
     for attempt in run.attempts:
-        assert (attempt.way, attempt.steps, attempt.tokens) == ("remote", None, None)
+        assert (attempt.contender, attempt.steps, attempt.tokens) == ("remote", None, None)
         assert (attempt.prefill_ms, attempt.model_ms) == (None, None)
     assert (run.header.model_sha256, run.header.machine.threads) == (None, None)
-    num_requests = len(knowing.requests)
-    printed = dg_lsp(*command, "--html", "out.html").out  # goes on with the run, and asks nobody
-    assert len(knowing.requests) == num_requests == 5
-    assert f"remote is {knowing.url} by completions" in printed
+    num_requests = len(oracle.requests)
+    printed = dg_lsp(*command, "--html", "out.html").out  # resumes the run without requests
+    assert len(oracle.requests) == num_requests == 5
+    assert f"remote is {oracle.url} by completions" in printed
     assert "sha256" not in printed
     page = Path("out.html").read_text(encoding="utf-8")
-    assert knowing.url in page
+    assert oracle.url in page
 
 
-def test_a_run_of_another_server_is_not_continued(dg_lsp, data, knowing):
-    command = ("bench", "infill", data, "--output", "run.jsonl", "--remote")
-    assert dg_lsp(*command, knowing.url, "--limit", "1").code == 0
-    outcome = dg_lsp(*command, f"http://localhost:{knowing.port}", "--limit", "2")
-    assert outcome.code == 2
-    assert "options.remote.url" in outcome.err
-
-
-def test_nothing_to_get_in_with_is_written_down(dg_lsp, data, knowing, home, monkeypatch):
+def test_secrets_are_not_written_down(dg_lsp, data, oracle, home, monkeypatch):
     monkeypatch.setenv("DG_LSP_REMOTE_KEY", "sk-sesame-4711")
     extra = json.dumps({"api_token": "sk-treasure-1"})
     (home / "dg-lsp.toml").write_text(f"[remote]\nextra = {json.dumps(extra)}\n")
-    outcome = dg_lsp("bench", "infill", data, "--remote", knowing.url, "--output", "run.jsonl", "--html", "out.html")
+    outcome = dg_lsp("bench", "infill", data, "--remote", oracle.url, "--output", "run.jsonl", "--html", "out.html")
     assert outcome.code == 0
-    assert b"sk-sesame-4711" in knowing.requests[0]
-    assert b"sk-treasure-1" in knowing.requests[0]
+    assert b"sk-sesame-4711" in oracle.requests[0]
+    assert b"sk-treasure-1" in oracle.requests[0]
     said = outcome.out + Path("run.jsonl").read_text() + Path("out.html").read_text(encoding="utf-8")
     assert "sesame" not in said
     assert "treasure" not in said
 
 
-def test_a_warm_server_was_asked_a_character_earlier(dg_lsp, data, knowing):
-    assert dg_lsp("bench", "infill", data, "--limit", "1", "--warm", "--remote", knowing.url).code == 0
-    first, second = (json.loads(one.partition(b"\r\n\r\n")[2])["prompt"] for one in knowing.requests)
+def test_a_warm_server_gets_the_text_without_its_last_character_first(dg_lsp, data, oracle):
+    assert dg_lsp("bench", "infill", data, "--limit", "1", "--warm", "--remote", oracle.url).code == 0
+    first, second = (json.loads(one.partition(b"\r\n\r\n")[2])["prompt"] for one in oracle.requests)
     assert second.startswith(first)
     assert len(second) == len(first) + 1
 
@@ -119,49 +111,49 @@ def test_replay_of_our_own_server(dg_lsp, served):
     assert tree["model_ms"] > 0
     assert tree["remote"]["url"] == served
     outcome = dg_lsp(*command, "--html", "out.html")
-    assert "the model's own time is what it was waited for" in outcome.out
+    assert "its model time is the time until its answers" in outcome.out
     assert served in Path("out.html").read_text(encoding="utf-8")
 
 
-def test_a_server_competes_with_the_model_here(dg_lsp, data, served):
+def test_a_server_competes_with_the_local_model(dg_lsp, data, served):
     options = ("--limit", "2", "--html", "out.html", *ONE_THREAD)
     outcome = dg_lsp("bench", "compare", data, "--remote", served, "--json", *options)
     assert outcome.code == 0
     tree = outcome.json
-    assert list(tree["ways"]) == ["diffusion", "autoregressive", "remote"]
+    assert list(tree["contenders"]) == ["diffusion", "autoregressive", "remote"]
     assert tree["model"] == "dg-mini"
-    assert tree["ways"]["remote"]["all"]["model_ms_per_useful"] is None
-    assert [one["model_ms_times_less"] for one in tree["contrasts"] if one["way"] == "remote"] == [None] * 3
+    assert tree["contenders"]["remote"]["all"]["model_ms_per_useful"] is None
+    assert [one["model_ms_times_less"] for one in tree["comparisons"] if one["contender"] == "remote"] == [None] * 3
     assert any(served in note for note in tree["notes"])
     assert "remote" in Path("out.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("command", "complaint"),
+    ("command", "message"),
     [
-        pytest.param(("infill", "problems.jsonl", "--decoder", "diffusion"), "--decoder is the server", id="infill"),
-        pytest.param(("replay", "problems.jsonl", "--decoder", "diffusion"), "--decoder is the server", id="replay"),
+        pytest.param(("infill", "problems.jsonl", "--decoder", "canvas"), "chooses its decoder itself", id="infill"),
+        pytest.param(("replay", "problems.jsonl", "--decoder", "canvas"), "chooses its decoder itself", id="replay"),
     ],
 )
-def test_nobody_tells_a_server_how_to_decode(dg_lsp, data, knowing, command, complaint):
-    outcome = dg_lsp("bench", *command, "--remote", knowing.url)
+def test_a_decoder_for_a_server_is_refused(dg_lsp, data, oracle, command, message):
+    outcome = dg_lsp("bench", *command, "--remote", oracle.url)
     assert outcome.code == 2
-    assert complaint in outcome.err
-    assert knowing.requests == []
+    assert message in outcome.err
+    assert oracle.requests == []
 
 
-def test_steps_are_not_those_of_a_server(dg_lsp, home):
-    (home / "dg-lsp.toml").write_text('backend = "remote"\n')
+def test_steps_of_a_server_are_refused(dg_lsp, home):
+    (home / "dg-lsp.toml").write_text('[remote]\nurl = "http://127.0.0.1:9"\n')
     outcome = dg_lsp("bench", "steps")
     assert outcome.code == 2
     assert "name a model with --model" in outcome.err
 
 
-def test_a_server_that_fails_ends_the_run_and_keeps_what_there_is(dg_lsp, data):
+def test_a_failing_server_ends_the_run_and_keeps_the_attempts(dg_lsp, data):
     good = events(json.dumps({"choices": [{"text": "width", "finish_reason": "stop"}]}), "[DONE]")
     server = LyingServer(good, good, reply("", "401 Unauthorized"))
     outcome = dg_lsp("bench", "infill", data, "--remote", server.url, "--output", "run.jsonl")
     server.close()
     assert outcome.code == 3
-    assert "requires a key" in outcome.err
+    assert "wants a key" in outcome.err
     assert len(Run.read(Path("run.jsonl")).attempts) == 2

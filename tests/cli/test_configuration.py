@@ -9,27 +9,27 @@ from dg_lsp.settings import Settings, settings_file
 NOTHING = overrides(model=None, gpu_layers=None, threads=None)
 
 
-def test_without_a_file_the_defaults_hold():
+def test_without_a_file_the_defaults_are_used():
     assert configure(NOTHING) == Settings()
 
 
 def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
-    (tmp_path / "dg-lsp.toml").write_text("[fill]\nmax_tokens = 7\n")
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
     monkeypatch.chdir(deep)
     assert settings_file(Path.cwd()) == tmp_path / "dg-lsp.toml"
-    assert configure(NOTHING).fill.max_tokens == 7
-    (tmp_path / "a" / "dg-lsp.toml").write_text("[fill]\nmax_tokens = 8\n")
-    assert configure(NOTHING).fill.max_tokens == 8
+    assert configure(NOTHING).completion.max_tokens == 7
+    (tmp_path / "a" / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
+    assert configure(NOTHING).completion.max_tokens == 8
 
 
-def test_a_directory_of_that_name_is_no_file(tmp_path):
+def test_a_directory_with_the_name_of_the_file_is_ignored(tmp_path):
     (tmp_path / "dg-lsp.toml").mkdir()
     assert configure(NOTHING) == Settings()
 
 
-def test_a_directory_that_may_not_be_looked_into_holds_no_file(monkeypatch):
+def test_an_unreadable_directory_is_ignored(monkeypatch):
     def refuse(self):
         raise PermissionError(13, "Permission denied")
 
@@ -37,15 +37,15 @@ def test_a_directory_that_may_not_be_looked_into_holds_no_file(monkeypatch):
     assert settings_file(Path("/a/b")) is None
 
 
-def test_the_command_line_wins(tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text("model = 'a.gguf'\n[runtime]\nthreads = 3\ngpu_layers = 4\n")
+def test_options_of_the_command_line_override_the_file(tmp_path):
+    (tmp_path / "dg-lsp.toml").write_text("model = 'a.gguf'\n[model]\nthreads = 3\ngpu_layers = 4\n")
     settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))
-    assert settings.model == "b.gguf"
-    assert settings.runtime.threads == 0
-    assert settings.runtime.gpu_layers == 4
+    assert settings.model.name == "b.gguf"
+    assert settings.model.threads == 0
+    assert settings.model.gpu_layers == 4
 
 
-def test_a_models_path_counts_from_the_files_directory(tmp_path, monkeypatch):
+def test_a_relative_model_path_is_relative_to_the_file(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / "dg-lsp.toml").write_text("model = 'models/a.gguf'\n")
     monkeypatch.chdir(tmp_path / "sub")
@@ -56,6 +56,6 @@ def test_a_models_path_counts_from_the_files_directory(tmp_path, monkeypatch):
     assert configure(NOTHING).model == "dg-mini"
 
 
-def test_a_bad_value_of_the_command_line_is_refused():
+def test_an_invalid_value_of_the_command_line_is_rejected():
     with pytest.raises(SettingsError, match="gpu_layers"):
         configure(overrides(model=None, gpu_layers=-2, threads=None))

@@ -177,7 +177,7 @@ def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, arguments, has_recor
 
 
 def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path):
-    Path("dg-lsp.toml").write_text("[runtime]\nthreads = 2\n")
+    Path("dg-lsp.toml").write_text("[model]\nthreads = 2\n")
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
     [(_, hello, command, given)] = sessions
     assert hello["over"]["model"] == str(tmp_path / "mine.gguf")

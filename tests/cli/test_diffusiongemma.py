@@ -98,13 +98,13 @@ def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, hole, tiny_repacked, tmp_path
 
 
 @needs_runtime
-def test_bench_steps_says_what_self_conditioning_takes(dg_lsp, tiny_repacked, hole, monkeypatch):
-    from dg_lsp.cli import steps
+def test_bench_steps_measures_self_conditioning(dg_lsp, tiny_repacked, hole, monkeypatch):
+    from dg_lsp.bench import steps
 
-    first = next(steps._requests())
-    monkeypatch.setattr(steps, "_requests", lambda: iter([first]))
+    [first, *_] = steps.sample_requests()
+    monkeypatch.setattr(steps, "sample_requests", lambda: [first])
     outcome = dg_lsp("bench", "steps", "--model", tiny_repacked, "--rounds", "1", "--threads", "1", "--json")
     assert outcome.code == 0
-    assert outcome.json["comparisons"] == []
-    shares = outcome.json["shares"]
-    assert 0 < shares["self_conditioning"] < shares["decode"] + shares["self_conditioning"] + shares["reduction"]
+    assert outcome.json["cache_gains"] == {}
+    parts = outcome.json["parts"]
+    assert 0 < parts["self_conditioning"] < parts["decode"] + parts["self_conditioning"] + parts["reduction"]

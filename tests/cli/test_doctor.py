@@ -20,7 +20,7 @@ KEYS = [
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
-def test_a_sound_installation_is_told_with_a_timed_fill(dg_lsp):
+def test_a_good_installation_is_reported_with_a_timed_completion(dg_lsp):
     outcome = dg_lsp("doctor")
     assert outcome.code == 0, outcome.out
     for word in (
@@ -39,7 +39,7 @@ def test_a_sound_installation_is_told_with_a_timed_fill(dg_lsp):
     ):
         assert word in outcome.out
     assert str(BUNDLED[0].path) in outcome.out
-    assert outcome.out.endswith("all is well\n")
+    assert outcome.out.endswith("no problems found\n")
     assert outcome.err == ""
 
 
@@ -63,7 +63,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_is_wrong_is_told_with_what_to_do_and_exit_code_3(dg_lsp, as_json):
+def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp, as_json):
     outcome = dg_lsp("doctor", "--model", "gone.gguf", *(["--json"] if as_json else []))
     assert outcome.code == 3
     assert outcome.err == ""
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_told_with_what_to_do_and_exit_code_3(dg_lsp, as_json):
     assert "dg-mini" in problem
 
 
-def test_a_bad_settings_file_is_a_problem_not_the_end(dg_lsp, tmp_path):
+def test_an_invalid_settings_file_is_a_problem(dg_lsp, tmp_path):
     (tmp_path / "dg-lsp.toml").write_text("nonsense = 1\n")
     outcome = dg_lsp("doctor", "--json")
     assert outcome.code == 3
@@ -112,23 +112,23 @@ def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp,
     assert "reinstall llama-cpp-python" in runtime
 
 
-def test_a_test_fill_that_shows_nothing_is_told_but_is_no_problem():
+def test_an_empty_test_completion_is_not_a_problem():
     fill = {"text": "", "rejected": "empty", "load_ms": 1.0, "prefill_ms": 2.0, "step_ms": 3.0, "steps": 4}
     checkup = Checkup({"python": "3.11"}, fill={**fill, "total_ms": 5.0, "prompt_tokens": 6, "canvas_length": 16})
     lines = list(report(checkup))
     assert any(line.startswith("test fill") and "nothing (empty)" in line for line in lines)
-    assert lines[-1] == "all is well"
+    assert lines[-1] == "no problems found"
 
 
 @pytest.mark.parametrize(
-    ("runtime", "told"),
+    ("runtime", "text"),
     [
         ({"kind": "overlay", "folder": "/r", "runs_diffusiongemma": True}, "overlay in /r; DiffusionGemma runs"),
         ({"kind": "whole", "backend": "cuda", "folder": "/r", "runs_diffusiongemma": True}, "whole cuda in /r; "),
         ({"kind": "stock", "note": "too old"}, "stock; DiffusionGemma needs dg-lsp models build-runtime; too old"),
     ],
 )
-def test_which_llama_cpp_is_used_is_told(runtime, told):
+def test_the_llama_cpp_library_is_reported(runtime, text):
     whole = {"backend": "", "folder": None, "runs_diffusiongemma": False, "note": "", **runtime}
     [line] = [line for line in report(Checkup(runtime=whole)) if line.startswith("runtime")]
-    assert told in line
+    assert text in line

@@ -15,8 +15,6 @@ from dg_lsp import __version__
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dg_lsp"]
 HEAVY = ("llama_cpp", "pygls", "lsprotocol", "numpy", "tree_sitter", "attrs", "dg_lsp.engine", "dg_lsp.server")
-NAMES = {"dg_lsp.engine", "dg_lsp.engine.request"}
-"""What the decoders are called, for `--decoder`: no engine comes with it."""
 
 
 def dg_lsp(*arguments, **keywords):
@@ -56,7 +54,7 @@ def test_help_and_version_load_nothing_heavy(arguments):
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     loaded = set(process.stderr.split())
     assert "dg_lsp.cli.fill" in loaded
-    assert not {module for module in loaded if module.startswith(HEAVY)} - NAMES
+    assert not {module for module in loaded if module.startswith(HEAVY)}
 
 
 def test_version():
@@ -79,7 +77,7 @@ def test_the_installed_command_is_the_same_function():
         assert entry.load() is main
 
 
-def test_a_real_fill_of_a_sample_by_the_bundled_model():
+def test_the_bundled_model_completes_a_sample():
     process = dg_lsp("fill", "samples/shapes.py:24:9", "--json", "--suffix-lines", 20)
     assert process.returncode in (0, 1), process.stderr
     assert process.stderr == ""
@@ -90,9 +88,9 @@ def test_a_real_fill_of_a_sample_by_the_bundled_model():
     assert bool(answer["candidates"]) == (process.returncode == 0)
 
 
-def test_the_same_seed_is_the_same_fill(tmp_path):
-    # how long it may take and which decoder is the fastest depend on what else the machine does
-    (tmp_path / "dg-lsp.toml").write_text("[fill]\nearly_stop_ms = 0\n")
+def test_the_same_seed_gives_the_same_completion(tmp_path):
+    # the deadline and the fastest decoder would depend on the load of the machine
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nearly_stop_ms = 0\n")
     place = ROOT / "samples/words.py"
     asked = ("fill", f"{place}:5", "--json", "--seed", 3, "--decoder", "diffusion", "--deadline", 60_000)
     first, second = (json.loads(dg_lsp(*asked, cwd=tmp_path).stdout) for _ in range(2))
@@ -100,24 +98,14 @@ def test_the_same_seed_is_the_same_fill(tmp_path):
     assert first["steps"] == second["steps"]
 
 
-def test_a_written_real_fill_changes_nothing_but_its_place(tmp_path):
-    before = (ROOT / "samples/windows.py").read_bytes()
-    path = tmp_path / "windows.py"
-    path.write_bytes(before)
-    process = dg_lsp("fill", f"{path}:7:9", "--json", "--write")
-    fill = json.loads(process.stdout)["text"].encode()
-    head = b"".join(before.splitlines(keepends=True)[:6]) + b" " * 8
-    assert path.read_bytes() == head + fill + before.removeprefix(head)
-
-
-def test_visual_frames_come_through_a_pipe_in_any_encoding():
+def test_visual_frames_are_printed_in_any_encoding():
     process = dg_lsp("fill", "samples/greetings.py:8", "--visual", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
     assert process.returncode in (0, 1), process.stderr
     assert process.stdout.splitlines()[0].startswith("   1  ")
     assert process.stderr == ""
 
 
-def test_a_reader_that_leaves_early_is_no_traceback():
+def test_a_closed_pipe_prints_no_traceback():
     with subprocess.Popen(
         [*COMMAND, "--help"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
     ) as process:
@@ -126,7 +114,7 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     assert process.returncode == 141
 
 
-def test_an_interrupt_is_no_traceback():
+def test_an_interrupt_prints_no_traceback():
     code = (
         "import dg_lsp.cli, sys\n"
         "def interrupted(arguments): raise KeyboardInterrupt\n"
@@ -138,7 +126,7 @@ def test_an_interrupt_is_no_traceback():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
-def test_on_a_terminal_the_canvas_settles_live():
+def test_on_a_terminal_the_canvas_is_shown_live():
     import pty
 
     ours, theirs = pty.openpty()
@@ -154,7 +142,7 @@ def test_on_a_terminal_the_canvas_settles_live():
             out += chunk
     os.close(ours)
     assert process.returncode in (0, 1)
-    assert out.count(b"\x1b[?25l") == out.count(b"\x1b[?25h") == 1  # the cursor is hidden, and comes back
+    assert out.count(b"\x1b[?25l") == out.count(b"\x1b[?25h") == 1  # the cursor is hidden and shown again
     assert b"\x1b[2K" in out
     assert b"prefill" in out
 
@@ -162,11 +150,11 @@ def test_on_a_terminal_the_canvas_settles_live():
 def _read(number):
     try:
         return os.read(number, 65536)
-    except OSError:  # Linux says so when the other end is closed
+    except OSError:  # on Linux, if the other end is closed
         return b""
 
 
-def test_the_server_starts_by_the_command_line_and_fills_with_the_bundled_model():
+def test_the_server_started_by_the_command_line_completes_with_the_bundled_model():
     text = (ROOT / "samples/inventory.py").read_text(encoding="utf-8")
     document = {"uri": "file:///inventory.py", "languageId": "python", "version": 1, "text": text}
     at = {"textDocument": {"uri": document["uri"]}, "position": {"line": 12, "character": 15}}
@@ -199,7 +187,7 @@ def _send(stream, message):
 
 
 def _answer(stream, number):
-    """The answer to this request; notifications before it are passed over."""
+    """The answer to this request; notifications before it are skipped."""
     while True:
         length = 0
         while line := stream.readline().strip():
@@ -211,13 +199,7 @@ def _answer(stream, number):
             return message
 
 
-def test_bad_input_is_one_line_and_its_exit_code():
-    process = dg_lsp("fill", "samples/gone.py:1")
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr == "dg-lsp: no such file: samples/gone.py\n"
-
-
-def test_a_broken_model_is_one_line_and_exit_code_3(tmp_path):
+def test_a_broken_model_is_reported_in_one_line(tmp_path):
     (tmp_path / "half.gguf").write_bytes((ROOT / "dg_lsp/models/dg-mini.gguf").read_bytes()[:100_000])
     process = dg_lsp("fill", "samples/shapes.py:24", "--model", tmp_path / "half.gguf")
     assert (process.returncode, process.stdout) == (3, "")

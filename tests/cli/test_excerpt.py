@@ -12,7 +12,7 @@ def shown(text, offset, fill, *, with_carets=True, language="python"):
     return excerpt(text, offset, Text(fill), language=language, with_carets=with_carets).plain.splitlines()
 
 
-def test_three_lines_around_and_their_numbers():
+def test_three_lines_before_and_after_are_shown_with_numbers():
     offset = CODE.index("line_10 = ") + len("line_10 = ")
     assert shown(CODE, offset, "9 + ") == [
         "   7 │ line_7 = 7",
@@ -26,7 +26,7 @@ def test_three_lines_around_and_their_numbers():
     ]
 
 
-def test_every_line_of_a_fill_is_marked():
+def test_every_line_of_a_completion_is_marked():
     assert shown("def f():\n    \nx\n", 13, "if y:\n        return\n    z") == [
         "  1 │ def f():",
         "> 2 │     if y:",
@@ -40,35 +40,35 @@ def test_every_line_of_a_fill_is_marked():
     ]
 
 
-def test_without_a_fill_the_cursors_line_is_marked():
+def test_without_a_completion_the_cursors_line_is_marked():
     assert shown("a\nb\nc", 3, "") == ["  1 │ a", "> 2 │ b", "  3 │ c"]
     assert shown("", 0, "") == ["> 1 │ "]
 
 
-def test_wide_characters_keep_the_carets_under_the_fill():
+def test_carets_account_for_wide_characters():
     assert shown("s = '😋é' + ", 11, "x")[1] == "    │             ^"
 
 
 @pytest.mark.parametrize("newline", ["\r\n", "\r", "\n"])
-def test_line_ends_of_all_kinds_are_counted(newline):
+def test_all_line_ends_are_counted(newline):
     lines = shown(newline.join(["a", "b", "c = "]), len(f"a{newline}b{newline}c = "), "1", with_carets=False)
     assert lines == ["  1 │ a", "  2 │ b", "> 3 │ c = 1"]
 
 
-def test_long_lines_are_cut_around_the_fill():
+def test_long_lines_are_cut_around_the_completion():
     lines = shown("x" * 10_000 + "y" * 10_000, 10_000, "FILL", with_carets=False)
     assert len(lines) == 1
     assert "x" * 300 + "FILL" + "y" * 300 in lines[0]
     assert len(lines[0]) < 700
 
 
-def test_the_fill_is_what_is_highlighted():
+def test_the_completion_is_highlighted():
     text = excerpt("x = \n", 4, Text("1 + 2", style="bold"), language="python", with_carets=False)
     bold = [text.plain[span.start : span.end] for span in text.spans if "bold" in str(span.style)]
     assert bold == ["1 + 2"]
 
 
-def test_control_characters_become_pictures():
+def test_control_characters_are_replaced_by_symbols():
     assert printable("a\tb\x1b[0m\x07\x7f\u202e😋é ") == "a   b␛[0m␇\ufffd\ufffd😋é "
 
 

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +31,7 @@ def hole(tmp_path):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Whatever lies in the folder, to be compared afterwards."""
+    """Files of the folder with their content."""
     return lambda: {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
@@ -60,7 +59,7 @@ def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, ho
     assert tree() == before
 
 
-def test_nothing_worth_showing_is_exit_code_1_with_the_reason(dg_lsp, script, hole, tree):
+def test_without_a_completion_the_exit_code_is_1_and_the_reason_is_printed(dg_lsp, script, hole, tree):
     script.fill = ""
     before, status = tree(), hole.stat()
     outcome = dg_lsp("fill", f"{hole}:4", "--json", "--write")
@@ -73,10 +72,10 @@ def test_nothing_worth_showing_is_exit_code_1_with_the_reason(dg_lsp, script, ho
     assert tree() == before
     outcome = dg_lsp("fill", f"{hole}:4")
     assert outcome.code == 1
-    assert "nothing worth showing (empty)" in outcome.out
+    assert "no completion (empty)" in outcome.out
 
 
-def test_without_json_the_fill_stands_in_its_place(dg_lsp, script, hole):
+def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, hole):
     script.fill = "self.x"
     outcome = dg_lsp("fill", f"{hole}:4:16")
     assert outcome.code == 0
@@ -96,7 +95,7 @@ def test_without_json_the_fill_stands_in_its_place(dg_lsp, script, hole):
     assert "load" in lines[6]
 
 
-def test_visual_in_a_pipe_is_one_plain_line_per_step(dg_lsp, script, hole):
+def test_visual_in_a_pipe_prints_one_plain_line_per_step(dg_lsp, script, hole):
     script.fill = "self.x"
     outcome = dg_lsp("fill", f"{hole}:4:16", "--visual")
     rows = [line for line in outcome.out.splitlines() if line[:4].strip().isdigit() and "│" not in line]
@@ -105,26 +104,20 @@ def test_visual_in_a_pipe_is_one_plain_line_per_step(dg_lsp, script, hole):
     assert "\x1b" not in outcome.out
 
 
-def test_visual_leaves_standard_output_to_json(dg_lsp, script, hole):
+def test_visual_with_json_prints_the_steps_on_standard_error(dg_lsp, script, hole):
     script.fill = "self.x"
     outcome = dg_lsp("fill", f"{hole}:4:16", "--visual", "--json")
     assert list(outcome.json) == KEYS
     assert "   1  self····" in outcome.err
 
 
-def test_write_inserts_and_says_so(dg_lsp, script, hole):
-    script.fill = "self.x"
-    outcome = dg_lsp("fill", f"{hole}:4:16", "--write")
-    assert outcome.code == 0
-    assert hole.read_text() == HOLE.replace("return ", "return self.x")
-    assert f"wrote {hole}" in outcome.out
-
-
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("indent", ["    ", "\t"])
 @pytest.mark.parametrize("has_final_newline", [True, False])
-def test_write_keeps_the_files_own_style(dg_lsp, script, tmp_path, newline, bom, indent, has_final_newline):
+def test_write_keeps_line_ends_indentation_and_byte_order_mark(
+    dg_lsp, script, tmp_path, newline, bom, indent, has_final_newline
+):
     script.fill = "if x:\n        return 1\n    return 2\n"
     path = tmp_path / "a.py"
     last = "y = f(1)" + ("\n" if has_final_newline else "")
@@ -143,7 +136,7 @@ def test_write_keeps_the_files_own_style(dg_lsp, script, tmp_path, newline, bom,
     assert path.read_bytes() == head + fill.encode() + tail
 
 
-def test_mixed_line_ends_outside_the_fill_stay_mixed(dg_lsp, script, tmp_path):
+def test_write_keeps_mixed_line_ends(dg_lsp, script, tmp_path):
     script.fill = "x"
     path = tmp_path / "a.py"
     path.write_bytes("é = 1\r\ny = 2\rprint()\n\n\r\nz\f = 3".encode())
@@ -151,7 +144,7 @@ def test_mixed_line_ends_outside_the_fill_stay_mixed(dg_lsp, script, tmp_path):
     assert path.read_bytes() == "é = 1\r\ny = 2\rprint(x)\n\n\r\nz\f = 3".encode()
 
 
-def test_options_reach_settings_and_request(dg_lsp, script, hole, monkeypatch):
+def test_options_are_passed_to_settings_and_request(dg_lsp, script, hole, monkeypatch):
     seen = []
     run = Engine.run
 
@@ -179,11 +172,11 @@ def test_options_reach_settings_and_request(dg_lsp, script, hole, monkeypatch):
     assert (request.num_candidates, request.suffix_lines, request.seed) == (3, 2, 7)
     assert request.offset == len(HOLE) - 1
     assert keywords["deadline"] == float("inf")
-    runtime = script.settings.runtime
-    assert (script.settings.model, runtime.threads, runtime.gpu_layers) == ("m.gguf", 1, 0)
+    model = script.settings.model
+    assert (model.name, model.threads, model.gpu_layers) == ("m.gguf", 1, 0)
 
 
-def test_a_deadline_that_is_over_is_unfinished_and_nothing_is_lost(dg_lsp, script, hole, monkeypatch):
+def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(dg_lsp, script, hole, monkeypatch):
     import time
 
     script.fill = "self.x"
@@ -195,7 +188,7 @@ def test_a_deadline_that_is_over_is_unfinished_and_nothing_is_lost(dg_lsp, scrip
     assert hole.read_text() == HOLE
 
 
-def test_the_model_is_given_back_also_when_the_runtime_fails(dg_lsp, script, hole, monkeypatch):
+def test_the_model_is_closed_also_after_an_error(dg_lsp, script, hole, monkeypatch):
     from dg_lsp.errors import BackendError
 
     def fail(self, *args):
@@ -209,9 +202,9 @@ def test_the_model_is_given_back_also_when_the_runtime_fails(dg_lsp, script, hol
     assert script.denoiser.is_closed
 
 
-def test_a_file_that_changed_while_it_was_filled_is_left_alone(dg_lsp, script, hole):
+def test_a_file_that_changes_during_the_run_is_not_written(dg_lsp, script, hole):
     def fill(prefix, suffix):
-        hole.write_text("somebody else\n")
+        hole.write_text("another program\n")
         return "self.x"
 
     script.fill = fill
@@ -220,17 +213,10 @@ def test_a_file_that_changed_while_it_was_filled_is_left_alone(dg_lsp, script, h
     assert outcome.err.startswith("dg-lsp: ")
     assert "changed while" in outcome.err
     assert outcome.out == "" or "wrote" not in outcome.out
-    assert hole.read_text() == "somebody else\n"
+    assert hole.read_text() == "another program\n"
 
 
-def test_an_empty_file_can_be_filled(dg_lsp, script, tmp_path):
-    script.fill = "import os\n"
-    (tmp_path / "new.py").write_bytes(b"")
-    assert dg_lsp("fill", "new.py:1", "--write").code == 0
-    assert Path("new.py").read_bytes().startswith(b"import os")
-
-
-def test_a_file_cannot_steer_the_terminal(dg_lsp, script, tmp_path):
+def test_control_characters_of_a_file_do_not_reach_the_terminal(dg_lsp, script, tmp_path):
     script.fill = "x"
     (tmp_path / "a.py").write_bytes(b"# \x1b[31mred\x07\nprint()\n")
     outcome = dg_lsp("fill", "a.py:2:7")
@@ -239,12 +225,12 @@ def test_a_file_cannot_steer_the_terminal(dg_lsp, script, tmp_path):
     assert "␛[31mred␇" in outcome.out
 
 
-def test_a_prompt_format_is_what_the_model_is_opened_with(dg_lsp, script, hole):
+def test_the_prompt_format_is_passed_to_the_model(dg_lsp, script, hole):
     assert dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "prefix", "--json").code == 0
-    assert script.settings.fill.prompt_format == "prefix"
+    assert script.settings.completion.prompt_format == "prefix"
 
 
-def test_a_format_that_the_model_cannot_take_is_told_in_one_line(dg_lsp, script, hole):
+def test_an_unsupported_prompt_format_is_reported_in_one_line(dg_lsp, script, hole):
     outcome = dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "instruct")
     assert outcome.code == 2
     assert outcome.out == ""

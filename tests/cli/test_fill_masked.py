@@ -12,12 +12,12 @@ from dg_lsp.cli import loading
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.models import presets
-from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 BEFORE = "def total(items):\n    result = 0\n    for item in items:\n        "
 AFTER = "\n    return result\n"
 CACHED = ("dream", "rnd1", "qwen2")
-RUNTIME = RuntimeSettings(threads=1, gpu_layers=0)
+RUNTIME = ModelSettings(threads=1, gpu_layers=0)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,9 @@ def engine_of():
     opened = []
 
     def open_one(path, runtime=RUNTIME, **fill):
-        fill = FillSettings(**{"check_syntax": False, "max_tokens": 8, "confidence_threshold": 0.2, **fill})
-        opened.append(loading.open_engine(Settings(model=str(path), runtime=runtime, fill=fill)))
+        fill = CompletionSettings(**{"check_syntax": False, "max_tokens": 8, "confidence_threshold": 0.2, **fill})
+        model = attrs.evolve(runtime, name=str(path))
+        opened.append(loading.open_engine(Settings(model=model, completion=fill)))
         return opened[-1]
 
     yield open_one
@@ -59,7 +60,7 @@ def request(before=BEFORE, after=AFTER, **options):
 def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, attention):
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
     (tmp_path / "dg-lsp.toml").write_text(
-        f"[runtime]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[fill]\ncheck_syntax = false\n"
+        f"[model]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[completion]\ncheck_syntax = false\n"
         "max_tokens = 8\nconfidence_threshold = 0.2\n"
     )
     path = written(architecture)
@@ -69,7 +70,7 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, architecture, attention):
     ):
         assert outcome.code == 3
         assert outcome.err.count("\n") == 1
-        assert "set runtime.prompt_attention to " in outcome.err
+        assert "set model.prompt_attention to " in outcome.err
         return
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json

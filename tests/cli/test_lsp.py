@@ -24,23 +24,23 @@ def test_standard_input_and_output_are_the_default(dg_lsp, served, arguments):
     assert settings == Settings()
 
 
-def test_tcp_listens_where_told(dg_lsp, served):
+def test_tcp_listens_on_the_given_address(dg_lsp, served):
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
     [(kind, (host, port, _, _))] = served
     assert (kind, host, port) == ("tcp", "127.0.0.1", 8013)
 
 
-def test_the_command_line_wins_over_the_clients_options(dg_lsp, served, script):
+def test_options_of_the_command_line_override_the_clients_options(dg_lsp, served, script):
     dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
     [(_, (open_engine, settings))] = served
-    merged = parse_settings({"model": "theirs.gguf", "runtime": {"threads": 5, "num_slots": 2}}, settings)
+    merged = parse_settings({"model": {"name": "theirs.gguf", "threads": 5, "num_slots": 2}}, settings)
     open_engine(merged)
-    assert script.settings.model == "mine.gguf"
-    assert script.settings.runtime.threads == 1
-    assert script.settings.runtime.num_slots == 2
+    assert script.settings.model.name == "mine.gguf"
+    assert script.settings.model.threads == 1
+    assert script.settings.model.num_slots == 2
 
 
-def test_a_bad_settings_file_does_not_keep_the_editor_without_a_server(dg_lsp, served):
+def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, served):
     Path("dg-lsp.toml").write_text("nonsense = 1\n")
     outcome = dg_lsp("lsp", "--threads", 1)
     assert outcome.code == 0
@@ -49,11 +49,11 @@ def test_a_bad_settings_file_does_not_keep_the_editor_without_a_server(dg_lsp, s
     assert outcome.err.count("\n") == 1
     assert "nonsense" in outcome.err
     [(_, (_, settings))] = served
-    assert settings == parse_settings({"runtime": {"threads": 1}})
+    assert settings == parse_settings({"model": {"threads": 1}})
 
 
 @pytest.mark.parametrize("arguments", [["--stdio", "--tcp", "h:1"], ["--tcp", "8013"], ["--threads", "-1"]])
-def test_wrong_use_starts_nothing(dg_lsp, served, arguments):
+def test_wrong_usage_starts_no_server(dg_lsp, served, arguments):
     outcome = dg_lsp("lsp", *arguments)
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
@@ -64,13 +64,13 @@ def test_wrong_use_starts_nothing(dg_lsp, served, arguments):
     ("text", "address"),
     [("localhost:0", ("localhost", 0)), ("0.0.0.0:65535", ("0.0.0.0", 65535)), ("[::1]:80", ("::1", 80))],
 )
-def test_addresses(text, address):
+def test_addresses_are_parsed(text, address):
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize(
     "text", ["", ":", "host", "host:", ":80", "host:http", "host:65536", "host:-1", "host:" + "9" * 99]
 )
-def test_what_is_no_address_is_refused(text):
+def test_an_invalid_address_is_rejected(text):
     with pytest.raises(UsageError, match="HOST:PORT"):
         parse_address(text)

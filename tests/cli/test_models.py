@@ -1,6 +1,17 @@
-import pytest
+"""`dg-lsp models`: list, show, pull and `auto`. A local hub serves the bundled weights under another name."""
 
-from dg_lsp.models.presets import PRESETS
+import dataclasses
+import hashlib
+import io
+
+import hub_server
+import pytest
+import tiny_diffusiongemma
+from huggingface_hub import constants
+
+from dg_lsp.backends.llamacpp.library import Device
+from dg_lsp.models import presets, registry
+from dg_lsp.models.presets import DREAM, PRESETS, Preset
 from dg_lsp.models.registry import BUNDLED
 
 
@@ -9,7 +20,7 @@ def data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
 
 
-def test_list_names_the_models_with_their_sizes(dg_lsp):
+def test_list_prints_names_and_sizes(dg_lsp):
     outcome = dg_lsp("models", "list")
     assert outcome.code == 0
     size = f"{BUNDLED[0].path.stat().st_size / 1e6:.1f} MB"
@@ -25,19 +36,19 @@ def test_a_bundled_model_needs_no_pull(dg_lsp):
 
 
 @pytest.mark.parametrize("arguments", [["dg-maxi"], ["gemma3-270m", "--from", "gone"]])
-def test_pull_of_what_is_not_there_is_exit_code_2(dg_lsp, arguments):
+def test_pull_of_an_unknown_model_or_folder_is_wrong_use(dg_lsp, arguments):
     outcome = dg_lsp("models", "pull", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert arguments[-1] in outcome.err
 
 
-def test_show_of_a_model_that_was_not_pulled_prints_its_preset(dg_lsp):
+def test_show_prints_the_preset_before_a_pull(dg_lsp):
     outcome = dg_lsp("models", "show", "gemma3-270m")
     assert outcome.code == 0
     assert "location: not here yet: dg-lsp models pull gemma3-270m\n" in outcome.out
 
 
-def test_show_prints_spec_and_metadata(dg_lsp):
+def test_show_prints_specification_and_metadata(dg_lsp):
     outcome = dg_lsp("models", "show")
     assert outcome.code == 0
     assert outcome.err == ""
@@ -54,3 +65,200 @@ def test_show_of_an_unknown_model_is_exit_code_3(dg_lsp):
     outcome = dg_lsp("models", "show", "dg-maxi")
     assert (outcome.code, outcome.out) == (3, "")
     assert "dg-mini" in outcome.err
+
+
+WEIGHTS = BUNDLED[0].path.read_bytes()
+TINY = Preset(
+    name="tiny",
+    repository="somebody/Tiny-GGUF",
+    patterns=("Tiny.Q8_0.gguf",),
+    quantization="Q8_0",
+    size=len(WEIGHTS),
+    sha256=hashlib.sha256(WEIGHTS).hexdigest(),
+    licence="MIT",
+    family=DREAM,
+    note="for tests",
+    rank=1,
+    sources=("a book",),
+)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The hub; the user's data folder is empty."""
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1_000_000)
+    files = {"Tiny.Q8_0.gguf": WEIGHTS, "Tiny.Q2_K.gguf": b"GGUF" + b"2" * 100}
+    with hub_server.serving(TINY.repository, files) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Replaces the presets; by default with one for tests."""
+
+    def make(*found):
+        for module in (presets, registry):
+            monkeypatch.setattr(module, "PRESETS", found)
+
+    make(TINY)
+    return make
+
+
+def test_a_pulled_model_completes(dg_lsp, hub, known, tmp_path):
+    outcome = dg_lsp("models", "pull", "tiny")
+    path = TINY.folder / "Tiny.Q8_0.gguf"
+    assert (outcome.code, outcome.out) == (0, f"{path}\n")
+    assert "MIT, from somebody/Tiny-GGUF" in outcome.err
+    assert path.read_bytes() == WEIGHTS
+    hub.requests.clear()
+    again = dg_lsp("models", "pull", "tiny")
+    assert (again.code, again.out, again.err, hub.requests) == (0, outcome.out, "", [])
+    sample = tmp_path / "a.py"
+    sample.write_text("def area(width, height):\n    return width * \n")
+    filled = dg_lsp("fill", f"{sample}:2", "--model", "tiny", "--json")
+    assert filled.code == 0
+    assert '"model": "tiny"' in filled.out
+
+
+def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
+    row = dg_lsp("models", "list").out.splitlines()[-1]
+    assert row.startswith(
+        "tiny  0.0 GB  not here yet: dg-lsp models pull tiny  (for tests; Q8_0; needs 1.6 GB of memory"
+    )
+    before = dg_lsp("models", "show", "tiny")
+    assert before.code == 0
+    for line in ("noise: mask", "architecture: dream", "mask id: 151666", "canvas lengths: 16, 32, 64, 128",
+                 "steps: 64 at most", "licence: MIT", f"sha256: {TINY.sha256}", "source: a book"):  # fmt: skip
+        assert line in before.out.splitlines()
+    assert "from the file:" not in before.out.splitlines()
+    dg_lsp("models", "pull", "tiny")
+    assert f"tiny  0.0 GB  {TINY.folder / 'Tiny.Q8_0.gguf'}  (" in dg_lsp("models", "list").out
+    after = dg_lsp("models", "show", "tiny").out
+    assert "  dg.version = 1\n" in after.split("from the file:\n")[1]
+
+
+def test_fill_with_a_model_that_is_not_pulled_names_the_command(dg_lsp, hub, known, tmp_path):
+    sample = tmp_path / "a.py"
+    sample.write_text("x = \n")
+    outcome = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "dg-lsp models pull tiny" in outcome.err
+
+
+def test_pull_copies_from_a_folder(dg_lsp, hub, known, tmp_path):
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    (shelf / "Tiny.Q8_0.gguf").write_bytes(WEIGHTS)
+    assert dg_lsp("models", "pull", "tiny", "--from", shelf).code == 0
+    assert hub.requests == []
+    assert (TINY.folder / "Tiny.Q8_0.gguf").read_bytes() == WEIGHTS
+
+
+def test_pull_fetches_another_file_of_the_repository(dg_lsp, hub, known):
+    outcome = dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q2_K.gguf", "--revision", "main")
+    assert (outcome.code, outcome.out) == (0, f"{TINY.folder / 'Tiny.Q2_K.gguf'}\n")
+    assert dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q9.gguf").code == 3
+
+
+@pytest.mark.parametrize(("option", "value"), [("--file", "a.gguf"), ("--revision", "main")])
+def test_a_bundled_model_has_no_other_files(dg_lsp, option, value):
+    assert dg_lsp("models", "pull", "dg-mini", option, value).code == 2
+
+
+def test_a_failed_pull_is_exit_code_3_in_one_line(dg_lsp, hub, known):
+    hub.failure = (503, {})
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "status 503" in outcome.err.splitlines()[-1]
+
+
+def test_terms_have_to_be_accepted_before_a_download(dg_lsp, hub, known, monkeypatch):
+    known(dataclasses.replace(TINY, terms="https://example.org/terms", licence="Terms of Somebody"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert (outcome.code, hub.requests) == (2, [])
+    assert "https://example.org/terms" in outcome.err
+    assert "--accept-licence" in outcome.err.splitlines()[-1]
+    assert dg_lsp("models", "pull", "tiny", "--accept-licence").code == 0
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
+def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, monkeypatch, answer, code):
+    known(dataclasses.replace(TINY, terms="https://example.org/terms"))
+    terminal = io.StringIO(answer)
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert outcome.code == code
+    assert "Do you agree to https://example.org/terms?" in outcome.err
+    assert bool(hub.requests) is (code == 0)
+
+
+def test_the_next_step_is_printed_until_it_is_done(dg_lsp, hub, known, tmp_path):
+    known(dataclasses.replace(TINY, next_step="make {path} {ready}"))
+    outcome = dg_lsp("models", "pull", "tiny")
+    fetched, ready = TINY.folder / "Tiny.Q8_0.gguf", TINY.folder / "tiny.gguf"
+    assert outcome.out == f"{fetched}\n"
+    assert outcome.err.splitlines()[-1] == f"next, once: make {fetched} {ready}"
+    assert f"fetched, to be converted once: make {fetched} {ready}" in dg_lsp("models", "list").out
+    sample = tmp_path / "a.py"
+    sample.write_text("x = \n")
+    refused = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
+    assert refused.code == 3
+    assert f"run make {fetched} {ready}" in refused.err
+    ready.write_bytes(WEIGHTS)
+    assert dg_lsp("models", "pull", "tiny").out == f"{ready}\n"
+    assert dg_lsp("fill", f"{sample}:1", "--model", "tiny", "--json").code in (0, 1)
+
+
+def test_auto_selects_the_bundled_model_on_a_cpu(dg_lsp, hub, known, monkeypatch):
+    from dg_lsp.backends import llamacpp
+
+    monkeypatch.setattr(llamacpp, "devices", lambda: (Device("CPU", "cpu", 1 << 35, 1 << 36),))
+    outcome = dg_lsp("models", "show", "auto")
+    assert outcome.code == 0
+    assert outcome.out.startswith("name: dg-mini\n")
+    assert outcome.err.startswith("dg-lsp: auto takes dg-mini: llama.cpp uses no GPU here")
+
+
+def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monkeypatch, tmp_path):
+    from dg_lsp.backends import llamacpp
+
+    monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
+    assert "tiny would fit: dg-lsp models pull tiny" in dg_lsp("models", "show", "auto").err
+    dg_lsp("models", "pull", "tiny")
+    sample = tmp_path / "a.py"
+    sample.write_text("def area(width, height):\n    return width * \n")
+    filled = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json")
+    assert filled.code == 0
+    assert '"model": "tiny"' in filled.out
+    assert "dg-lsp: auto takes tiny: the best model here that fits into 8.6 GB free on RTX" in filled.err
+    on_cpu = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
+    assert '"model": "dg-mini"' in on_cpu.out
+
+
+def test_pull_repacks_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_path):
+    file = tmp_path / "Gemma.gguf"
+    tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, file)
+    hub.files["Gemma.gguf"] = file.read_bytes()
+    known(dataclasses.replace(TINY, patterns=("Gemma.gguf",), sha256="", next_step=presets.REPACK))
+    outcome = dg_lsp("models", "pull", "tiny")
+    ready = TINY.folder / "tiny.gguf"
+    assert (outcome.code, outcome.out) == (0, f"{ready}\n")
+    names = sorted(path.name for path in TINY.folder.iterdir() if not path.name.startswith("."))
+    assert names == ["tiny.gguf", "tiny.selfcond.gguf"]
+    hub.requests.clear()
+    again = dg_lsp("models", "pull", "tiny")
+    assert (again.out, again.err, hub.requests) == (outcome.out, "", [])
+    assert "  dg.noise = uniform\n" in dg_lsp("models", "show", "tiny").out
+    assert dg_lsp("models", "pull", "tiny", "--revision", "main").out == outcome.out
+
+
+def test_a_failed_repack_keeps_the_download(dg_lsp, hub, known):
+    known(dataclasses.replace(TINY, next_step=presets.REPACK))  # the bundled weights are not a DiffusionGemma
+    assert dg_lsp("models", "pull", "tiny").code in (2, 3)
+    hub.requests.clear()
+    assert dg_lsp("models", "pull", "tiny").code in (2, 3)
+    assert hub.requests == []
+    assert (TINY.folder / "Tiny.Q8_0.gguf").read_bytes() == WEIGHTS

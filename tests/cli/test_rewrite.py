@@ -11,7 +11,7 @@ def file(tmp_path):
     return path
 
 
-def test_the_difference_is_shown_and_the_file_left_alone(dg_lsp, script, file):
+def test_a_diff_is_shown_and_the_file_is_not_changed(dg_lsp, script, file):
     script.fill = "total = 2 * a"
     outcome = dg_lsp("rewrite", f"{file}:2-2")
     assert outcome.code == 0
@@ -20,7 +20,7 @@ def test_the_difference_is_shown_and_the_file_left_alone(dg_lsp, script, file):
     assert file.read_bytes() == SOURCE.encode()
 
 
-def test_write_changes_these_lines_and_not_a_byte_else(dg_lsp, script, file):
+def test_write_changes_only_the_given_lines(dg_lsp, script, file):
     script.fill = "total = 2 * a"
     outcome = dg_lsp("rewrite", f"{file}:2", "--write")
     assert outcome.code == 0
@@ -36,12 +36,12 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp, script, file):
     assert outcome.err == ""
 
 
-def test_who_gives_an_instruction_hears_that_it_is_not_understood(dg_lsp, script, file):
+def test_a_model_that_follows_no_instructions_is_reported(dg_lsp, script, file):
     script.fill = "total = 2 * a"
     assert "follows no instructions" in dg_lsp("rewrite", f"{file}:2-2", "double it").err
 
 
-def test_nothing_worth_showing_is_exit_code_1_and_changes_nothing(dg_lsp, script, file):
+def test_without_a_result_the_exit_code_is_1_and_nothing_is_written(dg_lsp, script, file):
     script.fill = "total = a + 1"
     outcome = dg_lsp("rewrite", f"{file}:2-2", "--strength", "0.4", "--write")
     assert outcome.code == 1
@@ -50,10 +50,10 @@ def test_nothing_worth_showing_is_exit_code_1_and_changes_nothing(dg_lsp, script
 
 
 @pytest.mark.parametrize(
-    ("lines", "more", "said"),
+    ("lines", "more", "message"),
     [
-        ("2-1", [], "first one first"),
-        ("0-1", [], "counted from 1"),
+        ("2-1", [], "not after LAST"),
+        ("0-1", [], "start at 1"),
         ("2-9", [], "no line 9"),
         ("x", [], "FIRST-LAST"),
         ("4-4", [], "nothing to rewrite"),
@@ -61,8 +61,8 @@ def test_nothing_worth_showing_is_exit_code_1_and_changes_nothing(dg_lsp, script
         ("2-2", ["--strength", "1.5"], "strength"),
     ],
 )
-def test_wrong_use_is_one_line(dg_lsp, script, file, lines, more, said):
+def test_wrong_usage_is_reported_in_one_line(dg_lsp, script, file, lines, more, message):
     outcome = dg_lsp("rewrite", f"{file}:{lines}", *more)
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1

@@ -40,7 +40,7 @@ def test_options_reach_the_server(dg_lsp, served, script):
     assert {"0.0.0.0", "box", "127.0.0.1"} <= set(rules.hosts)
     assert rules.origins == ("https://a.example",)
     open_worker(settings)
-    assert (script.settings.model, script.settings.runtime.threads) == ("mine.gguf", 1)
+    assert (script.settings.model.name, script.settings.model.threads) == ("mine.gguf", 1)
 
 
 def test_the_key_is_in_the_environment_or_a_file(dg_lsp, served, monkeypatch, tmp_path):

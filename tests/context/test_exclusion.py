@@ -2,9 +2,9 @@ import pytest
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason, is_binary, path_of
-from dg_lsp.settings import ExcludeSettings, parse_settings
+from dg_lsp.settings import PrivacySettings, parse_settings
 
-RULES = Exclusion(ExcludeSettings())
+RULES = Exclusion(PrivacySettings())
 
 
 def why(uri, text="x = 1\n", language="python", rules=RULES):
@@ -36,11 +36,11 @@ def test_a_path_is_read_out_of_its_uri():
 
 
 def test_secrets_can_be_shown_on_demand():
-    assert why("file:///a/.env", rules=Exclusion(ExcludeSettings(secrets=False))) is None
+    assert why("file:///a/.env", rules=Exclusion(PrivacySettings(secrets=False))) is None
 
 
 def test_patterns_are_those_of_gitignore():
-    settings = parse_settings({"exclude": {"patterns": ["generated/", "*.lock", "!keep.lock"]}}).exclude
+    settings = parse_settings({"privacy": {"exclude_patterns": ["generated/", "*.lock", "!keep.lock"]}}).exclude
     rules = Exclusion(settings)
     assert why("file:///a/generated/x.py", rules=rules) is ExclusionReason.PATTERN
     assert why("file:///a/uv.lock", rules=rules) is ExclusionReason.PATTERN
@@ -48,7 +48,7 @@ def test_patterns_are_those_of_gitignore():
 
 
 def test_languages_lengths_and_bytes():
-    rules = Exclusion(ExcludeSettings(languages=("markdown",), max_file_chars=10))
+    rules = Exclusion(PrivacySettings(languages=("markdown",), max_file_chars=10))
     assert why("file:///a.md", language="markdown", rules=rules) is ExclusionReason.LANGUAGE
     assert why("file:///a.py", "x" * 11, rules=rules) is ExclusionReason.GIANT
     assert why("file:///a.py", "x" * 10, rules=rules) is None
@@ -69,4 +69,4 @@ def test_bad_patterns_are_refused(patterns):
     from dg_lsp.errors import SettingsError
 
     with pytest.raises(SettingsError):
-        parse_settings({"exclude": {"patterns": patterns}})
+        parse_settings({"privacy": {"exclude_patterns": patterns}})

@@ -1,4 +1,4 @@
-"""What the documents promise is what the code does."""
+"""Documents and code agree: settings, commands, options, JSON keys, links."""
 
 import ast
 import hashlib
@@ -7,7 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import attrs
 import pytest
 
 from dg_lsp import settings
@@ -20,7 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 
 
 def sentences():
-    """`{"RuntimeSettings.threads": "CPU threads of a step; ..."}`, as written under the fields."""
+    """The docstring of each field: `{"ModelSettings.threads": "CPU threads; ..."}`."""
     found = {}
     for node in ast.parse(Path(settings.__file__).read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.ClassDef):
@@ -32,38 +31,35 @@ def sentences():
     return found
 
 
-def leaves(kind=Settings, prefix=""):
-    """Every setting: dotted key, default, sentence."""
-    for field in attrs.fields(kind):
-        if attrs.has(field.type):
-            yield from leaves(field.type, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}", field.default, sentences()[f"{kind.__name__}.{field.name}"]
+def leaves():
+    """Every setting: dotted key, default, docstring."""
+    for key, field, group in settings.leaves():
+        yield key, field.default, sentences()[f"{group.__name__}.{field.name}"]
 
 
 def row(key, default, sentence):
-    """The setting's row of docs/settings.md."""
+    """The row of the setting in docs/settings.md."""
     shown = json.dumps(default) if isinstance(default, (bool, str, tuple)) else default
     return f"| `{key}` | `{shown}` | {sentence} |"
 
 
 @pytest.mark.parametrize(("key", "default", "sentence"), list(leaves()), ids=lambda value: str(value)[:30])
-def test_every_setting_has_a_sentence_and_its_row_in_the_page(key, default, sentence):
+def test_every_setting_is_documented(key, default, sentence):
     assert sentence.endswith("."), f"{key} has no sentence under its field"
     assert row(key, default, sentence) in (ROOT / "docs/settings.md").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_page_lists_no_setting_that_is_gone():
+def test_no_removed_setting_is_documented():
     rows = re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/settings.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert rows == [key for key, _, _ in leaves()]
 
 
-def test_the_pages_example_is_a_good_settings_file():
+def test_the_documented_example_is_a_valid_settings_file():
     [example] = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/settings.md").read_text(encoding="utf-8"), re.DOTALL)
     assert parse_settings(tomllib.loads(example)) != Settings()
 
 
-def test_the_readmes_make_commands_exist():
+def test_make_commands_of_the_readme_exist():
     targets = set(re.findall(r"^([a-z0-9]+):", MAKEFILE, re.MULTILINE))
     assert {"demo", "test", "check", "fix", "bench", "e2e", "clean"} <= targets
     assert set(re.findall(r"\bmake ([a-z0-9]+)\b", README)) <= targets
@@ -71,14 +67,7 @@ def test_the_readmes_make_commands_exist():
     assert set(phony) == targets
 
 
-def test_ci_runs_what_a_person_runs():
-    script = ROOT / ".ci/run"
-    assert script.stat().st_mode & 0o111
-    lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
-    assert lines == ["set -eu", 'cd "$(dirname "$0")/.."', "make test"]
-
-
-def test_the_readmes_commands_and_options_exist(dg_lsp_help):
+def test_documented_commands_and_options_exist(dg_lsp_help):
     for page in PAGES:
         for command, rest in re.findall(r"(?:^|[ /`])dg-lsp ([a-z]+)\b([^\n`#]*)", page.read_text(encoding="utf-8")):
             if command in ("is", "fills", "completes", "does", "runs", "again", "with", "reads"):
@@ -102,7 +91,7 @@ def dg_lsp_help(capsys, monkeypatch):
     return call
 
 
-def test_samples_that_the_readme_fills_are_listed_places():
+def test_sample_positions_of_the_readme_are_listed():
     listed = tomllib.loads((ROOT / "samples/places.toml").read_text(encoding="utf-8"))["places"]
     places = {(place["file"], place["line"]) for place in listed}
     for page in (README, MAKEFILE, (ROOT / "samples/README.md").read_text(encoding="utf-8")):
@@ -110,7 +99,7 @@ def test_samples_that_the_readme_fills_are_listed_places():
             assert (file, int(line)) in places
 
 
-def test_the_documented_json_keys_are_those_that_are_printed():
+def test_documented_json_keys_are_printed():
     from dg_lsp.cli.output import fill_object
     from dg_lsp.engine.result import FillResult, Timings
     from dg_lsp.postprocess.validate import Candidate
@@ -128,13 +117,13 @@ def test_the_documented_json_keys_are_those_that_are_printed():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page):
+def test_links_between_pages_resolve(page):
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), link
 
 
-def test_the_changelog_begins_with_this_version():
+def test_the_changelog_begins_with_the_current_version():
     from dg_lsp import __version__
 
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -142,7 +131,7 @@ def test_the_changelog_begins_with_this_version():
     assert __version__ in headings[:2]
 
 
-def test_the_model_card_is_that_of_the_bundled_weights():
+def test_the_model_card_names_the_bundled_weights():
     models = ROOT / "dg_lsp" / "models"
     digest = hashlib.sha256((models / "dg-mini.gguf").read_bytes()).hexdigest()
     assert f"`{digest}`" in (models / "MODEL_CARD.md").read_text(encoding="utf-8")

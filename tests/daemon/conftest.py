@@ -22,7 +22,7 @@ class Scripts:
         if self.error is not None:
             raise self.error
         self.denoisers.append(ScriptedDenoiser("fill"))
-        return Engine(self.denoisers[-1], self.denoisers[-1].tokenizer, settings.fill)
+        return Engine(self.denoisers[-1], self.denoisers[-1].tokenizer, settings.completion)
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from dg_lsp.errors import DaemonError, ModelNotFoundError, UsageError
 from dg_lsp.http import server
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.server import Address, HttpServer
-from dg_lsp.settings import FillSettings, Settings
+from dg_lsp.settings import CompletionSettings, Settings
 
 GAP = {"input_prefix": "a = ", "prompt": "", "input_suffix": "\n"}
-PATIENT = Settings(fill=FillSettings(early_stop_ms=0, deadline_ms=60_000))
+PATIENT = Settings(completion=CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
 
 
 def opener(host="127.0.0.1"):

@@ -12,7 +12,7 @@ from workers import TIMEOUT, ask
 from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import MAX_CRASHES, CrashLog, Pool
 from dg_lsp.errors import ModelCrashedError, ModelMemoryError, ModelNotFoundError
-from dg_lsp.settings import FillSettings, Settings, parse_settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings, parse_settings
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def pool(scripts, clock, make_pool):
 
 
 def open_models(pool, *names):
-    shares = [pool.share(Settings(model=name)) for name in names]
+    shares = [pool.share(Settings(model=ModelSettings(name=name))) for name in names]
     for share in shares:
         share.ready.result(TIMEOUT)
     return shares
@@ -57,14 +57,16 @@ def open_models(pool, *names):
 def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     several = [
         Settings(),
-        Settings(fill=FillSettings(deadline_ms=7.0)),
-        parse_settings({"exclude": {"secrets": False}, "daemon": {"use": "start"}, "rewrite": {"strength": 0.5}}),
+        Settings(completion=CompletionSettings(deadline_ms=7.0)),
+        parse_settings(
+            {"privacy": {"exclude_secrets": False}, "daemon": {"use": "start"}, "rewrite": {"strength": 0.5}}
+        ),
     ]
     for settings in several:
         pool.share(settings).ready.result(TIMEOUT)
     assert len(scripts.denoisers) == 1
     assert pool.facts() == [{"model": "dg-mini", "state": "ready", "sessions": 3}]
-    pool.share(parse_settings({"runtime": {"num_slots": 2}})).ready.result(TIMEOUT)
+    pool.share(parse_settings({"model": {"num_slots": 2}})).ready.result(TIMEOUT)
     open_models(pool, "other")
     assert len(scripts.denoisers) == 3
 
@@ -93,7 +95,7 @@ def test_a_model_that_was_missing_is_opened_by_the_next_session(pool, scripts):
 
 
 def test_the_end_of_a_session_cancels_only_its_own_requests(pool, scripts):
-    settings = attrs.evolve(Settings(), fill=FillSettings(deadline_ms=60_000))
+    settings = attrs.evolve(Settings(), completion=CompletionSettings(deadline_ms=60_000))
     one, other = pool.share(settings), pool.share(settings)
     one.ready.result(TIMEOUT)
     scripts.denoisers[0]._step_seconds = 0.05
@@ -108,7 +110,7 @@ def test_completions_are_cached_for_each_session(pool):
     assert not one.submit(ask()).result(TIMEOUT).is_cached
     assert one.submit(ask()).result(TIMEOUT).is_cached
     assert not other.submit(ask()).result(TIMEOUT).is_cached
-    one.configure(FillSettings(check_syntax=False))
+    one.configure(CompletionSettings(check_syntax=False))
     assert not one.submit(ask()).result(TIMEOUT).is_cached
 
 
@@ -126,7 +128,7 @@ class SmallMemory:
         time.sleep(0.01)
         self.is_opening = False
         if sum(not denoiser.is_closed for denoiser in self.scripts.denoisers) >= self.num_models:
-            raise ModelMemoryError(f"{settings.model} needs more")
+            raise ModelMemoryError(f"{settings.model.name} needs more")
         return self.scripts(settings)
 
 
@@ -137,7 +139,7 @@ def test_models_without_sessions_are_closed_for_one_that_does_not_fit_the_longes
     open_models(pool, "a")  # in use again
     open_models(pool, "c", "c")
     assert [facts["model"] for facts in pool.facts()] == ["a", "c"]
-    refusal = pool.share(Settings(model="d")).ready.exception(TIMEOUT)
+    refusal = pool.share(Settings(model=ModelSettings(name="d"))).ready.exception(TIMEOUT)
     assert isinstance(refusal, ModelMemoryError)
     assert str(refusal) == "d needs more; the daemon also holds a (1 session), c (2 sessions)"
     assert {facts["model"]: facts["state"] for facts in pool.facts()} == {"a": "ready", "c": "ready", "d": "failed"}
@@ -149,13 +151,13 @@ def test_a_model_that_never_fits_is_refused_once_all_others_are_closed(scripts, 
     [share] = open_models(pool, "a")
     share.close()
     memory.num_models = 0
-    assert str(pool.share(Settings(model="b")).ready.exception(TIMEOUT)) == "b needs more"
+    assert str(pool.share(Settings(model=ModelSettings(name="b"))).ready.exception(TIMEOUT)) == "b needs more"
     assert scripts.denoisers[0].is_closed
 
 
 def test_a_model_without_requests_can_leave_the_memory_while_it_has_sessions(scripts, make_pool):
     pool = make_pool(scripts)
-    share = pool.share(parse_settings({"runtime": {"idle_seconds": 0.05}}))
+    share = pool.share(parse_settings({"model": {"idle_seconds": 0.05}}))
     share.ready.result(TIMEOUT)
     wait_until(lambda: pool.facts() == [{"model": "dg-mini", "state": "asleep", "sessions": 1}])
     assert scripts.denoisers[0].is_closed
@@ -205,12 +207,12 @@ def test_a_model_is_at_fault_while_it_is_opened_or_has_requests(scripts, make_po
     seen, may_open = [], threading.Event()
 
     def open_engine(settings):
-        seen.append((settings.model, in_use(crash_log)))
+        seen.append((settings.model.name, in_use(crash_log)))
         assert may_open.wait(TIMEOUT)
         return scripts(settings)
 
     pool = make_pool(open_engine)
-    early = pool.share(Settings(model="early"))
+    early = pool.share(Settings(model=ModelSettings(name="early")))
     waiting = early.submit(ask())  # before it is open
     may_open.set()
     waiting.result(TIMEOUT)

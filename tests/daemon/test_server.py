@@ -85,7 +85,7 @@ def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch):
     assert ask(endpoint.read(), "status")["sessions"] == 0
 
 
-@pytest.mark.parametrize("settings", [{"nonsense": 1}, {"fill": {"deadline_ms": -1}}, [1]])
+@pytest.mark.parametrize("settings", [{"nonsense": 1}, {"completion": {"deadline_ms": -1}}, [1]])
 def test_settings_that_are_not_valid_are_refused(start, endpoint, settings):
     start()
     with pytest.raises(Refused, match="settings"):
@@ -147,7 +147,7 @@ def test_a_program_that_took_over_the_port_receives_nothing_but_the_token():
         impostor.start()
         record = Record("1", 1, "token", "proof", host="127.0.0.1", port=listener.getsockname()[1])
         with pytest.raises(ConnectionError, match="not our daemon"):
-            call(record, "session", settings={"model": "secret"})
+            call(record, "session", settings={"model": {"name": 3}})
         impostor.join(30)
     assert [json.loads(received[0]).keys(), received[1]] == [{"version", "token"}, b""]
 

@@ -1,4 +1,4 @@
-"""A language client that hides nothing: bytes of a real server process, read as they come."""
+"""A language client that exchanges bytes with a real server process and keeps every message."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from shared_daemon import Shared
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATIENCE = 90.0
-"""Seconds; a limit for a machine that is busy with something else, not an expectation."""
+"""Seconds after which a test fails; far more than a busy machine needs."""
 
 
 class Client:
-    """One server process and everything it said."""
+    """One server process and every message that it sent."""
 
     URI = "file:///project/main.py"
     AUTOMATIC, INVOKED = 2, 1
@@ -84,19 +84,19 @@ class Client:
         self.notify("$/cancelRequest", {"id": msg_id})
 
     def units(self, text):
-        """Length of a text as this client counts columns."""
+        """Length of a text in the client's units."""
         codec, width = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}[self.encoding]
         return len(text.encode(codec)) // width
 
     # receiving
 
     def wait_until(self, happened):
-        """The first true value of `happened()`, asked whenever the server has said something or is gone."""
+        """The first true value of `happened()`, called after every message."""
         deadline = time.monotonic() + PATIENCE
         with self.news:
             while not (value := happened()):
-                assert not self.has_ended, f"the server is gone: {self.stderr}"
-                assert time.monotonic() < deadline, f"waited in vain; heard {self.messages[-5:]}"
+                assert not self.has_ended, f"the server ended: {self.stderr}"
+                assert time.monotonic() < deadline, f"timeout; last messages: {self.messages[-5:]}"
                 self.news.wait(0.05)
             return value
 
@@ -104,7 +104,7 @@ class Client:
         return [one for one in self.messages if "method" not in one and one.get("id") == msg_id]
 
     def answer(self, msg_id):
-        """The answer to a request, waited for."""
+        """Waits for the answer to a request."""
         return self.wait_until(lambda: self.answers(msg_id))[0]
 
     def result(self, msg_id):
@@ -159,11 +159,11 @@ class Client:
         }
 
     def complete(self, line, character, **more):
-        """Asks for an inline completion; returns the request's id."""
+        """Requests an inline completion; returns the id of the request."""
         return self.request("textDocument/inlineCompletion", self.completion(line, character, **more))
 
     def leave(self):
-        """Says goodbye as editors do; returns the exit code."""
+        """Sends `shutdown` and `exit`; returns the exit code."""
         self.result(self.request("shutdown"))
         self.notify("exit", None)
         return self.wait_end()
@@ -174,7 +174,7 @@ class Client:
         return code
 
     def check(self):
-        """Every request was answered exactly once, nothing else was; the process has ended."""
+        """Checks that every request has exactly one answer and that the process has ended."""
         self.wait_end()
         answered = [one.get("id") for one in self.messages if "method" not in one]
         assert sorted(answered, key=str) == sorted(self.requested, key=str)
@@ -190,7 +190,7 @@ class Client:
 
 
 class Launcher:
-    """Starts servers in a directory of their own."""
+    """Starts servers in a temporary directory."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -199,9 +199,9 @@ class Launcher:
         self.clients = []
 
     def launch(self, argv, *, deaf=False, **env):
-        """A client of a new process; a deaf one never reads what it says."""
+        """A client of a new process. A deaf client never reads messages."""
         inherited = {**os.environ, "PYTHONPATH": str(ROOT), "DG_TEST_STEPS": str(self.steps_path)}
-        nowhere = str(self.directory / "no-daemon")  # what the person who runs this has started is none of ours
+        nowhere = str(self.directory / "no-daemon")  # a daemon that the developer runs must not be used
         whole = {**inherited, "OMP_WAIT_POLICY": "passive", "DG_LSP_DAEMON_DIR": nowhere, **env}
         self.clients.append(Client(argv, whole, self.directory, deaf=deaf))
         return self.clients[-1]
@@ -217,7 +217,7 @@ class Launcher:
 
 @pytest.fixture
 def launcher(tmp_path):
-    """Servers of one test; those still running in the end are killed."""
+    """Servers of one test, killed at its end."""
     launcher = Launcher(tmp_path)
     yield launcher
     launcher.kill_all()
@@ -225,7 +225,7 @@ def launcher(tmp_path):
 
 @pytest.fixture(scope="module")
 def module_launcher(tmp_path_factory):
-    """Servers that a module's tests share."""
+    """Servers shared by the tests of a module."""
     launcher = Launcher(tmp_path_factory.mktemp("servers"))
     yield launcher
     launcher.kill_all()
@@ -249,5 +249,5 @@ def shared(request, launcher, tmp_path):
 
 @pytest.fixture
 def steps(launcher):
-    """The denoising steps so far, a character each."""
+    """The denoising steps so far, one character each."""
     return launcher.steps_path.read_text

@@ -39,7 +39,7 @@ def predict(self, *args, **kwargs):
 
 
 def crash_or_open(settings):
-    if Path(settings.model).name != "sound":
+    if Path(settings.model.name).name != "sound":
         crash(is_opening=True)
     return open_engine(settings)
 

@@ -1,7 +1,7 @@
-"""The language server over an engine that does what a test says: `scripted_server.py SCENARIO [PORT]`.
+"""The language server with a scripted engine: `scripted_server.py SCENARIO [PORT]`.
 
 Environment: DG_TEST_STEPS is a file that gets one character per denoising step, the last one of the prompt's prefix;
-DG_TEST_GATE is a FIFO: the model is open once somebody has opened it for writing.
+DG_TEST_GATE is a FIFO: the model is loaded once the FIFO has been opened for writing.
 """
 
 import json
@@ -15,15 +15,15 @@ from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.app import serve_stdio, serve_tcp
-from dg_lsp.settings import FillSettings, Settings
+from dg_lsp.settings import CompletionSettings, Settings
 
 SECRET = "never-in-a-log"
-UNHURRIED = Settings(fill=FillSettings(early_stop_ms=0))
-"""What a fill says must not depend on how busy the machine is."""
+UNHURRIED = Settings(completion=CompletionSettings(early_stop_ms=0))
+"""Completions must not depend on how busy the machine is."""
 
 
 class EchoEngine(Engine):
-    """Fills in what the server thinks the buffer is."""
+    """Returns the request as JSON."""
 
     def run(self, request, *, deadline=None):  # noqa: ARG002
         snapshot = request.snapshot
@@ -41,7 +41,7 @@ class EchoEngine(Engine):
 
 
 class CountedDenoiser(ScriptedDenoiser):
-    """Leaves a trace of every step."""
+    """Records every step."""
 
     mark = b"?"
 
@@ -66,7 +66,7 @@ class FailingDenoiser(ScriptedDenoiser):
 
 
 def slow_fill(prefix, suffix):
-    """Long after `s`, short elsewhere."""
+    """A long completion after `s`, a short one elsewhere."""
     return "o_long_to_say_that_it_takes_a_while_(0)" if prefix.endswith("s") else "ast"
 
 
@@ -88,7 +88,7 @@ def open_engine(settings: Settings) -> Engine:
         raise RuntimeError(SECRET)
     if scenario == "echo":
         denoiser = ScriptedDenoiser("")
-        return EchoEngine(denoiser, denoiser.tokenizer, settings.fill)
+        return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
     denoisers = {
         "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
@@ -98,7 +98,7 @@ def open_engine(settings: Settings) -> Engine:
         "bug": lambda: failing(ValueError(SECRET)),
     }
     denoiser = denoisers[scenario]()
-    return Engine(denoiser, denoiser.tokenizer, settings.fill)
+    return Engine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 CAPTURED = Path(__file__).parent / "capabilities"
 COMMAND = [sys.executable, "-m", "dg_lsp", "lsp"]
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 SOURCE = """\
 # é😋
 class Basket:
@@ -29,7 +29,7 @@ class Basket:
 
 
 @pytest.mark.parametrize("editor", ["neovim_v0.12.4", "visual_studio_code_v1.139.1"])
-def test_ghost_text_from_the_bundled_model(launcher, editor):
+def test_completions_of_the_bundled_model(launcher, editor):
     began = time.monotonic()
     client = launcher.launch([*COMMAND, "--stdio"])
     client.handshake(json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"], PATIENT)
@@ -58,8 +58,8 @@ def test_ghost_text_from_the_bundled_model(launcher, editor):
     assert client.stderr == ""
 
 
-def test_typing_over_the_bundled_model(launcher):
-    """A request per keystroke, nothing cancelled, as Neovim does: all but the last are stale or answered, each once."""
+def test_every_request_of_a_typing_user_is_answered_once(launcher):
+    """A request per keystroke without cancellations, as Neovim sends them."""
     client = launcher.launch(COMMAND)
     client.handshake(options=PATIENT)
     client.open(SOURCE)
@@ -78,8 +78,7 @@ def test_typing_over_the_bundled_model(launcher):
     assert client.stderr == ""
 
 
-def test_leaving_while_the_bundled_model_loads(launcher):
-    """At whatever moment of loading: the process ends by itself, and well."""
+def test_a_session_may_end_while_the_bundled_model_loads(launcher):
     for _ in range(2):
         client = launcher.launch(COMMAND)
         client.handshake()
@@ -90,7 +89,7 @@ def test_leaving_while_the_bundled_model_loads(launcher):
         assert client.stderr == ""
 
 
-def test_a_model_that_is_not_there(launcher, tmp_path):
+def test_a_missing_or_broken_model_is_shown_once(launcher, tmp_path):
     (tmp_path / "half.gguf").write_bytes(b"GGUF\3\0\0\0")
     for model in ("nowhere", "half.gguf"):
         client = launcher.launch([*COMMAND, "--model", model])
@@ -103,7 +102,7 @@ def test_a_model_that_is_not_there(launcher, tmp_path):
         client.check()
 
 
-def test_tcp_from_the_command_line(launcher):
+def test_a_tcp_server_can_be_started_from_the_command_line(launcher):
     client = launcher.launch([*COMMAND, "--tcp", "127.0.0.1:0"])
     port = int(client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1])
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:

@@ -1,4 +1,4 @@
-"""No model, a slow one, one that fails: the session goes on, the user is told at most once, nothing is quoted."""
+"""Missing, slow and failing models: the session continues, each error is shown once, and no log quotes a buffer."""
 
 import json
 import os
@@ -7,28 +7,28 @@ import time
 import pytest
 
 SECRET = "never-in-a-log"
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said"),
+    ("scenario", "message"),
     [
         pytest.param("missing", "no model named 'nowhere'; try dg-mini", id="missing model"),
         pytest.param("broken", "half.gguf ends too early; fetch it again", id="broken model"),
         pytest.param("crash", "RuntimeError", id="anything else"),
     ],
 )
-def test_without_a_model_the_session_goes_on(start, scenario, said):
+def test_the_session_continues_without_a_model(start, scenario, message):
     client = start(scenario)
     assert "inlineCompletionProvider" in client.handshake(options=PATIENT)["capabilities"]
     client.open("\n")
     early = client.complete(0, 0)
-    client.wait_log(said)
+    client.wait_log(message)
     assert client.items(early) == []
     assert [client.items(client.complete(0, 0)) for _ in range(3)] == [[], [], []]
-    [message] = client.told("window/showMessage")
-    assert message["type"] == 1
-    assert said in message["message"]
+    [shown] = client.told("window/showMessage")
+    assert shown["type"] == 1
+    assert message in shown["message"]
     assert len(client.told("window/logMessage")) == 1
     assert client.leave() == 0
     client.check()
@@ -36,18 +36,18 @@ def test_without_a_model_the_session_goes_on(start, scenario, said):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said"),
+    ("scenario", "message"),
     [
         pytest.param("backend-error", "the graph failed; lower gpu_layers", id="an error of ours"),
         pytest.param("bug", "ValueError", id="any other error"),
     ],
 )
-def test_a_failing_request_is_logged_and_answered_with_nothing(start, scenario, said):
+def test_a_failing_request_is_logged_and_answered_with_an_empty_list(start, scenario, message):
     client = start(scenario)
     client.handshake(options=PATIENT)
     client.open("secret_text = \n")
     assert client.items(client.complete(0, 14)) == []
-    assert client.wait_log(said)["type"] == 1
+    assert client.wait_log(message)["type"] == 1
     assert client.items(client.complete(0, 14)) == []
     assert client.told("window/showMessage") == []
     assert client.leave() == 0
@@ -64,7 +64,7 @@ def test_a_request_before_the_model_is_ready_waits_for_it(start, tmp_path):
     client.handshake(options=PATIENT)
     client.open("\n")
     early = client.complete(0, 0)
-    client.answer(client.request("textDocument/unheardOf", {}))  # asked later, so the early one arrived
+    client.answer(client.request("textDocument/unheardOf", {}))  # a later request, so the early one has arrived
     assert client.answers(early) == []
     gate.write_bytes(b"")
     assert len(client.items(early)) == 1
@@ -76,7 +76,7 @@ def test_a_request_waits_for_the_model_until_its_deadline(start, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     client = start("fill", DG_TEST_GATE=str(gate))
-    client.handshake(options={"fill": {"deadline_ms": 200}})
+    client.handshake(options={"completion": {"deadline_ms": 200}})
     client.open("\n")
     began = time.monotonic()
     assert client.items(client.complete(0, 0)) == []
@@ -87,7 +87,7 @@ def test_a_request_waits_for_the_model_until_its_deadline(start, tmp_path):
     client.check()
 
 
-def test_cancelling_before_the_model_is_ready(start, tmp_path):
+def test_requests_can_be_cancelled_while_the_model_loads(start, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     client = start("fill", DG_TEST_GATE=str(gate))
@@ -104,10 +104,10 @@ def test_cancelling_before_the_model_is_ready(start, tmp_path):
     client.check()
 
 
-def test_at_the_deadline_there_is_an_answer(start, steps):
-    """A fill of over a second, cut off: a list, with something in it or nothing, and no more steps."""
+def test_a_request_is_answered_at_its_deadline(start, steps):
+    """The completion takes more than a second; the deadline ends it."""
     client = start("slow")
-    client.handshake(options={"fill": {"deadline_ms": 600}})
+    client.handshake(options={"completion": {"deadline_ms": 600}})
     client.wait_log("ready")
     client.open("s\n")
     assert isinstance(client.items(client.complete(0, 1)), list)

@@ -1,4 +1,4 @@
-"""initialize and what follows, as the captured editors do it."""
+"""initialize and initialized with the capabilities of real editors."""
 
 import json
 import os
@@ -13,11 +13,11 @@ CAPTURED = Path(__file__).parent / "capabilities"
     ("editor", "encoding"),
     [
         pytest.param("neovim_v0.12.4", "utf-8", id="Neovim 0.12"),
-        pytest.param("neovim_v0.11.4", "utf-8", id="Neovim 0.11, which does not know inline completion"),
+        pytest.param("neovim_v0.11.4", "utf-8", id="Neovim 0.11 without inline completion"),
         pytest.param("visual_studio_code_v1.139.1", "utf-16", id="VS Code 1.139"),
     ],
 )
-def test_editors_are_offered_inline_completion(start, editor, encoding):
+def test_editors_get_inline_completion(start, editor, encoding):
     client = start("fill")
     result = client.handshake(json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"])
     capabilities = result["capabilities"]
@@ -48,13 +48,13 @@ def test_editors_are_offered_inline_completion(start, editor, encoding):
         pytest.param({"positionEncodings": ["utf-7", "utf-8"]}, "utf-8", id="the first that is known"),
     ],
 )
-def test_position_encoding(start, general, encoding):
+def test_the_first_known_position_encoding_is_used(start, general, encoding):
     client = start("fill")
     assert client.handshake({"general": general})["capabilities"]["positionEncoding"] == encoding
 
 
-def test_the_model_never_delays_the_handshake(start, tmp_path):
-    """The gate stays shut: the handshake, a shutdown and the exit work while the model loads."""
+def test_loading_the_model_does_not_delay_the_handshake(start, tmp_path):
+    """The gate stays closed, so the model never loads."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     client = start("fill", DG_TEST_GATE=str(gate))
@@ -64,7 +64,7 @@ def test_the_model_never_delays_the_handshake(start, tmp_path):
     assert client.stderr == ""
 
 
-def test_requests_outside_the_session_are_refused(start):
+def test_requests_before_initialize_and_after_shutdown_are_rejected(start):
     client = start("fill")
     early = client.answer(client.complete(0, 0))
     assert early["error"]["code"] == -32002
@@ -79,22 +79,22 @@ def test_requests_outside_the_session_are_refused(start):
     client.check()
 
 
-def test_bad_options_cost_one_message_and_no_good_option(start):
+def test_invalid_options_are_shown_once_and_the_others_are_used(start):
     client = start("echo")
-    client.handshake(options={"fill": {"deadline_ms": 77, "deadline": 5}, "runtime": {"threads": "many"}})
+    client.handshake(options={"completion": {"deadline_ms": 77, "deadline": 5}, "model": {"threads": "many"}})
     client.wait_log("ready")
     [message] = client.told("window/showMessage")
     assert "fill.deadline = 5" in message["message"]
-    assert 'runtime.threads = "many"' in message["message"]
+    assert 'model.threads = "many"' in message["message"]
     client.open("")
     [item] = client.items(client.complete(0, 0))
     assert json.loads(item["insertText"])["settings"] == 77
 
 
-def test_the_settings_file_is_that_of_the_workspace_wherever_the_server_was_started(start, tmp_path):
+def test_the_settings_file_of_the_workspace_is_used(start, tmp_path):
     project = tmp_path / "elsewhere" / "project"
     project.mkdir(parents=True)
-    (project / "dg-lsp.toml").write_text("[fill]\ndeadline_ms = 78\n")
+    (project / "dg-lsp.toml").write_text("[completion]\ndeadline_ms = 78\n")
     client = start("echo")
     client.handshake(folder=project.as_uri())
     client.open("", uri=(project / "main.py").as_uri())

@@ -16,7 +16,7 @@ from http_server import Client
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0
-PATIENT = b"[fill]\ndeadline_ms = 60000\nearly_stop_ms = 0\n"
+PATIENT = b"[completion]\ndeadline_ms = 60000\nearly_stop_ms = 0\n"
 """Completions must not depend on the load of the machine."""
 GAP = {
     "input_prefix": "class Basket:\n    def __init__(self, owner, items):\n        self.owner = owner\n",

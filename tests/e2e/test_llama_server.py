@@ -167,7 +167,9 @@ def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):
     server.wait()
     client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
     fill = {"type_through": False, "speculate": False, "deadline_ms": 60_000}
-    client.handshake(options={"editorInfo": {"name": "e", "version": "1"}, "fill": fill, "remote": {"api": "infill"}})
+    client.handshake(
+        options={"editorInfo": {"name": "e", "version": "1"}, "completion": fill, "remote": {"api": "infill"}}
+    )
     client.open("import os\n\nnumbers = [1, 2, 3]\nfor number in \n    print(number)\n")
     assert client.items(client.complete(3, 14))
     server.stop()

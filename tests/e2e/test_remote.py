@@ -92,7 +92,7 @@ def test_the_doctor_fills_through_the_server(served, home, capsys):
 def test_the_settings_of_a_folder_cannot_name_a_server_or_a_log(served, home, capsys, tmp_path, monkeypatch):
     (tmp_path / "repository").mkdir()
     monkeypatch.chdir(tmp_path / "repository")
-    for table in (f'backend = "remote"\n[remote]\nurl = "{served}"\n', '[audit]\npath = "x"\n'):
+    for table in (f'[remote]\nurl = "{served}"\n', '[privacy]\naudit_log = "x"\n'):
         (tmp_path / "repository" / "dg-lsp.toml").write_text(table)
         assert run(["fill", f"{SAMPLES / 'shapes.py'}:11"]) == 2
         assert "must not say" in capsys.readouterr().err
@@ -106,7 +106,7 @@ def start():
 
 
 def remote_to(url, **remote):
-    return {"backend": "remote", "remote": {"url": url, **remote}}
+    return {"remote": {"url": url, **remote}}
 
 
 def test_an_http_server_forwards_to_another_one(served, start):
@@ -226,7 +226,7 @@ def test_the_audit_log_has_a_line_without_text_for_a_remote_completion(launcher,
     server = LyingServer(reply(choice("total")))
     client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
     path = tmp_path / "audit.jsonl"
-    client.handshake(options={"fill": EAGER, "audit": {"path": str(path)}})
+    client.handshake(options={"fill": EAGER, "privacy": {"audit_log": str(path)}})
     client.open("secret_text = ")
     assert client.items(client.complete(0, 14))
     client.wait_until(lambda: path.exists() and path.read_bytes().endswith(b"\n"))
@@ -242,7 +242,7 @@ def test_a_newer_request_closes_the_connection_of_the_older_one(launcher):
     """The newer one comes after a change of the text; the last one is cancelled by the editor."""
     server = LyingServer(*[silent, reply(choice("total"))] * 4, silent)
     client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
-    client.handshake(options={"fill": {**EAGER, "deadline_ms": 3_600_000}})
+    client.handshake(options={"completion": {**EAGER, "deadline_ms": 3_600_000}})
     client.open("x = ")
     for version in range(2, 6):
         stale = client.complete(0, 4)

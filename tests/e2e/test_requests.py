@@ -1,4 +1,4 @@
-"""Requests in flight: the newest wins, cancelled ones stop, and every id is answered exactly once."""
+"""Concurrent requests: the newest wins, cancelled ones stop, and every id is answered exactly once."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENT = {"fill": {"deadline_ms": 60_000}}
+PATIENT = {"completion": {"deadline_ms": 60_000}}
 """A busy machine must not turn a cancellation into a deadline."""
 OTHER = "file:///project/other.py"
 
@@ -70,8 +70,8 @@ def test_documents_do_not_cancel_each_other(start, steps):
     assert len(client.items(first)) == len(client.items(second)) == 1
 
 
-def test_each_request_sees_the_buffer_as_it_was_when_it_was_asked(start):
-    """Everything arrives in one piece; the edits between two requests belong to the second only."""
+def test_each_request_uses_the_buffer_at_its_time(start):
+    """Everything arrives in one write; edits between two requests affect only the second."""
     client = start("echo")
     client.handshake(options=PATIENT)
     client.open("")
@@ -95,7 +95,7 @@ def test_each_request_sees_the_buffer_as_it_was_when_it_was_asked(start):
     client.check()
 
 
-def test_cancel_and_request_in_one_piece(start):
+def test_cancellations_and_requests_in_one_write(start):
     client = start("slow")
     client.handshake(options=PATIENT)
     client.open("s\n")
@@ -116,7 +116,7 @@ def test_cancel_and_request_in_one_piece(start):
     client.check()
 
 
-def test_malformed_messages_are_answered_or_dropped(start):
+def test_malformed_requests_are_answered_and_malformed_notifications_dropped(start):
     client = start("fill")
     client.handshake(options=PATIENT)
     client.open("secret_text\n")
@@ -134,7 +134,7 @@ def test_malformed_messages_are_answered_or_dropped(start):
     assert "secret" not in json.dumps(client.told("window/logMessage"))
 
 
-def test_garbage_between_messages(start):
+def test_invalid_bytes_between_messages_are_answered_with_errors(start):
     client = start("fill")
     client.handshake(options=PATIENT)
     client.send_bytes(b"X-Header: 1\r\n\r\n")
@@ -147,7 +147,7 @@ def test_garbage_between_messages(start):
 
 
 def burst(client, steps, version):
-    """50 requests as somebody types: a third cancelled at once, a third left to their successors, a third after a step.
+    """50 requests: a third is cancelled at once, a third is replaced, a third is replaced after a step.
 
     Returns the newest request's id and the version reached.
     """
@@ -169,8 +169,8 @@ def resident_kib(client):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_bursts_of_stale_requests(start, steps):
-    """Every id is answered once, stale ones -32800, nothing late; steps stop and memory stays where it was."""
+def test_bursts_of_stale_requests_do_not_leak_memory(start, steps):
+    """Every id is answered once, stale ones with -32800; steps stop and memory does not grow."""
     client = start("slow")
     client.handshake(options=PATIENT)
     client.open("f\n", uri=OTHER)

@@ -11,9 +11,9 @@ from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
-NO_HURRY = FillSettings(deadline_ms=60_000, early_stop_ms=0)
+NO_HURRY = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
 """Results do not depend on the load of the machine."""
 
 

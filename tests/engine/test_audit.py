@@ -14,7 +14,7 @@ from dg_lsp.engine.audit import AuditLog, Auditor, AuditRecord, read_records
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
-from dg_lsp.settings import AuditSettings
+from dg_lsp.settings import PrivacySettings
 
 RECORD = AuditRecord("2026-01-02T03:04:05.678+00:00", "id", "/infill", "m", "shown", total_seconds=0.1234567)
 SIZE = len(RECORD.line())
@@ -37,7 +37,7 @@ def test_line_that_is_no_record_is_refused(line):
 def recorded(tmp_path, outcome=None, error=None, cancels=False):
     path = tmp_path / "audit.jsonl"
     future = Future()
-    Auditor(AuditSettings(path=str(path))).watch(future, "/infill", 32)
+    Auditor(PrivacySettings(path=str(path))).watch(future, "/infill", 32)
     if cancels:
         future.cancel()
     elif error is not None:
@@ -86,7 +86,7 @@ def test_request_without_a_suggestion_leaves_a_reason(tmp_path, outcome, wanted)
 def test_nothing_is_written_without_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     future = Future()
-    Auditor(AuditSettings()).watch(future, "/infill")
+    Auditor(PrivacySettings()).watch(future, "/infill")
     future.set_result(FillResult.unfinished())
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.bench.samples import read_places
+from dg_lsp.bench.samples import read_positions
 from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
@@ -13,15 +13,15 @@ from dg_lsp.cli.source import SourceFile
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.settings import FillSettings, RuntimeSettings, Settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 SOURCE = (SAMPLES / "inventory.py").read_text(encoding="utf-8")
 
 
 def opened(num_slots=4):
-    runtime = RuntimeSettings(threads=1, gpu_layers=0, num_slots=num_slots)
-    return open_engine(Settings(runtime=runtime, fill=FillSettings(early_stop_ms=0)))
+    runtime = ModelSettings(threads=1, gpu_layers=0, num_slots=num_slots)
+    return open_engine(Settings(model=ModelSettings(name=runtime), completion=CompletionSettings(early_stop_ms=0)))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_first_of_several_candidates_is_the_one_of_a_single_canvas(engine):
 
 
 @pytest.mark.parametrize(
-    "place", read_places(SAMPLES / "places.toml")[::4], ids=lambda place: f"{place.file}:{place.line}"
+    "place", read_positions(SAMPLES / "places.toml")[::4], ids=lambda place: f"{place.file}:{place.line}"
 )
 def test_drafts_do_not_change_the_text(engine, place):
     source = SourceFile.read(SAMPLES / place.file)

@@ -13,7 +13,7 @@ from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import ChatRequest
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 ASKED = ChatRequest((Turn(Role.USER, "hi"),), "name")
 ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas, so that it goes on in another."
@@ -21,7 +21,7 @@ ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas
 
 def engine_of(answer, spec=MASK_SPEC, **script):
     denoiser = chatty(answer, spec, **script)
-    return Engine(denoiser, denoiser.tokenizer, FillSettings()), denoiser
+    return Engine(denoiser, denoiser.tokenizer, CompletionSettings()), denoiser
 
 
 def chat(engine, request=ASKED, deadline=math.inf):
@@ -68,7 +68,7 @@ def test_deadline_without_a_settled_token_gives_no_answer():
 def test_model_without_a_template_refuses_chats():
     denoiser = ScriptedDenoiser("x")
     with pytest.raises(ModelUnsupportedError, match="has no chat template"):
-        chat(Engine(denoiser, denoiser.tokenizer, FillSettings()))
+        chat(Engine(denoiser, denoiser.tokenizer, CompletionSettings()))
 
 
 def test_conversation_longer_than_the_prompt_is_refused():

@@ -8,7 +8,7 @@ import pytest
 from dg_lsp.engine import stop_criteria
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 
 def test_max_lines_limits_a_fill_on_a_blank_line(engine_of, ask):
@@ -82,13 +82,13 @@ def test_deadline_returns_what_is_settled(engine_of, ask, monkeypatch):
 
 
 def test_canvas_longer_than_the_models_longest_is_refused(engine_of, ask):
-    engine, _ = engine_of("x", FillSettings(canvas_length=65))
+    engine, _ = engine_of("x", CompletionSettings(canvas_length=65))
     with pytest.raises(RequestError, match="at most 64"):
         engine.fill(ask("a = |\n"))
 
 
 def test_canvas_length_of_the_settings_is_used(engine_of, ask):
-    engine, _ = engine_of("x", FillSettings(canvas_length=16))
+    engine, _ = engine_of("x", CompletionSettings(canvas_length=16))
     assert engine.fill(ask("a = |\n")).canvas_length == 16
 
 

@@ -16,7 +16,7 @@ from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 BEFORE = "def area(width, height):\n    return "
 AFTER = "\n\n\nprint(area(2, 3))\n"
@@ -49,7 +49,7 @@ class FakeModel:
 
 
 def fill(model, before=BEFORE, after=AFTER, **options):
-    engine = RemoteEngine(model, FillSettings())
+    engine = RemoteEngine(model, CompletionSettings())
     return engine.fill(FillRequest(Snapshot("file:///a/shapes.py", 0, before + after), len(before), **options))
 
 
@@ -126,7 +126,7 @@ def test_several_answers_are_several_candidates():
 
 def test_a_request_without_a_deadline_gets_a_finite_one():
     model = FakeModel("x")
-    drain(RemoteEngine(model, FillSettings()).run(FillRequest(Snapshot("a", 0, "y = "), 4), deadline=math.inf))
+    drain(RemoteEngine(model, CompletionSettings()).run(FillRequest(Snapshot("a", 0, "y = "), 4), deadline=math.inf))
     assert time.monotonic() < model.deadline < math.inf
 
 
@@ -135,7 +135,7 @@ TEXT = "a = 1\nb = 2\nc = 3\n"
 
 def rewrite(model, instruction="", strength=1.0, start=6, end=11):
     request = RewriteRequest(Snapshot("file:///x.py", 0, TEXT), start, end, instruction, strength)
-    return drain(RemoteEngine(model, FillSettings()).rewrite(request))
+    return drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
 
 
 def test_a_chat_model_gets_the_selection_and_the_instruction():
@@ -169,15 +169,15 @@ def test_an_invalid_rewrite_is_refused(wrong):
 def test_a_chat_sends_its_messages_and_needs_the_chat_api():
     model = FakeModel("hello", is_chat=True)
     request = ChatRequest((Turn(Role.USER, "hi"),), "c")
-    result = drain(RemoteEngine(model, FillSettings()).chat(request, deadline=math.inf))
+    result = drain(RemoteEngine(model, CompletionSettings()).chat(request, deadline=math.inf))
     assert result.text == "hello"
     assert model.queries[0].messages == (("user", "hi"),)
     with pytest.raises(ModelUnsupportedError, match=r"remote\.api"):
-        drain(RemoteEngine(FakeModel(), FillSettings()).chat(request, deadline=math.inf))
+        drain(RemoteEngine(FakeModel(), CompletionSettings()).chat(request, deadline=math.inf))
 
 
 def test_frames_contain_the_text_and_no_cells():
-    engine = RemoteEngine(FakeModel(RemoteAnswer(("width",)), "width * height"), FillSettings())
+    engine = RemoteEngine(FakeModel(RemoteAnswer(("width",)), "width * height"), CompletionSettings())
     steps = engine.run(FillRequest(Snapshot("a.py", 0, BEFORE + AFTER), len(BEFORE)))
     assert engine.framer().frame(next(steps)).settled_text == "width"
     assert engine.framer().frame(next(steps)).cells == ()
@@ -185,7 +185,7 @@ def test_frames_contain_the_text_and_no_cells():
 
 def test_an_engine_with_other_settings_shares_the_connections():
     model = FakeModel()
-    engine = RemoteEngine(model, FillSettings()).configured(FillSettings(max_tokens=7))
+    engine = RemoteEngine(model, CompletionSettings()).configured(CompletionSettings(max_tokens=7))
     assert engine.settings.max_tokens == 7
     engine.close()
     assert model.is_closed

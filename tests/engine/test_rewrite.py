@@ -9,7 +9,7 @@ from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.rewrite import whole_lines, without_blanks
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
 LINE = (SOURCE.index("    total"), SOURCE.index("    return"))
@@ -21,7 +21,7 @@ def request(where=LINE, **more):
 
 def engine_of(fill):
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, FillSettings())
+    return Engine(denoiser, denoiser.tokenizer, CompletionSettings())
 
 
 def rewritten(engine, asked):

@@ -10,7 +10,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 EXTRA = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
 BUFFER = "from .tools import clean\n\n\ndef run(text):\n    return \n"
@@ -29,7 +29,7 @@ def engine(seen):
         return "clean(text)" if "def clean(text): ..." in prefix else "text"
 
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, FillSettings(early_stop_ms=0, deadline_ms=1e6))
+    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=1e6))
 
 
 def request(text=BUFFER, offset=OFFSET, extra=EXTRA, **more):

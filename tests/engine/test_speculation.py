@@ -4,9 +4,9 @@ import pytest
 from workers import LONG, TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
-SPECULATING = FillSettings(deadline_ms=60_000, check_syntax=False)
+SPECULATING = CompletionSettings(deadline_ms=60_000, check_syntax=False)
 
 
 def script(prefix, _suffix):
@@ -39,11 +39,11 @@ def test_cached_fill_cancels_the_older_request(scheduler_of):
 
 @pytest.mark.parametrize("change", ["settings", "type_through"])
 def test_no_fill_is_reused_after_a_change_of_settings_or_without_type_through(scheduler_of, change):
-    settings = FillSettings(deadline_ms=60_000, type_through=change != "type_through")
+    settings = CompletionSettings(deadline_ms=60_000, type_through=change != "type_through")
     scheduler = scheduler_of(ScriptedDenoiser("alpha"), settings)
     scheduler.submit(ask()).result(TIMEOUT)
     if change == "settings":
-        scheduler.configure(FillSettings(deadline_ms=60_000, max_tokens=32))
+        scheduler.configure(CompletionSettings(deadline_ms=60_000, max_tokens=32))
     assert not scheduler.submit(ask()).result(TIMEOUT).is_cached
 
 

@@ -143,7 +143,7 @@ def test_the_client_retries_while_the_model_loads(start, connect):
     def open_engine(settings):
         assert may_open.wait(TIMEOUT)
         denoiser = ScriptedDenoiser("x")
-        return Engine(denoiser, denoiser.tokenizer, settings.fill)
+        return Engine(denoiser, denoiser.tokenizer, settings.completion)
 
     client = start(open_engine=open_engine, is_waited=False)
     with pytest.raises(openai.InternalServerError, match="Loading model"):

@@ -65,7 +65,7 @@ def test_a_disconnect_of_a_waiting_client_costs_no_step(start, gated, pool):
 
 def test_too_many_waiting_requests_are_refused_with_a_retry_time(start, gated, pool):
     denoiser = gated("x")
-    client = start(denoiser, http={"max_waiting": 2})
+    client = start(denoiser, http={"max_queued": 2})
     replies = [pool.submit(client.post, "/infill", GAP) for _ in range(2)]
     wait_for_active(client, 2)
     reply = client.post("/infill", GAP)
@@ -99,7 +99,7 @@ def test_one_other_machine_cannot_take_all_places(start, gated, pool, monkeypatc
 
 def test_a_client_that_does_not_read_does_not_keep_its_place(start):
     denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
-    client = start(denoiser, http={"max_waiting": 1})
+    client = start(denoiser, http={"max_queued": 1})
     [(server, _)] = start.started
     server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "diffusing": True}
@@ -165,7 +165,7 @@ def test_health_and_requests_return_503_while_the_model_loads(start):
     def open_engine(settings):
         assert opened.wait(TIMEOUT)
         denoiser = ScriptedDenoiser("x")
-        return Engine(denoiser, denoiser.tokenizer, settings.fill)
+        return Engine(denoiser, denoiser.tokenizer, settings.completion)
 
     client = start(open_engine=open_engine, is_waited=False)
     loading = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'

@@ -1,3 +1,5 @@
+"""Models by name or path, and the selection of `auto` by free memory."""
+
 import os
 from pathlib import Path
 
@@ -5,40 +7,33 @@ import pytest
 
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models import registry
-from dg_lsp.models.registry import BUNDLED, BundledModel, known_names, locate
+from dg_lsp.models.presets import PRESETS
+from dg_lsp.models.registry import BUNDLED, BundledModel, MemoryPool, known_names, locate, memory_pools, select
+from dg_lsp.settings import Settings
+
+CPU = MemoryPool("the machine's memory", 64_000_000_000, is_gpu=False)
 
 
 def test_the_default_model_is_bundled():
-    from dg_lsp.settings import Settings
-
     assert Settings().model in known_names()
+    assert locate("dg-mini") == BUNDLED[0].path
+    assert BUNDLED[0].path.read_bytes()[:4] == b"GGUF"
 
 
-def test_a_known_name_is_the_bundled_file():
-    path = locate("dg-mini")
-    assert path == BUNDLED[0].path
-    with path.open("rb") as file:
-        assert file.read(4) == b"GGUF"
-
-
-def test_a_known_name_wins_over_a_file_of_that_name(tmp_path, monkeypatch):
+def test_a_known_name_has_priority_over_a_file_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("dg-mini").write_bytes(b"GGUF")
     assert locate("dg-mini") == BUNDLED[0].path
     assert locate("./dg-mini") == Path("dg-mini")
 
 
-def test_a_path_is_taken_as_it_is(tmp_path):
+def test_a_path_is_used_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
     file = tmp_path / "über model.gguf"
     file.write_bytes(b"GGUF")
     assert locate(str(file)) == file
-
-
-def test_the_home_directory_is_expanded(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    assert locate("~/m.gguf") == tmp_path / "m.gguf"
+    assert locate("~/über model.gguf") == file
 
 
 @pytest.mark.parametrize("name", ["", "dg-maxi", "no/such.gguf", "gone.gguf", "a\0b", "x" * 5000])
@@ -47,12 +42,12 @@ def test_an_unknown_name_lists_the_known_ones(name):
         locate(name)
 
 
-def test_a_directory_is_no_model(tmp_path):
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(ModelNotFoundError, match="is a directory"):
         locate(str(tmp_path))
 
 
-def test_an_unreadable_file_is_no_model(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -60,13 +55,48 @@ def test_an_unreadable_file_is_no_model(tmp_path, monkeypatch):
         locate(str(file))
 
 
-def test_a_bundled_file_that_is_gone_says_how_to_get_it_back(monkeypatch):
+def test_a_missing_bundled_file_is_reported(monkeypatch):
     monkeypatch.setattr(registry, "BUNDLED", (BundledModel("dg-mini", "gone.gguf"),))
     with pytest.raises(ModelNotFoundError, match="install dg-lsp again"):
         locate("dg-mini")
 
 
-def test_a_model_that_was_not_fetched_yet_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path))
-    with pytest.raises(ModelNotFoundError, match="dg-lsp models pull gemma3-270m"):
-        locate("gemma3-270m")
+def gpu(gigabytes):
+    return MemoryPool("RTX", int(gigabytes * 1e9), is_gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("pool", "installed", "name", "reason"),
+    [
+        pytest.param(CPU, ["dream-7b"], "dg-mini", "no GPU", id="no GPU"),
+        pytest.param(gpu(8), [], "dg-mini", "dg-lsp models pull dream-coder-7b", id="nothing pulled"),
+        pytest.param(gpu(8), ["dream-7b"], "dream-7b", "dream-coder-7b would fit", id="a better model exists"),
+        pytest.param(gpu(8), ["dream-coder-7b", "dream-7b"], "dream-coder-7b", "8.0 GB free on RTX", id="the best"),
+        pytest.param(gpu(8), ["diffusiongemma", "llada-8b"], "llada-8b", "it needs 6.5 GB", id="the best that fits"),
+        pytest.param(gpu(24), ["diffusiongemma", "dream-7b"], "diffusiongemma", "18.4 GB", id="DiffusionGemma"),
+        pytest.param(gpu(80), ["diffusiongemma"], "diffusiongemma", "diffusiongemma-q8 would fit", id="better format"),
+        pytest.param(gpu(1), ["dream-7b"], "dg-mini", "no larger model fits into 1.0 GB", id="a small GPU"),
+        pytest.param(gpu(80), ["qwen2.5-coder-1.5b"], "dg-mini", "is on this machine", id="never a baseline"),
+    ],
+)
+def test_auto_selects_the_best_installed_model_that_fits(pool, installed, name, reason):
+    pools = [pool] if pool is CPU else [pool, CPU]
+    selection = select(pools, lambda preset: preset.name in installed)
+    assert selection.name == name
+    assert reason in selection.reason
+
+
+def test_auto_gives_no_hint_if_the_best_model_is_installed():
+    selection = select([gpu(80), CPU], lambda _preset: True)
+    assert selection.name == max(PRESETS, key=lambda preset: preset.rank).name
+    assert "pull" not in selection.reason
+
+
+def test_gpus_are_one_pool_and_a_shared_gpu_has_the_machines_memory():
+    pools = memory_pools([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
+    assert [(pool.free, pool.is_gpu) for pool in pools] == [(30, True), (50, False)]
+    assert "2 GPUs" in pools[0].name
+    assert [(pool.name, pool.free) for pool in memory_pools([("M4", "igpu", 80), ("P4", "gpu", 30)], 50)] == [
+        ("M4", 50), ("P4", 30), ("the machine's memory", 50)]  # fmt: skip
+    assert memory_pools([("unknown size", "igpu", 0)], 50)[0].free == 50
+    assert not any(pool.is_gpu for pool in memory_pools([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50))

@@ -9,28 +9,28 @@ def test_nothing_said_is_the_defaults():
 
 
 def test_what_is_absent_keeps_the_value_it_had():
-    base = parse_settings({"fill": {"deadline_ms": 250.0}})
-    over = parse_settings({"runtime": {"threads": 2}}, base)
-    assert over.fill.deadline_ms == 250.0
-    assert over.runtime.threads == 2
-    assert over.model == "dg-mini"
+    base = parse_settings({"completion": {"deadline_ms": 250.0}})
+    over = parse_settings({"model": {"threads": 2}}, base)
+    assert over.completion.deadline_ms == 250.0
+    assert over.model.threads == 2
+    assert over.model.name == "dg-mini"
 
 
 def test_a_whole_number_is_a_number_of_milliseconds():
-    assert parse_settings({"fill": {"deadline_ms": 250}}).fill.deadline_ms == 250.0
+    assert parse_settings({"completion": {"deadline_ms": 250}}).completion.deadline_ms == 250.0
 
 
 @pytest.mark.parametrize(
     ("tree", "named"),
     [
         pytest.param({"modle": "x"}, "modle", id="unknown key"),
-        pytest.param({"fill": {"deadline": 1}}, "deadline", id="unknown key inside"),
-        pytest.param({"fill": {"deadline_ms": "fast"}}, "fill.deadline_ms", id="wrong type"),
-        pytest.param({"runtime": {"threads": "8"}}, "runtime.threads", id="a number in quotes"),
-        pytest.param({"runtime": {"threads": True}}, "runtime.threads", id="a flag for a number"),
-        pytest.param({"fill": {"check_syntax": 1}}, "fill.check_syntax", id="a number for a flag"),
-        pytest.param({"fill": {"deadline_ms": 0}}, "deadline_ms", id="out of range"),
-        pytest.param({"fill": {"order": "sideways"}}, "order", id="not one of the words"),
+        pytest.param({"completion": {"deadline": 1}}, "deadline", id="unknown key inside"),
+        pytest.param({"completion": {"deadline_ms": "fast"}}, "completion.deadline_ms", id="wrong type"),
+        pytest.param({"model": {"threads": "8"}}, "model.threads", id="a number in quotes"),
+        pytest.param({"model": {"threads": True}}, "model.threads", id="a flag for a number"),
+        pytest.param({"completion": {"check_syntax": 1}}, "completion.check_syntax", id="a number for a flag"),
+        pytest.param({"completion": {"deadline_ms": 0}}, "deadline_ms", id="out of range"),
+        pytest.param({"completion": {"order": "sideways"}}, "order", id="not one of the words"),
         pytest.param({"fill": 3}, "fill", id="a number for a table"),
         pytest.param({"model": None}, "model", id="null"),
     ],
@@ -44,9 +44,9 @@ def test_a_bad_value_is_named_in_one_line(tree, named):
 
 def test_a_toml_file(tmp_path):
     path = tmp_path / "dg-lsp.toml"
-    path.write_text('model = "other.gguf"\n[fill]\nmax_tokens = 8\n')
+    path.write_text('[model]\nname = "other.gguf"\n[completion]\nmax_tokens = 8\n')
     settings = read_settings(path)
-    assert (settings.model, settings.fill.max_tokens) == ("other.gguf", 8)
+    assert (settings.model.name, settings.completion.max_tokens) == ("other.gguf", 8)
 
 
 @pytest.mark.parametrize("content", [b"model = ", b"\xff\xfe", None], ids=["no TOML", "no UTF-8", "missing"])

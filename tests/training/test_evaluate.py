@@ -4,7 +4,7 @@ import json
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.bench.sites import Site
+from dg_lsp.bench.dataset import TestCase
 from dg_lsp.errors import InputFileError
 from dg_lsp.training import evaluate
 from dg_lsp.training.corpus import CorpusFile
@@ -63,18 +63,18 @@ def test_no_line_is_in_two_references(cases):
     lines = []
     for case in (case for drawn in cases.values() for case in drawn):
         first = case.prefix.count("\n")
-        lines += [(case.path, line) for line in range(first, first + case.want.count("\n") + 1)]
+        lines += [(case.path, line) for line in range(first, first + case.reference.count("\n") + 1)]
     assert len(lines) == len(set(lines))
 
 
 def test_a_reference_is_code_up_to_the_end_of_a_line(cases):
     for case in (case for drawn in cases.values() for case in drawn):
         assert case.suffix.startswith("\n")
-        assert case.want.strip()
-        assert len(case.want.split()) <= evaluate.MAX_TOKENS[CaseKind(case.kind)]
-        assert not any(line.lstrip().startswith(("#", '"""', "'''")) for line in case.want.split("\n")[1:])
+        assert case.reference.strip()
+        assert len(case.reference.split()) <= evaluate.MAX_TOKENS[CaseKind(case.kind)]
+        assert not any(line.lstrip().startswith(("#", '"""', "'''")) for line in case.reference.split("\n")[1:])
         assert bool(case.prefix.rpartition("\n")[2].strip()) == (case.kind == CaseKind.LINE_END)
-        assert ("\n" in case.want) == (case.kind == CaseKind.BLOCK)
+        assert ("\n" in case.reference) == (case.kind == CaseKind.BLOCK)
 
 
 def test_comments_docstrings_and_long_strings_are_not_code():
@@ -107,9 +107,9 @@ def test_files_that_do_not_parse_are_skipped_and_too_few_cases_are_an_error(file
 def test_decoder_statistics_count_passes_by_kind():
     denoiser = ScriptedDenoiser("total_price", tokens_per_step=4)
     cases = [
-        Site("right", "line-end", "total_price\nx = ", "\n", "total_price"),
-        Site("wrong", "line-end", "total_price\nx = ", "\n", "other"),
-        Site("span", "span", "x = ", "\n", "total_price"),
+        TestCase("right", "line-end", "total_price\nx = ", "\n", "total_price"),
+        TestCase("wrong", "line-end", "total_price\nx = ", "\n", "other"),
+        TestCase("span", "span", "x = ", "\n", "total_price"),
     ]
     table = evaluate.decoder_statistics(denoiser, denoiser.tokenizer, cases)
     assert set(table) == {f"line-end.{name}" for name in ("canvas", "race", "causal", "draft-verify", "lookup")}

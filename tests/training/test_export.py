@@ -13,13 +13,13 @@ from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 from dg_lsp.training import tokenizer as vocabulary
 from dg_lsp.training.export import ExportMetadata, read_model, write_model
 from dg_lsp.training.network import DiffusionNetwork
 from dg_lsp.training.tokenizer import tokenizer_from_gguf
 
-CPU = RuntimeSettings(threads=1, gpu_layers=0)
+CPU = ModelSettings(threads=1, gpu_layers=0)
 STATISTICS = {"line-end.causal": "5.8,0,0,0.31", "block.canvas": "0,0,9.5,0.2"}
 
 

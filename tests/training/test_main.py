@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import dg_lsp.training.__main__ as command_line
-from dg_lsp.bench.sites import Site
+from dg_lsp.bench.dataset import TestCase
 from dg_lsp.training import train
 from dg_lsp.training.corpus import write_texts
 from dg_lsp.training.evaluate import write_cases
@@ -67,7 +67,7 @@ def test_a_toy_model_is_trained_in_two_parts_exported_and_evaluated(toy_config, 
     assert model.stat().st_size > 10_000
     model.unlink()  # the shards are joined
     cases, statistics = work_folder / "cases.jsonl.gz", work_folder / "statistics.json"
-    write_cases(cases, [Site("a", "line-end", "total = count\nvalue = ", "\n", "total")])
+    write_cases(cases, [TestCase("a", "line-end", "total = count\nvalue = ", "\n", "total")])
     output = invoke("eval", *options, "--cases", cases, "--batches", "1", "--statistics", statistics)
     assert "losses in nats" in output
     table = json.loads(statistics.read_text())

@@ -8,7 +8,7 @@ import pytest
 import dg_lsp
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.errors import InputFileError
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 from dg_lsp.training.corpus import MANIFEST
 from dg_lsp.training.tokenizer import (
     NUM_TOKENS,
@@ -41,7 +41,7 @@ def test_the_bundled_model_has_the_tokenizer_of_the_manifest(tokenizer, tmp_path
 
 
 def test_training_and_llama_cpp_give_text_the_same_ids(tokenizer, sample_files):
-    model = LlamaModel.load(BUNDLED, RuntimeSettings(threads=1, gpu_layers=0))
+    model = LlamaModel.load(BUNDLED, ModelSettings(threads=1, gpu_layers=0))
     for text in [*ODD_TEXTS, *(file.text for file in sample_files[::12])]:
         ids = model.tokenizer.encode(text)
         assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids

@@ -133,10 +133,10 @@ class LlamaContext:
         params.no_perf = True
         params.attention_type = api.LLAMA_ATTENTION_TYPE_CAUSAL
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_AUTO if self._flash else api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self._native.log.clear()
+        self._native.problems.clear()
         self._handle = api.llama_init_from_model(model.native, params) or None
         if not self._handle:
-            raise context_error(self._native.log.problems)
+            raise context_error(self._native.problems)
         self._memory = api.llama_get_memory(self._handle)
         self._is_causal = True
         self._logits: Floats = np.empty((0, 0), dtype=np.float32)

@@ -28,7 +28,7 @@ from dg_lsp.diffusion.denoiser import (
     checked_ids,
 )
 from dg_lsp.errors import BackendError, RequestError
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 OpenCanvas = tuple[TokenIds, Flags]
 """A canvas, and the positions that the model has to predict; shape (L,) each."""
@@ -107,7 +107,7 @@ class ContextDenoiser(ABC):
     _is_cached: ClassVar[bool] = True
     """Whether the prompt stays in the KV cache; otherwise every step computes it."""
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         """Makes the context and measures the threads.
 
         Raises:
@@ -224,7 +224,7 @@ _PREFILL_TOKENS = 128
 class LlamaDenoiser(ContextDenoiser):
     """See `Denoiser`. The prompt is causal and stays in the KV cache; canvases follow it bidirectionally."""
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
         capacity = self._context.batch.capacity
         self._cache = KvCache(

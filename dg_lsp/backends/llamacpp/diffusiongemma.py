@@ -17,7 +17,7 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction, check_temperature
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 from dg_lsp.gguf import read_header
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 _MAX_DECODERS = 8
 """Threads that decode embeddings; fewer already use the full memory bandwidth."""
@@ -42,7 +42,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self,
         model: LlamaModel,
         spec: ModelSpec,
-        settings: RuntimeSettings,
+        settings: ModelSettings,
         *,
         mass: float = MASS,
         kinds: tuple[str, ...] = GPU_KINDS,

@@ -13,32 +13,10 @@ from typing import Any
 
 from dg_lsp.backends.llamacpp.errors import library_error
 from dg_lsp.errors import BackendError
-from dg_lsp.runtime import COMMAND, Found, Runtime, find_runtime
+from dg_lsp.runtime import COMMAND, Runtime, RuntimeSearch, find_runtime
 
 MAX_PROBLEMS = 50
 _WARN, _ERROR = 3, 4  # enum ggml_log_level
-
-
-class NativeLog:
-    """Keeps llama.cpp's last warnings and errors in memory. Nothing that llama.cpp logs is printed."""
-
-    def __init__(self) -> None:
-        self._problems: deque[str] = deque(maxlen=MAX_PROBLEMS)
-
-    def write(self, level: int, text: bytes) -> None:
-        """Receives one call of llama.cpp's log callback, from any thread."""
-        if level in (_WARN, _ERROR):
-            self._problems.append(text.decode("utf-8", "replace").rstrip("\n"))
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """The oldest first."""
-        return tuple(self._problems)
-
-    def clear(self) -> None:
-        """Called before a native call whose failure the log explains."""
-        self._problems.clear()
-
 
 # Threads of OpenMP spin at each of a graph's hundreds of barriers by default. When another program needs a core, a
 # spinning thread takes it from the thread that the barrier waits for: with two threads, steps of 5 ms took 15 to
@@ -60,9 +38,10 @@ class Library:
     """The changed llama.cpp; None if the one of llama-cpp-python is loaded."""
     note: str
     """Why a changed llama.cpp is not loaded."""
-    log: NativeLog
-    callback: Any
-    """Keeps the C callback alive."""
+    problems: deque[str]
+    """The last warnings and errors that llama.cpp logged; cleared before a call whose failure they explain."""
+    log_callback: Any
+    """Keeps the C callback alive. It prints nothing."""
 
     @property
     def has_amx(self) -> bool:
@@ -105,27 +84,28 @@ def library() -> Library:
         ggml = declare(_ggml(), _DEVICE_FUNCTIONS)
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise library_error(error) from error
-    log = NativeLog()
+    problems: deque[str] = deque(maxlen=MAX_PROBLEMS)
 
     @api.llama_log_callback
     def write(level: int, text: bytes, _user_data: object) -> None:
-        log.write(level, text)
+        if level in (_WARN, _ERROR):
+            problems.append(text.decode("utf-8", "replace").rstrip("\n"))
 
     api.llama_log_set(write, None)
     api.llama_backend_init()
-    return Library(api, ggml, found.runtime, found.note, log, write)
+    return Library(api, ggml, found.runtime, found.note, problems, write)
 
 
-def _loadable(found: Found) -> Found:
+def _loadable(found: RuntimeSearch) -> RuntimeSearch:
     """Drops a changed runtime that cannot be loaded: the installed library still serves all other models."""
     if found.runtime is None:
         return found
     if "llama_cpp.llama_cpp" in sys.modules:
-        return Found(None, "llama_cpp was imported before dg-lsp")
+        return RuntimeSearch(None, "llama_cpp was imported before dg-lsp")
     try:
         ctypes.CDLL(str(found.runtime.library))
     except OSError as error:
-        return Found(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
+        return RuntimeSearch(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
     return found
 
 

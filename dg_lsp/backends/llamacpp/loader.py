@@ -7,10 +7,10 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.runtime_check import require_runtime
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import ModelUnsupportedError
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 
-def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> ContextDenoiser:
+def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> ContextDenoiser:
     """The denoiser takes the model over, unless this raises.
 
     Raises:
@@ -29,13 +29,13 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) 
     if not model.has_cache:
         architecture = model.metadata.get("general.architecture", "")
         raise ModelUnsupportedError(
-            f"{spec.name}: llama.cpp has no KV cache for {architecture}; set runtime.prompt_attention to auto"
+            f"{spec.name}: llama.cpp has no KV cache for {architecture}; set model.prompt_attention to auto"
         )
     if settings.prompt_attention == "per_request":
         return PerRequestDenoiser(model, spec, settings)
     if not spec.is_shifted:
         raise ModelUnsupportedError(
             f"{spec.name} was never a causal model, so it cannot read a causal prompt; "
-            "set runtime.prompt_attention to per_request or auto"
+            "set model.prompt_attention to per_request or auto"
         )
     return CausalDenoiser(model, spec, settings)

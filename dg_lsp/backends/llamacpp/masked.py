@@ -13,7 +13,7 @@ from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction, check_slot, checked_canvases
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 
 class CausalDenoiser(LlamaDenoiser):
@@ -23,7 +23,7 @@ class CausalDenoiser(LlamaDenoiser):
     that token again.
     """
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
         self._last: dict[int, TokenIds] = {}
         """The last prompt token by slot, shape (0..1,)."""
@@ -50,7 +50,7 @@ class CausalDenoiser(LlamaDenoiser):
 class PerRequestDenoiser(CausalDenoiser):
     """See `Denoiser`. The first step after a prefill computes the prompt together with the first canvas."""
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
         self._prompts: dict[int, TokenIds] = {}
         """By slot, computed or not, without the last token of a shifted model."""
@@ -104,7 +104,7 @@ class ExactDenoiser(ContextDenoiser):
 
     _is_cached = False
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: RuntimeSettings) -> None:
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
         self._prompts: dict[int, TokenIds] = {}
 

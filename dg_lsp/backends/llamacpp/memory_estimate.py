@@ -11,7 +11,7 @@ from dg_lsp.backends.llamacpp.library import Device, gpus
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.errors import ModelError, ModelMemoryError
 from dg_lsp.gguf import GGUFHeader, read_header
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
 MAX_CANVASES = 8
@@ -126,7 +126,7 @@ class ContextBudget:
                 yield needed
 
 
-def context_budget(spec: ModelSpec, settings: RuntimeSettings, sizes: ModelSizes) -> ContextBudget:
+def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) -> ContextBudget:
     """A context that starts with one slot and may grow to all slots. The setting `context_length` fixes its size."""
     longest = spec.longest_block
     logits_limit = max(longest, _LOGITS_BYTES // (4 * sizes.vocab_size))
@@ -154,7 +154,7 @@ def context_budget(spec: ModelSpec, settings: RuntimeSettings, sizes: ModelSizes
     )
 
 
-def exact_budget(spec: ModelSpec, settings: RuntimeSettings, sizes: ModelSizes) -> ContextBudget:
+def exact_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) -> ContextBudget:
     """A context that computes a prompt and its canvas, grown to its limit, in one batch."""
     sampling = spec.sampling
     growth = sampling.max_free if isinstance(sampling, MaskSampling) and sampling.expand_id is not None else 0

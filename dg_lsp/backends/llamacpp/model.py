@@ -37,7 +37,7 @@ from dg_lsp.errors import (
     ModelUnsupportedError,
 )
 from dg_lsp.gguf import GGUFHeader, copied, map_file_errors, write_gguf
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
 _HEADER = struct.Struct("<4sIqq")  # magic, version, number of tensors, number of key-value pairs
@@ -109,7 +109,7 @@ class LlamaModel:
         self._check_supported(api.llama_vocab_type(vocabulary))
 
     @classmethod
-    def load(cls, path: Path, settings: RuntimeSettings) -> "LlamaModel":
+    def load(cls, path: Path, settings: ModelSettings) -> "LlamaModel":
         """Loads a GGUF file; as another architecture if the settings need a KV cache that only that one has.
 
         Raises:
@@ -127,7 +127,7 @@ class LlamaModel:
         with aliased_copy(header, alias) if header and alias else contextlib.nullcontext(path) as source:
             handle = _load(native, source, gpu_layers=gpu_layers, is_read=is_read)
         if not handle:
-            raise load_error(path, native.log.problems)
+            raise load_error(path, native.problems)
         try:
             return cls(handle, path, weights, header, gpu_layers=gpu_layers, mapped=not (is_read or alias))
         except ModelUnsupportedError:
@@ -182,7 +182,7 @@ def _load(native: Library, path: Path, *, gpu_layers: int, is_read: bool) -> Any
     if is_read:
         params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
     params.use_extra_bufts = not native.has_amx
-    native.log.clear()
+    native.problems.clear()
     return native.api.llama_model_load_from_file(str(path).encode(), params)
 
 
@@ -231,7 +231,7 @@ def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = 
     """
     if needs_cache and not model.has_cache:
         raise ModelUnsupportedError(
-            f"llama.cpp has no KV cache for {model.path}; set runtime.prompt_attention to exact, or use another model"
+            f"llama.cpp has no KV cache for {model.path}; set model.prompt_attention to exact, or use another model"
         )
     ids = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
     if isinstance(sampling := spec.sampling, MaskSampling):
@@ -261,7 +261,7 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
         ModelMemoryError: the copy does not fit into memory.
         ModelError: the copy cannot be written.
     """
-    path, advice = header.path, "set runtime.prompt_attention to exact"
+    path, advice = header.path, "set model.prompt_attention to exact"
     if (split := header.values.get("split.count")) and split.read() not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
     if IN_MEMORY and path.stat().st_size > (free := system_free()):

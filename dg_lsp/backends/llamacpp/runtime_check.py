@@ -22,7 +22,7 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError, ModelError, ModelRuntimeError
 from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 NO = 10
 _WIDTH, _VOCABULARY = 32, 4
@@ -31,7 +31,7 @@ _WINDOW = 2
 _SLIDING, _FULL = 0, 1
 """The two layers."""
 _BUDGET = ContextBudget(256, 256, 256, 256, 16, 1, 16)
-_SETTINGS = RuntimeSettings(threads=1, gpu_layers=0)
+_SETTINGS = ModelSettings(threads=1, gpu_layers=0)
 _NOISE = 1e-3
 """Logits differ by more than 0.1 if a token attends to the one that changed."""
 

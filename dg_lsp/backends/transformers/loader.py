@@ -13,7 +13,7 @@ from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
 from dg_lsp.backends.transformers.tokenizer import CheckpointTokenizer
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.errors import ModelMemoryError, SettingsError
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
 _EXPERTS = "grouped_mm"
@@ -24,7 +24,7 @@ _LOGITS_ARRAYS = 4
 
 
 def load(
-    checkpoint: Checkpoint, spec: ModelSpec, settings: RuntimeSettings, dtype: torch.dtype | None = None
+    checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings, dtype: torch.dtype | None = None
 ) -> TransformersDenoiser:
     """See `open_checkpoint`. By default weights are bfloat16 on a GPU, and as stored on the CPU."""
     if settings.threads:
@@ -44,7 +44,7 @@ def load(
     )
 
 
-def choose_device(settings: RuntimeSettings) -> torch.device:
+def choose_device(settings: ModelSettings) -> torch.device:
     """The device of the settings; `auto` is the first GPU, else the CPU.
 
     Raises:
@@ -58,7 +58,7 @@ def choose_device(settings: RuntimeSettings) -> torch.device:
         return device
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
-        raise SettingsError(f"runtime.device is {device}, but torch finds {count} GPUs; set it to auto or cpu")
+        raise SettingsError(f"model.device is {device}, but torch finds {count} GPUs; set it to auto or cpu")
     return torch.device("cuda", device.index or 0)
 
 

@@ -1,5 +1,5 @@
-"""Real files typed again, in virtual time: what a person would have been shown, taken and spared.
+"""Types real files again in virtual time: what a user would see, accept and save.
 
-Nothing is slept: typing takes the time that a model of human typing says, the model's answers take the time that they
-really took, and both are laid on one virtual clock.
+Nothing sleeps. A typing model gives the time of each key, the model takes the time that it really needs, and both are
+added up on a virtual clock.
 """

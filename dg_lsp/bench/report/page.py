@@ -1,165 +1,258 @@
-"""The page: one file that needs nothing but a browser.
-
-Its content policy allows its own style and script, by their hashes, and nothing else: no network, no other script.
-"""
+"""Pages: one self-contained file each, which loads nothing and may run only its own script."""
 
 import base64
+import dataclasses
+import datetime
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import resources
+from importlib.util import find_spec
+from itertools import islice, zip_longest
 from pathlib import Path
-from string import Template
+
+import jinja2
+from markupsafe import Markup
 
 from dg_lsp import __version__
-from dg_lsp.bench.report.chart import look, table
-from dg_lsp.bench.report.curves import Curve, useful_by
-from dg_lsp.bench.report.facts import facts
-from dg_lsp.bench.report.film import films, legend
-from dg_lsp.bench.report.headline import by_decoder, by_kind, headline, lead
-from dg_lsp.bench.report.histograms import Row, latencies, steps
-from dg_lsp.bench.report.markup import Html, element, escape, join
-from dg_lsp.bench.report.measures import definitions
-from dg_lsp.bench.report.misses import misses
-from dg_lsp.bench.report.record import Report, Table
-from dg_lsp.errors import InputFileError
+from dg_lsp.bench.compare import BASELINE
+from dg_lsp.bench.metrics import CUTS, Attempt, by_contender, summarize
+from dg_lsp.bench.report.charts import Chart, latency_histogram, step_histogram, useful_by, visible
+from dg_lsp.bench.report.films import Film, legend
+from dg_lsp.bench.runs import Run
+from dg_lsp.bench.tables import Table, count, milliseconds, percent, shorten
+from dg_lsp.errors import InputFileError, UsageError
+
+NUM_EXAMPLES = 5
+_MAX_LINES, _MAX_COLUMNS = 10, 200
+_LEAD_CUT = 250
+_USEFUL = (
+    "A shown item is useful if its first line equals the first line of the reference, without trailing blanks, or if"
+    " the completed program passes its tests. Nothing useful is a miss, and a miss counts in every share."
+)
+Attempts = Mapping[str, Sequence[Attempt]]
 
 
-def check_report_path(path: Path) -> None:
-    """Refuses before any work is spent on a report that could not be written.
+@dataclass(frozen=True, slots=True)
+class Films:
+    """Recorded fills with a legend."""
 
-    Raises:
-        InputFileError: a directory, or in one that is not there.
-    """
-    if path.is_dir():
-        raise InputFileError(f"{path} is a directory: name a file in it for the report")
-    if not path.parent.is_dir():
-        raise InputFileError(f"no directory {path.parent}: make it, or write the report elsewhere")
+    kind = "films"
+    films: Sequence[Film]
+    legend: Sequence[tuple[str, str, str]]
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Writes a report's page, as `write_page` does.
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Some attempts that were not useful for the same reason."""
 
-    Raises:
-        InputFileError: it cannot be written there.
-    """
-    write_page(path, page(report))
+    kind = "examples"
+    title: str
+    meaning: str
+    attempts: Sequence[tuple[str, str, str, str]]
+    """Case, facts, reference and text."""
 
 
-def write_page(path: Path, text: str) -> None:
-    """Writes the page at once, or leaves what is there. A link stays one, and so does a device or a pipe.
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page; without blocks it is left out."""
 
-    Raises:
-        InputFileError: it cannot be written there.
-    """
-    check_report_path(path)
-    data = text.encode()
-    try:
+    id: str
+    title: str
+    blocks: Sequence[Table | Chart | Films | Examples]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Everything on a page."""
+
+    title: str
+    date: str
+    lead: str
+    notes: Sequence[str]
+    sections: Sequence[Section]
+
+    def html(self) -> str:
+        """The whole file. Everything but the template is escaped."""
+        style, script = _asset("report.css"), _asset("report.js")
+        environment = jinja2.Environment(
+            autoescape=True, finalize=_finalize, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        text = environment.from_string(_asset("report.html.j2")).render(
+            page=self,
+            version=__version__,
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+        return text.lstrip()
+
+    def write(self, path: Path) -> None:
+        """Writes the file in one step. Keeps a symbolic link, a device or a pipe.
+
+        Raises:
+            InputFileError: the path is not writable; an existing file is unchanged.
+        """
+        check_page_path(path)
+        data = self.html().encode()
         target = path.resolve()
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
-        else:
-            _replace(target, data)
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
+        part = target.with_name(target.name + ".part")
+        try:
+            if target.exists() and not target.is_file():
+                target.write_bytes(data)
+                return
+            part.write_bytes(data)
+            part.replace(target)
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def page(report: Report) -> str:
-    """The whole page."""
-    return document(report.title, report.date, lead(report.attempts, report.baseline), _notes(report), _listed(report))
+def check_page_path(path: Path) -> None:
+    """Refuses before any work is done.
+
+    Raises:
+        InputFileError: the path is a directory, or its directory does not exist.
+        UsageError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise UsageError("pages need matplotlib: pip install 'dg-lsp[bench]'")
+    if path.is_dir():
+        raise InputFileError(f"{path} is a directory: name a file in it for the page")
+    if not path.parent.is_dir():
+        raise InputFileError(f"no directory {path.parent}: make it, or write the page elsewhere")
 
 
-def document(title: str, date: str, lead: Html, notes: Html, listed: Sequence[tuple[str, str, Html]]) -> str:
-    """A page of sections: anchor, heading and content, in reading order; those without content are left out."""
-    style, script = (_asset(name) for name in ("report.css", "report.js"))
-    return Template(_asset("report.html")).substitute(
-        title=escape(title),
-        date=escape(date),
-        version=escape(__version__),
-        style=style,
-        style_hash=_hash(style),
-        script=script,
-        script_hash=_hash(script),
-        lead=lead,
-        notes=notes,
-        contents=join(element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in _sections(listed)),
-        sections=join(section for _, _, section in _sections(listed)),
+def benchmark_page(title: str, run: Run, tables: Sequence[Table], films: Sequence[Film] = ()) -> Page:
+    """The page of a run."""
+    attempts = by_contender(run.attempts)
+    header = run.header
+    digests = {**({header.model: header.model_sha256} if header.model_sha256 else {}), **header.data}
+    machine = {**dataclasses.asdict(header.machine), **{f"sha256 of {name}": value for name, value in digests.items()}}
+    sections = (
+        Section("numbers", "Numbers", tables),
+        Section("charts", "Time and steps", _charts(attempts) if run.attempts else []),
+        Section("films", "Films", [Films(films, legend())] if films else []),
+        Section("misses", "Misses", list(_misses(attempts))),
+        Section(
+            "machine", "Machine and options", [facts_table("Machine", machine), facts_table("Options", header.options)]
+        ),
     )
+    return Page(title, datetime.date.today().isoformat(), _lead(attempts), (*run.notes, _USEFUL), sections)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+def facts_table(caption: str, tree: Mapping[str, object]) -> Table:
+    """Nested mappings become dotted names; unknown and empty values are left out."""
+    return Table(caption, ("name", "value"), {"": list(_flatten(tree, ""))})
 
 
-def _listed(report: Report) -> list[tuple[str, str, Html]]:
-    return [
-        ("numbers", "Numbers", _numbers(report)),
-        ("charts", "Time and steps", _charts(report)),
-        ("films", "Films", join((legend(), films(report.films))) if report.films else Html()),
-        ("misses", "Misses", misses(report.attempts)),
-        ("machine", "Machine and options", _machine(report)),
-        ("definitions", "What each number says", definitions()),
-    ]
+def _lead(attempts: Attempts) -> str:
+    summaries = {name: summarize(listed) for name, listed in attempts.items()}
+    if not summaries:
+        return "No request was answered."
+    first, *others = summaries
+    soon = {name: percent(summary.useful_by[_LEAD_CUT], 0) for name, summary in summaries.items()}
+    lead = f"{soon[first]} of {count(summaries[first].num, 'request')} had a useful edit within {_LEAD_CUT} ms"
+    if others:
+        other = BASELINE if BASELINE in others else others[0]
+        lead += f" by {first}, {soon[other]} by {other}"
+    return f"{lead}."
 
 
-def _sections(listed: Sequence[tuple[str, str, Html]]) -> list[tuple[str, str, Html]]:
-    return [
-        (name, heading, element("section", element("h2", heading, id=name), content, aria_labelledby=name))
-        for name, heading, content in listed
-        if content
-    ]
+def _charts(attempts: Attempts) -> list[Chart]:
+    hits = {name: [a.ttfue_ms for a in listed if a.ttfue_ms is not None] for name, listed in attempts.items()}
+    latencies = {name: [attempt.latency_ms for attempt in listed] for name, listed in attempts.items()}
+    steps = {name: [float(a.steps) for a in listed if a.steps is not None] for name, listed in attempts.items()}
+    steps = {name: listed for name, listed in steps.items() if listed}  # a server may not report them
+    nums = {name: len(listed) for name, listed in attempts.items()}
+    charts = [useful_by(hits, nums, BASELINE), latency_histogram(latencies, BASELINE)]
+    return [*charts, step_histogram(steps, BASELINE)] if steps else charts
 
 
-def _notes(report: Report) -> Html:
-    return element("ul", *(element("li", note) for note in report.notes), class_="notes") if report.notes else Html()
+_WRONG, _LATE, _NOTHING = "wrong", "late", "nothing"
+_MEANINGS = {
+    _WRONG: "The first line of the shown text differs from that of the reference.",
+    _LATE: f"Useful, but after {CUTS[-1]:,} ms; not a miss.",
+    _NOTHING: "Nothing was shown, for an unknown reason.",
+    "empty": "Nothing, or only blanks.",
+    "repeats-suffix": "It only repeats the text after the cursor.",
+    "repeats-prefix": "It repeats the line before the cursor.",
+    "repeats-itself": "It repeats the same few words.",
+    "syntax-error": "It would add a syntax error.",
+    "unchanged": "It equals the text that it would replace.",
+    "indentation": "The lines below would be indented too deeply.",
+    "not-text": "It is not valid UTF-8, or has control characters.",
+    "unfinished": "The deadline came before anything was stable.",
+    "cancelled": "The next key cancelled the request.",
+}
 
 
-def _table(one: Table) -> Html:
-    look = "said" if len(one.columns) == 2 else None  # a value a row: phrases, not a column of numbers
-    return table(one.caption, one.columns, {"": one.rows}, one.note, look)
+def _miss_reason(attempt: Attempt) -> str | None:
+    """None for an attempt that was useful in time."""
+    if attempt.ttfue_ms is not None:
+        return _LATE if attempt.ttfue_ms > CUTS[-1] else None
+    return _WRONG if attempt.shown else attempt.rejection or _NOTHING
 
 
-def _numbers(report: Report) -> Html:
-    attempts = report.attempts
-    return join((headline(attempts), *map(_table, report.tables), by_kind(attempts), by_decoder(attempts)))
+def _misses(attempts: Attempts) -> Iterator[Table | Examples]:
+    """Numbers by reason, and some examples of each."""
+    by_reason: dict[str, dict[str, list[Attempt]]] = {}
+    for name, listed in attempts.items():
+        for attempt in listed:
+            if reason := _miss_reason(attempt):
+                by_reason.setdefault(reason, {}).setdefault(name, []).append(attempt)
+    ordered = sorted(by_reason.items(), key=lambda item: (-sum(map(len, item[1].values())), item[0]))
+    rows = []
+    for reason, missed in ordered:
+        nums = {name: len(missed.get(name, ())) for name in attempts}
+        cells = (f"{num:,} ({percent(num / len(attempts[name]))})" if num else "–" for name, num in nums.items())
+        rows.append((reason, *cells))
+    yield Table(f"Without a useful edit within {CUTS[-1]:,} ms", ("reason", *attempts), {"": rows})
+    for reason, missed in ordered:
+        in_turn = (attempt for row in zip_longest(*missed.values()) for attempt in row if attempt is not None)
+        chosen = list(islice(in_turn, NUM_EXAMPLES))
+        title = f"{reason}: {count(len(chosen), 'example')} of {sum(map(len, missed.values())):,}"
+        yield Examples(title, _MEANINGS.get(reason, ""), [_example(attempt) for attempt in chosen])
 
 
-def _machine(report: Report) -> Html:
-    return join((facts(report.machine), element("h3", "Options"), facts(report.options)))
+def _example(attempt: Attempt) -> tuple[str, str, str, str]:
+    names = (attempt.contender, attempt.kind, milliseconds(attempt.latency_ms))
+    return attempt.case, ", ".join(filter(None, names)), _excerpt(attempt.reference), _excerpt(attempt.text)
 
 
-def _charts(report: Report) -> Html:
-    """The three figures; a way looks the same in all of them."""
-    looks = {way: look(i, is_baseline=way == report.baseline) for i, way in enumerate(report.attempts)}
-    hits = {
-        way: sorted(attempt.ttfue_ms for attempt in attempts if attempt.ttfue_ms is not None)
-        for way, attempts in report.attempts.items()
-    }
-    curves = [Curve(way, looks[way], hits[way], len(attempts)) for way, attempts in report.attempts.items()]
-    times = [
-        Row(way, looks[way], sorted(attempt.latency_ms for attempt in attempts))
-        for way, attempts in report.attempts.items()
-    ]
-    passes = [
-        Row(way, looks[way], sorted(attempt.steps for attempt in attempts if attempt.steps is not None))
-        for way, attempts in report.attempts.items()
-    ]
-    # who never says how many steps it took is not drawn as if it took none
-    is_told = any(row.values for row in passes) or not any(report.attempts.values())
-    seen = [row for row in passes if row.values or not report.attempts[row.way]]
-    return join((useful_by(curves), latencies(times), steps(seen) if is_told else Html()))
+def _excerpt(text: str) -> str:
+    """The first lines, each cut after some characters."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join([shorten(line, _MAX_COLUMNS) for line in lines[:_MAX_LINES]] + ["…"] * (len(lines) > _MAX_LINES))
+
+
+def _flatten(tree: Mapping[str, object], before: str) -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{before}{key}.")
+        elif value is not None and value not in ("", [], ()):
+            yield f"{before}{key}", _fact(value)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_fact, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _finalize(value: object) -> object:
+    """Applies to everything that the template prints, before it is escaped."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _asset(name: str) -> str:
-    return resources.files("dg_lsp.bench.report").joinpath("assets", name).read_text(encoding="utf-8").strip()
+    return resources.files("dg_lsp.bench.report").joinpath("templates", name).read_text(encoding="utf-8").strip()
 
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _hash(text: str) -> Markup:
+    return Markup(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")

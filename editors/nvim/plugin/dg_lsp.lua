@@ -1,4 +1,4 @@
--- Starts the language server, shows its fills, and defines the :Dg commands. See :help dg_lsp.
+-- Starts the language server, attaches ghost text, and defines the :Dg commands. See :help dg_lsp.
 
 if vim.g.loaded_dg_lsp or vim.fn.has("nvim-0.10") == 0 then
   return
@@ -10,7 +10,7 @@ local group = vim.api.nvim_create_augroup("dg_lsp", {})
 vim.api.nvim_create_autocmd("LspAttach", {
   group = group,
   callback = function(event)
-    require("dg_lsp.attaching").attach(event.data.client_id, event.buf)
+    require("dg_lsp.attachment").attach(event.data.client_id, event.buf)
   end,
 })
 vim.api.nvim_create_autocmd("LspProgress", {
@@ -28,34 +28,34 @@ vim.api.nvim_create_autocmd("BufEnter", {
 
 local commands = {
   DgRewrite = {
-    function(given)
-      require("dg_lsp.rewriting").rewrite(given)
+    function(options)
+      require("dg_lsp.rewrite").rewrite(options)
     end,
-    { range = true, nargs = "*", desc = "Write the range anew as the instruction says" },
+    { range = true, nargs = "*", desc = "Rewrite the range with an instruction" },
   },
   DgFill = {
-    function(given)
-      require("dg_lsp.rewriting").fill(given)
+    function(options)
+      require("dg_lsp.rewrite").fill(options)
     end,
-    { range = true, desc = "Fill the range, or as many lines as belong at the cursor" },
+    { range = true, desc = "Complete the range, or the block at the cursor" },
   },
   DgCancel = {
     function()
       require("dg_lsp.status").cancel()
     end,
-    { desc = "Stop the rewrite that is under way" },
+    { desc = "Stop the running rewrite" },
   },
   DgToggle = {
     function()
       require("dg_lsp").toggle()
     end,
-    { desc = "Ghost text on or off" },
+    { desc = "Turn ghost text on or off" },
   },
   DgStatus = {
     function()
       require("dg_lsp.status").print()
     end,
-    { desc = "What the language server is doing" },
+    { desc = "Show the status of the language server" },
   },
 }
 for name, command in pairs(commands) do
@@ -63,11 +63,11 @@ for name, command in pairs(commands) do
 end
 
 for name, action in pairs({
-  accept = "Take the ghost text",
-  ["accept-word"] = "Take the ghost text's next word",
-  ["accept-line"] = "Take the ghost text's next line",
-  next = "Another fill",
-  previous = "The fill before",
+  accept = "Accept the ghost text",
+  ["accept-word"] = "Accept the ghost text's next word",
+  ["accept-line"] = "Accept the ghost text's next line",
+  next = "Next suggestion",
+  previous = "Previous suggestion",
   dismiss = "Hide the ghost text",
 }) do
   vim.keymap.set("i", "<Plug>(dg-lsp-" .. name .. ")", function()
@@ -76,5 +76,5 @@ for name, action in pairs({
 end
 
 if require("dg_lsp.options").get().enable then
-  require("dg_lsp.attaching").enable()
+  require("dg_lsp.attachment").enable()
 end

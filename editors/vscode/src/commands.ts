@@ -12,7 +12,7 @@ const STRENGTHS = [
   { label: "100 %", description: "keep nothing", strength: 1.0 },
 ];
 
-/** What a click on the status bar offers, besides the settings. */
+/** The menu of the status bar; the settings are added at the end. */
 const MENU = [
   ["$(circle-slash) Turn Completions On or Off", "dg-lsp.toggle"],
   ["$(edit) Rewrite Selection…", "dg-lsp.rewriteSelection"],
@@ -29,17 +29,17 @@ export function registerCommands(session: Session, log: vscode.LogOutputChannel,
     }
   };
   const commands: Record<string, (...args: never[]) => unknown> = {
-    [ASK]: async (place: object) => {
-      const instruction = await askInstruction();
-      return instruction === undefined ? undefined : session.execute(REWRITE, { ...place, instruction });
+    [ASK]: async (target: object) => {
+      const instruction = await promptInstruction();
+      return instruction === undefined ? undefined : session.execute(REWRITE, { ...target, instruction });
     },
     "dg-lsp.rewriteSelection": async () => {
-      const instruction = await askInstruction();
+      const instruction = await promptInstruction();
       return instruction === undefined ? undefined : session.executeAtSelection(REWRITE, { instruction });
     },
     "dg-lsp.fillHole": () => session.executeAtSelection(REWRITE, { strength: 1.0 }),
     "dg-lsp.regenerate": async () => {
-      const title = "How much of the selection should be given up?";
+      const title = "How much of the selection should be rewritten?";
       const choice = await vscode.window.showQuickPick(STRENGTHS, { title });
       return choice && session.executeAtSelection(REWRITE, { strength: choice.strength });
     },
@@ -54,20 +54,20 @@ export function registerCommands(session: Session, log: vscode.LogOutputChannel,
   return Object.entries(commands).map(([name, run]) => vscode.commands.registerCommand(name, run));
 }
 
-function askInstruction(): Thenable<string | undefined> {
+function promptInstruction(): Thenable<string | undefined> {
   return vscode.window.showInputBox({
     title: "Rewrite Selection",
-    prompt: "What should become of the selected code?",
+    prompt: "How should the selected code change?",
     placeHolder: "for example: use a dict comprehension",
-    validateInput: (text) => (text.trim() ? undefined : "A word or two are needed."),
+    validateInput: (text) => (text.trim() ? undefined : "Enter an instruction."),
   });
 }
 
-/** Where a folder has a say of its own, its say is changed. */
+/** Changes the setting of the workspace if it has one, otherwise that of the user. */
 async function toggle(): Promise<void> {
   const settings = vscode.workspace.getConfiguration("dg-lsp");
-  const isOfWorkspace = settings.inspect("enable")?.workspaceValue !== undefined;
-  const target = isOfWorkspace ? vscode.ConfigurationTarget.Workspace : vscode.ConfigurationTarget.Global;
+  const isWorkspaceSetting = settings.inspect("enable")?.workspaceValue !== undefined;
+  const target = isWorkspaceSetting ? vscode.ConfigurationTarget.Workspace : vscode.ConfigurationTarget.Global;
   await settings.update("enable", !settings.get("enable", true), target);
 }
 

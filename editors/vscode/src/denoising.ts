@@ -1,4 +1,4 @@
-/** The view in which the canvas settles. The server reports its steps only while this is open and seen. */
+/** The view of the denoising steps. The server reports steps only while it is visible. */
 
 import { randomBytes } from "node:crypto";
 import * as vscode from "vscode";
@@ -7,13 +7,13 @@ import type { Frame } from "./view/frame";
 export class Denoising implements vscode.Disposable {
   private panel: vscode.WebviewPanel | undefined;
 
-  /** `watch` tells the server whether anybody is looking. */
+  /** `watch` reports to the server whether the view is visible. */
   constructor(
     private readonly extensionUri: vscode.Uri,
     private readonly watch: (on: boolean) => void,
   ) {}
 
-  get isSeen(): boolean {
+  get isVisible(): boolean {
     return this.panel?.visible ?? false;
   }
 
@@ -37,7 +37,7 @@ export class Denoising implements vscode.Disposable {
     this.watch(true);
   }
 
-  /** One step of a canvas. */
+  /** Draws one denoising step. */
   draw(frame: Frame): void {
     void this.panel?.webview.postMessage(frame);
   }
@@ -46,7 +46,7 @@ export class Denoising implements vscode.Disposable {
     this.panel?.dispose();
   }
 
-  /** What the page draws is text of a model: scripts and styles come from this extension alone. */
+  /** The page shows output of a model, so it accepts scripts and styles only from this extension. */
   private page(webview: vscode.Webview): string {
     const nonce = randomBytes(16).toString("base64");
     const at = (...parts: string[]) => webview.asWebviewUri(vscode.Uri.joinPath(this.extensionUri, ...parts));

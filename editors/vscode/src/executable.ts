@@ -1,4 +1,4 @@
-/** Where `dg-lsp` is: what the settings say, else a workspace's own environment, else PATH, else where pipx puts things. */
+/** Finds `dg-lsp`: in the settings, the workspace's environment, PATH, or pipx's folder. */
 
 import * as fs from "node:fs";
 import * as os from "node:os";
@@ -9,7 +9,7 @@ const NAME = process.platform === "win32" ? "dg-lsp.exe" : "dg-lsp";
 const BIN = process.platform === "win32" ? "Scripts" : "bin";
 const ENVIRONMENTS = [".venv", "venv", "env"];
 
-/** The path of a program that can be run, or undefined. A setting is believed even where nothing is there, to be complained of. */
+/** The path of the program, or undefined. A path in the settings is returned unchecked, so that a wrong one is reported. */
 export function findExecutable(): string | undefined {
   const configured = vscode.workspace.getConfiguration("dg-lsp").get<string>("server.path", "").trim();
   if (configured) {
@@ -20,13 +20,13 @@ export function findExecutable(): string | undefined {
     .find(isExecutable);
 }
 
-/** A folder that nobody has trusted may hold a program of anybody's. */
+/** An untrusted workspace may contain a harmful program. */
 function inWorkspace(): string[] {
   const folders = vscode.workspace.isTrusted ? (vscode.workspace.workspaceFolders ?? []) : [];
   return folders.flatMap((folder) => ENVIRONMENTS.map((name) => path.join(folder.uri.fsPath, name, BIN)));
 }
 
-/** Entries that are not absolute would lead into whatever folder is open. */
+/** Relative entries are left out: they would be inside the open folder. */
 function onPath(): string[] {
   return (process.env.PATH ?? "").split(path.delimiter).filter((entry) => path.isAbsolute(entry));
 }

@@ -1,4 +1,4 @@
-/** Starts `dg-lsp lsp` and shows what it says. What is offered, when and why is the server's to decide. */
+/** Starts `dg-lsp lsp` and shows its completions and status. The server decides what is shown and when. */
 
 import * as vscode from "vscode";
 import { registerCommands } from "./commands";
@@ -14,25 +14,25 @@ export function activate({ extension, extensionUri, subscriptions }: vscode.Exte
   const log = vscode.window.createOutputChannel("dg-lsp", { log: true });
   const statusBar = new StatusBar();
   const preview = new Preview();
-  const ours = new Session(extension, log, statusBar, preview);
-  session = ours;
-  const denoising = new Denoising(extensionUri, (on) => ours.notify("dg-lsp/watch", { on }));
+  const current = new Session(extension, log, statusBar, preview);
+  session = current;
+  const denoising = new Denoising(extensionUri, (on) => current.notify("dg-lsp/watch", { on }));
   subscriptions.push(
     log,
     statusBar,
     preview,
     denoising,
-    ours.onFrame((frame) => denoising.draw(frame)),
-    ours.onStart(() => {
-      tellFocus(ours);
-      if (denoising.isSeen) {
-        ours.notify("dg-lsp/watch", { on: true });
+    current.onFrame((frame) => denoising.draw(frame)),
+    current.onStart(() => {
+      notifyFocus(current);
+      if (denoising.isVisible) {
+        current.notify("dg-lsp/watch", { on: true });
       }
     }),
-    ...registerCommands(ours, log, () => denoising.show()),
+    ...registerCommands(current, log, () => denoising.show()),
     vscode.window.onDidChangeActiveTextEditor(() => {
       statusBar.update();
-      tellFocus(ours);
+      notifyFocus(current);
     }),
     vscode.workspace.onDidChangeConfiguration((change) => {
       statusBar.update();
@@ -42,29 +42,29 @@ export function activate({ extension, extensionUri, subscriptions }: vscode.Exte
       }
       const settings = changedOptions(change, extension);
       if (Object.keys(settings).length > 0) {
-        ours.notify("workspace/didChangeConfiguration", { settings });
+        current.notify("workspace/didChangeConfiguration", { settings });
       }
     }),
   );
-  startOnceWanted(subscriptions);
+  startOnFirstDocument(subscriptions);
 }
 
-/** The session ends with its process. */
+/** Stops the server with the extension. */
 export function deactivate(): Promise<void> | undefined {
   return session?.stop();
 }
 
-/** A model takes memory: none is loaded before a file is open that it is for. */
-function startOnceWanted(subscriptions: vscode.Disposable[]): void {
-  const isWanted = ({ languageId }: vscode.TextDocument) =>
+/** Starts the server with the first document of a configured language, because a model needs memory. */
+function startOnFirstDocument(subscriptions: vscode.Disposable[]): void {
+  const isConfigured = ({ languageId }: vscode.TextDocument) =>
     vscode.workspace.getConfiguration("dg-lsp").get<string[]>("languages", []).includes(languageId);
   const start = () => void vscode.commands.executeCommand("dg-lsp.restart");
-  if (vscode.workspace.textDocuments.some(isWanted)) {
+  if (vscode.workspace.textDocuments.some(isConfigured)) {
     start();
     return;
   }
   const waiting = vscode.workspace.onDidOpenTextDocument((document) => {
-    if (isWanted(document)) {
+    if (isConfigured(document)) {
       waiting.dispose();
       start();
     }
@@ -72,7 +72,7 @@ function startOnceWanted(subscriptions: vscode.Disposable[]): void {
   subscriptions.push(waiting);
 }
 
-function tellFocus(to: Session): void {
+function notifyFocus(target: Session): void {
   const uri = vscode.window.activeTextEditor?.document.uri.toString();
-  to.notify("textDocument/didFocus", uri === undefined ? {} : { textDocument: { uri } });
+  target.notify("textDocument/didFocus", uri === undefined ? {} : { textDocument: { uri } });
 }

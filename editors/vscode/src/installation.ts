@@ -1,4 +1,4 @@
-/** Installing the server with pipx, for whoever has none. */
+/** Installs the server with pipx, or lets the user choose its path. */
 
 import { execFile } from "node:child_process";
 import * as vscode from "vscode";
@@ -7,17 +7,17 @@ const INSTALL = "Install with pipx";
 const CHOOSE = "Choose…";
 const PIPX = "https://pipx.pypa.io/";
 
-/** Offers to install the server or to say where it is; true once there may be one. */
+/** Offers to install the server or to choose its path; true if the user did one of them. */
 export async function offerInstallation(log: vscode.LogOutputChannel): Promise<boolean> {
-  const said = "dg-lsp is not installed here: it was looked for in the workspace's environment and on PATH.";
-  const choice = await vscode.window.showWarningMessage(said, INSTALL, CHOOSE);
+  const message = "dg-lsp is not installed: it is neither in the workspace's environment nor on PATH.";
+  const choice = await vscode.window.showWarningMessage(message, INSTALL, CHOOSE);
   if (choice === INSTALL) {
     return install(log);
   }
   return choice === CHOOSE ? chooseExecutable() : false;
 }
 
-/** Runs `pipx install dg-lsp`; true where that went well. What it prints goes to the log. */
+/** Runs `pipx install dg-lsp` with its output in the log; true if it succeeded. */
 export async function install(log: vscode.LogOutputChannel): Promise<boolean> {
   const title = "Installing dg-lsp: llama.cpp is compiled, which takes some minutes";
   const options = { location: vscode.ProgressLocation.Notification, title, cancellable: true };
@@ -25,7 +25,7 @@ export async function install(log: vscode.LogOutputChannel): Promise<boolean> {
     await vscode.window.withProgress(options, (_, token) => run(["install", "dg-lsp"], log, token));
     return true;
   } catch (error) {
-    await complain(error as NodeJS.ErrnoException, log);
+    await reportError(error as NodeJS.ErrnoException, log);
     return false;
   }
 }
@@ -39,10 +39,10 @@ function run(args: string[], log: vscode.LogOutputChannel, token: vscode.Cancell
   });
 }
 
-async function complain(error: NodeJS.ErrnoException, log: vscode.LogOutputChannel): Promise<void> {
+async function reportError(error: NodeJS.ErrnoException, log: vscode.LogOutputChannel): Promise<void> {
   if (error.code === "ENOENT") {
-    const said = "pipx is not installed here: install it first, or install dg-lsp into the workspace's .venv.";
-    if ((await vscode.window.showErrorMessage(said, "How to get pipx")) !== undefined) {
+    const message = "pipx is not installed: install it first, or install dg-lsp into the workspace's .venv.";
+    if ((await vscode.window.showErrorMessage(message, "How to get pipx")) !== undefined) {
       await vscode.env.openExternal(vscode.Uri.parse(PIPX));
     }
   } else if ((await vscode.window.showErrorMessage("pipx could not install dg-lsp.", "Show Log")) !== undefined) {

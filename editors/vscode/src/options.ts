@@ -1,15 +1,15 @@
-/** What the user has set, as the tree that the server takes. */
+/** The user's settings, as the tree that the server reads. */
 
 import * as vscode from "vscode";
 
-/** Settings of this extension itself, which the server knows nothing of. */
+/** Settings of this extension that the server does not have. */
 const OWN = ["enable", "languages", "server", "trace"];
 
 type Tree = { [key: string]: unknown };
 
 /**
- * The server's settings that somebody has set. Defaults are left out: they are the server's own, and sent along they
- * would win over a `dg-lsp.toml`.
+ * The server's settings that the user has changed. Defaults are left out: if they were sent, they would override a
+ * `dg-lsp.toml`.
  */
 export function serverOptions(extension: vscode.Extension<unknown>): Tree {
   const settings = vscode.workspace.getConfiguration("dg-lsp");
@@ -24,11 +24,11 @@ export function serverOptions(extension: vscode.Extension<unknown>): Tree {
   return tree;
 }
 
-/** The server's settings that a change touches, defaults included: what was taken back has to be told, too. */
+/** The server's settings that a change affects, with defaults: a setting that was reset is reported, too. */
 export function changedOptions(change: vscode.ConfigurationChangeEvent, extension: vscode.Extension<unknown>): Tree {
   const settings = vscode.workspace.getConfiguration("dg-lsp");
   const tree: Tree = {};
-  for (const key of serverKeys(extension).filter((one) => change.affectsConfiguration(`dg-lsp.${one}`))) {
+  for (const key of serverKeys(extension).filter((key) => change.affectsConfiguration(`dg-lsp.${key}`))) {
     put(tree, key.split("."), settings.get(key));
   }
   return tree;

@@ -1,4 +1,4 @@
-/** A rewrite before it is applied: the document beside what would become of it, to be taken or discarded. */
+/** The preview of a rewrite: a diff that the user applies or discards. */
 
 import * as vscode from "vscode";
 
@@ -7,7 +7,7 @@ const SCHEME = "dg-lsp-preview";
 export const DISCARDED = "cancelled";
 export const CHANGED = "the document changed meanwhile, so nothing was changed";
 
-/** Why a rewrite was not taken, or undefined where it was. */
+/** Why a rewrite was not accepted; undefined if it was. */
 type Verdict = string | undefined;
 
 interface Pending {
@@ -31,9 +31,9 @@ export class Preview implements vscode.Disposable, vscode.TextDocumentContentPro
     ];
   }
 
-  /** Shows what the edits would make of a document until somebody decides. */
+  /** Shows the diff of a document and the edits until the user decides. */
   async confirm(document: vscode.TextDocument, edits: readonly vscode.TextEdit[], label: string): Promise<Verdict> {
-    // the path's end tells the editor the language
+    // the editor derives the language from the path
     const proposed = vscode.Uri.from({ scheme: SCHEME, path: document.uri.path, query: String(++this.count) });
     const verdict = new Promise<Verdict>((settle) => {
       this.pending.set(proposed.toString(), { document, text: edited(document, edits), settle });
@@ -51,8 +51,8 @@ export class Preview implements vscode.Disposable, vscode.TextDocumentContentPro
   }
 
   dispose(): void {
-    this.pending.forEach((one) => one.settle(DISCARDED));
-    this.disposables.forEach((one) => one.dispose());
+    this.pending.forEach((pending) => pending.settle(DISCARDED));
+    this.disposables.forEach((disposable) => disposable.dispose());
   }
 
   private settleTab(tab: vscode.Tab | undefined, verdict: Verdict): void {
@@ -62,9 +62,9 @@ export class Preview implements vscode.Disposable, vscode.TextDocumentContentPro
   }
 
   private settleChanged(event: vscode.TextDocumentChangeEvent): void {
-    for (const one of this.pending.values()) {
-      if (one.document === event.document && event.contentChanges.length > 0) {
-        one.settle(CHANGED);
+    for (const pending of this.pending.values()) {
+      if (pending.document === event.document && event.contentChanges.length > 0) {
+        pending.settle(CHANGED);
       }
     }
   }

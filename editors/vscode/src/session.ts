@@ -31,11 +31,11 @@ export const ASK = "dg-lsp.askInstruction";
 const PAUSES_S = [0, 0, 0, 1, 2, 5, 15, 30];
 const WITHIN_MS = 180_000;
 
-/** Tells the server that this editor can ask for a line of text. */
-const ASKING: StaticFeature = {
+/** Declares that this editor can prompt for a line of text. */
+const PROMPT_FEATURE: StaticFeature = {
   fillClientCapabilities(capabilities: ClientCapabilities) {
-    const ours = { dgLsp: { commands: [ASK] } };
-    capabilities.experimental = { ...(capabilities.experimental as object | undefined), ...ours };
+    const declared = { dgLsp: { commands: [ASK] } };
+    capabilities.experimental = { ...(capabilities.experimental as object | undefined), ...declared };
   },
   initialize() {},
   getState: () => ({ kind: "static" }),
@@ -53,13 +53,13 @@ export class Session implements vscode.Disposable {
   private client: LanguageClient | undefined;
   private turn: Promise<unknown> = Promise.resolve();
   private exits: number[] = [];
-  private readonly framed = new vscode.EventEmitter<Frame>();
-  private readonly began = new vscode.EventEmitter<void>();
+  private readonly frames = new vscode.EventEmitter<Frame>();
+  private readonly starts = new vscode.EventEmitter<void>();
 
-  /** A step of a canvas, while somebody watches. */
-  readonly onFrame = this.framed.event;
-  /** A server listens: the first one, or one that came after it. */
-  readonly onStart = this.began.event;
+  /** A denoising step, while the denoising view is visible. */
+  readonly onFrame = this.frames.event;
+  /** A server runs: the first one, or one after a restart. */
+  readonly onStart = this.starts.event;
 
   constructor(
     private readonly extension: vscode.Extension<unknown>,
@@ -68,7 +68,7 @@ export class Session implements vscode.Disposable {
     private readonly preview: Preview,
   ) {}
 
-  /** Starts a server in place of the one that runs; false where none could be found. One start waits for another. */
+  /** Replaces the running server; false if dg-lsp is not installed. Concurrent starts run one after the other. */
   start(): Promise<boolean> {
     const started = this.turn.then(() => this.replace());
     this.turn = started;
@@ -78,15 +78,15 @@ export class Session implements vscode.Disposable {
   async stop(): Promise<void> {
     const client = this.client;
     this.client = undefined;
-    // a server that has died cannot be asked to leave
+    // a server that has ended cannot be shut down
     await client?.dispose().catch((error: unknown) => this.log.warn(`stopping: ${error}`));
   }
 
-  /** Has the server do one of its commands at a place of the active editor. */
+  /** Runs a command of the server for the selection of the active editor. */
   async executeAtSelection(command: string, more: object = {}): Promise<void> {
     const editor = vscode.window.activeTextEditor;
     if (this.client === undefined || editor === undefined) {
-      void vscode.window.showWarningMessage(editor ? "dg-lsp does not run." : "dg-lsp: open a file first.");
+      void vscode.window.showWarningMessage(editor ? "dg-lsp is not running." : "dg-lsp: open a file first.");
       return;
     }
     const convert = this.client.code2ProtocolConverter;
@@ -95,17 +95,17 @@ export class Session implements vscode.Disposable {
     await this.execute(command, { uri: convert.asUri(editor.document.uri), position, range, ...more });
   }
 
-  /** Has the server do one of its commands; it tells the user itself how that went. */
+  /** Runs a command of the server; the server reports the result to the user. */
   async execute(command: string, argument: object): Promise<void> {
     try {
       await this.client?.sendRequest("workspace/executeCommand", { command, arguments: [argument] });
     } catch (error) {
       this.log.error(`${command}: ${error}`);
-      void vscode.window.showErrorMessage(`dg-lsp: the server did not answer ${command}.`);
+      void vscode.window.showErrorMessage(`dg-lsp: the server did not respond to ${command}.`);
     }
   }
 
-  /** Tells the server something, if there is one. */
+  /** Sends a notification if the server runs. */
   notify(method: string, params: object): void {
     if (this.client?.state === State.Running) {
       this.client.sendNotification(method, params).catch((error: unknown) => this.log.warn(`${method}: ${error}`));
@@ -114,8 +114,8 @@ export class Session implements vscode.Disposable {
 
   dispose(): void {
     void this.stop();
-    this.framed.dispose();
-    this.began.dispose();
+    this.frames.dispose();
+    this.starts.dispose();
   }
 
   private async replace(): Promise<boolean> {
@@ -130,9 +130,9 @@ export class Session implements vscode.Disposable {
     const server = { command, args: ["lsp", "--stdio"], options: { cwd: this.neutralFolder() } };
     const client = new QuietClient("dg-lsp", "dg-lsp", server, this.options());
     this.client = client;
-    client.registerFeature(ASKING);
+    client.registerFeature(PROMPT_FEATURE);
     client.onNotification("didChangeStatus", (status: Status) => this.statusBar.set(status));
-    client.onNotification("dg-lsp/denoising", (frame: Frame) => this.framed.fire(frame));
+    client.onNotification("dg-lsp/denoising", (frame: Frame) => this.frames.fire(frame));
     client.onDidChangeState(({ newState }) => this.followState(newState));
     try {
       await client.start();
@@ -149,7 +149,7 @@ export class Session implements vscode.Disposable {
 
   private followState(state: State): void {
     if (state === State.Running) {
-      this.began.fire();
+      this.starts.fire();
     } else if (state === State.Starting) {
       this.statusBar.setLoading();
     } else if (this.client !== undefined) {
@@ -186,8 +186,8 @@ export class Session implements vscode.Disposable {
       },
       middleware: {
         provideInlineCompletionItems: (document, position, context, token, next) => {
-          const isUnasked = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
-          return isUnasked && !isEnabled(document) ? undefined : next(document, position, context, token);
+          const isAutomatic = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
+          return isAutomatic && !isEnabled(document) ? undefined : next(document, position, context, token);
         },
         workspace: {
           handleApplyEdit: async (params, next) => {
@@ -201,25 +201,25 @@ export class Session implements vscode.Disposable {
     };
   }
 
-  /** Shows an edit that wants to be confirmed; why it was not taken, or undefined where nothing is against it. */
+  /** Shows an edit that needs confirmation. Returns why it was not accepted, or undefined if it may be applied. */
   private async confirm({ edit, label }: ApplyWorkspaceEditParams): Promise<string | undefined> {
-    const isUnsure = Object.values(edit.changeAnnotations ?? {}).some((annotation) => annotation.needsConfirmation);
+    const needsConfirmation = Object.values(edit.changeAnnotations ?? {}).some((annotation) => annotation.needsConfirmation);
     const [change, ...others] = edit.documentChanges ?? [];
     const convert = this.client?.protocol2CodeConverter;
-    if (convert === undefined || !isUnsure || others.length > 0 || !TextDocumentEdit.is(change)) {
+    if (convert === undefined || !needsConfirmation || others.length > 0 || !TextDocumentEdit.is(change)) {
       return undefined;
     }
     const uri = convert.asUri(change.textDocument.uri).toString();
-    const document = vscode.workspace.textDocuments.find((one) => one.uri.toString() === uri);
-    const edits = await convert.asTextEdits(change.edits.filter((one) => "newText" in one));
+    const document = vscode.workspace.textDocuments.find((candidate) => candidate.uri.toString() === uri);
+    const edits = await convert.asTextEdits(change.edits.filter((item) => "newText" in item));
     return document && this.preview.confirm(document, edits, label ?? "dg-lsp");
   }
 }
 
-/** Once an edit has been looked at, the editor need not ask again. */
+/** Removes the confirmation from an edit that the user has accepted, so that the editor does not prompt again. */
 function unannotated(params: ApplyWorkspaceEditParams): ApplyWorkspaceEditParams {
-  const certain = { label: "dg-lsp", needsConfirmation: false };
+  const confirmed = { label: "dg-lsp", needsConfirmation: false };
   const { changeAnnotations = {} } = params.edit;
-  const annotations = Object.fromEntries(Object.keys(changeAnnotations).map((name) => [name, certain]));
+  const annotations = Object.fromEntries(Object.keys(changeAnnotations).map((name) => [name, confirmed]));
   return { ...params, edit: { ...params.edit, changeAnnotations: annotations } };
 }

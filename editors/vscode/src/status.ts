@@ -1,4 +1,4 @@
-/** The status bar: what the server last said of itself, in a few characters. */
+/** The status bar with the state of the server. */
 
 import * as vscode from "vscode";
 
@@ -39,23 +39,23 @@ export class StatusBar implements vscode.Disposable {
     this.item.show();
   }
 
-  /** The server has said something of itself. */
+  /** Shows a status of the server. */
   set(status: Status): void {
     this.status = status;
     this.update();
   }
 
-  /** There is no server yet. */
+  /** Shows that the server is starting. */
   setLoading(): void {
     this.set(LOADING);
   }
 
-  /** There is no server and there will be none before somebody does something. */
+  /** Shows an error that the user has to fix. */
   setError(message: string): void {
     this.set({ busy: false, message, kind: "Error", dgLsp: { state: "error" } });
   }
 
-  /** Writes down what is known; also when another editor or setting makes something else of it. */
+  /** Draws the status; also needed after a change of the active editor or the settings. */
   update(): void {
     const { model, lastMs, accepted } = this.status.dgLsp ?? {};
     const state = this.state();
@@ -68,10 +68,10 @@ export class StatusBar implements vscode.Disposable {
     }
     this.item.text = words.join(" ");
     this.item.backgroundColor = state === "error" ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;
-    // how many were shown is not ours to tell: VS Code says it to its own extensions only
+    // VS Code reports to its own extensions only how many completions were shown
     const counts = accepted ? [`${accepted} accepted`] : [];
-    const said = isWorking ? "thinking" : state;
-    const sentences = [`dg-lsp: ${said}`, this.status.message, ...counts].filter(Boolean);
+    const activity = isWorking ? "thinking" : state;
+    const sentences = [`dg-lsp: ${activity}`, this.status.message, ...counts].filter(Boolean);
     this.item.tooltip = sentences.join("\n");
     this.item.accessibilityInformation = { label: sentences.join(", ") };
   }
@@ -86,7 +86,7 @@ export class StatusBar implements vscode.Disposable {
   }
 }
 
-/** Whether completions are wanted unasked in a document. */
+/** Whether automatic completions are enabled for a document. */
 export function isEnabled(document: vscode.TextDocument | undefined): boolean {
   return vscode.workspace.getConfiguration("dg-lsp", document).get("enable", true);
 }

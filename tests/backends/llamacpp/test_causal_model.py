@@ -13,9 +13,9 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import FillSettings, RuntimeSettings
+from dg_lsp.settings import CompletionSettings, ModelSettings
 
-CPU = RuntimeSettings(threads=1, gpu_layers=0)
+CPU = ModelSettings(threads=1, gpu_layers=0)
 FILES = {
     "fim": {"fim_ids": {"sep": 0, "pre": 2, "suf": 3, "mid": 4}},
     "plain": {"tokens": tiny_masked.TOKENS, "add_start": True},
@@ -27,7 +27,7 @@ def engine(request, write_model, opened):
     model = LlamaModel.load(write_model(**FILES[request.param]), CPU)
     spec = describe(model.metadata, model.vocab_size, request.param, model.tokenizer.specials())
     denoiser = LlamaDenoiser(model, spec, CPU)
-    settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
+    settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
     return opened(Engine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
 
 
@@ -67,7 +67,7 @@ def test_snippets_come_first_and_stay_in_the_cache(engine):
         assert typed.prompt_tokens - typed.cached_tokens <= 8
 
 
-@pytest.mark.parametrize("decoder", [decoder for decoder in DecoderName if decoder.needs_canvas])
+@pytest.mark.parametrize("decoder", [each for each in DecoderName if each.needs_canvas])
 def test_decoder_with_a_canvas_is_refused(engine, decoder):
     with pytest.raises(RequestError, match="has no canvas"):
         fill(engine, "a = |", decoder=decoder)

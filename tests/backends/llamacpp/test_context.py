@@ -11,7 +11,7 @@ from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 LARGE = 2048
 KINDS = ("cached", "conditioned", "per_request", "causal", "exact")
@@ -36,7 +36,7 @@ def open_kind(open_denoiser, open_masked, masked_model, tiny_repacked, opened):
             return open_denoiser(replace(open_denoiser.mask, **changes), **settings)
         if kind != "conditioned":
             return open_masked(masked_model("dream")[1], kind, spec=changes, **settings)
-        settings = RuntimeSettings(threads=1, gpu_layers=0, **settings)
+        settings = ModelSettings(threads=1, gpu_layers=0, **settings)
         model = LlamaModel.load(tiny_repacked, settings)
         spec = replace(describe(model.metadata, model.vocab_size, kind), max_prompt_tokens=800)
         return opened(SelfConditionedDenoiser(model, spec, settings, mass=1.0))

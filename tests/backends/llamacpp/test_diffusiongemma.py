@@ -11,9 +11,9 @@ from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.diffusion.loop import race
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, RequestError
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
-CPU = RuntimeSettings(threads=1, gpu_layers=0)
+CPU = ModelSettings(threads=1, gpu_layers=0)
 PROMPT = token_ids(range(110, 140))
 CANVASES = [token_ids(np.random.default_rng(seed).integers(0, 512, 16)) for seed in range(3)]
 ATOL = 2e-2

@@ -21,7 +21,7 @@ from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept
 from dg_lsp.models.metadata import describe
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 pytestmark = pytest.mark.skipif(
     not supports_bidirectional(),
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 WINDOW = 96
 TEMPERATURES = (0.8, 0.7, 0.6, 0.5)
-CPU = RuntimeSettings(threads=1, gpu_layers=0)
+CPU = ModelSettings(threads=1, gpu_layers=0)
 TOLERANCE = {"float32": 0.08, "float16": 0.2}
 """Largest difference of a logit."""
 ENTROPY_TOLERANCE = {"float32": 0.03, "float16": 0.06}

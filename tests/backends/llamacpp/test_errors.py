@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp import errors
-from dg_lsp.backends.llamacpp.library import MAX_PROBLEMS, NativeLog, set_wait_policy
+from dg_lsp.backends.llamacpp.library import MAX_PROBLEMS, library, set_wait_policy
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, ModelUnsupportedError
 
 PATH = Path("m.gguf")
@@ -90,16 +90,14 @@ def test_library_that_cannot_be_loaded_is_mapped(error):
 
 
 def test_log_keeps_the_last_problems():
-    log = NativeLog()
+    native = library()
     for number in range(200):
-        log.write(3, f"line {number}\n".encode())
+        native.log_callback(3, f"line {number}\n".encode(), None)
     for level in (1, 2, 5):
-        log.write(level, b"no problem\n")
-    log.write(4, b"bad \xff\n")
-    assert len(log.problems) == MAX_PROBLEMS
-    assert log.problems[-2:] == ("line 199", "bad \ufffd")
-    log.clear()
-    assert log.problems == ()
+        native.log_callback(level, b"no problem\n", None)
+    native.log_callback(4, b"bad \xff\n", None)
+    assert len(native.problems) == MAX_PROBLEMS
+    assert list(native.problems)[-2:] == ["line 199", "bad \ufffd"]
 
 
 @pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5"}])

@@ -14,7 +14,7 @@ from dg_lsp.backends.llamacpp.masked import CausalDenoiser, ExactDenoiser, PerRe
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
-from dg_lsp.settings import PROMPT_ATTENTIONS, RuntimeSettings
+from dg_lsp.settings import PROMPT_ATTENTIONS, ModelSettings
 
 PROMPT = token_ids(np.random.default_rng(1).integers(5, 200, 40))
 HOLES = token_ids([20, 21, MASK, MASK, 22, MASK, 23])
@@ -220,6 +220,6 @@ def test_setting_chooses_the_denoiser(masked_model, open_masked, architecture, m
 
 @pytest.mark.parametrize("mode", PROMPT_ATTENTIONS)
 def test_model_trained_with_a_causal_prompt_is_always_cached(tiny_path, open_denoiser, opened, mode):
-    settings = RuntimeSettings(threads=1, gpu_layers=0, prompt_attention=mode)
+    settings = ModelSettings(threads=1, gpu_layers=0, prompt_attention=mode)
     denoiser = opened(denoiser_for(LlamaModel.load(tiny_path, settings), open_denoiser.mask, settings))
     assert type(denoiser) is LlamaDenoiser

@@ -25,10 +25,10 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.gguf import read_header
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 GB, MIB = 10**9, 1 << 20
-CPU = RuntimeSettings(threads=1, gpu_layers=0)
+CPU = ModelSettings(threads=1, gpu_layers=0)
 SPEC = replace(MASK_SPEC, max_prompt_tokens=512, canvas_lengths=(16, 64))
 SIZES = ModelSizes(
     layers=4, heads=4, width=256, inner=704, vocab_size=8192, trained_length=2048, kv_bytes_per_token=2048
@@ -41,7 +41,7 @@ HOST = Device("Xeon", "cpu", 64 * GB, 64 * GB)
 
 def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, **settings):
     sizes = replace(SIZES, vocab_size=vocab_size, trained_length=trained, kv_bytes_per_token=kv)
-    return context_budget(spec, RuntimeSettings(**settings), sizes)
+    return context_budget(spec, ModelSettings(**settings), sizes)
 
 
 def test_budget_holds_all_slots():
@@ -212,7 +212,7 @@ def test_large_model_is_compared_together_with_its_context(machine, monkeypatch,
     monkeypatch.setattr(model, "_MAPPED_BYTES", 0)
     LlamaModel.load(tiny_path, CPU).close()
     with pytest.raises(ModelMemoryError, match=r"prompts \d+\.\d GB"):
-        LlamaModel.load(tiny_path, RuntimeSettings(threads=1, gpu_layers=0, context_length=50_000_000))
+        LlamaModel.load(tiny_path, ModelSettings(threads=1, gpu_layers=0, context_length=50_000_000))
 
 
 @pytest.mark.parametrize("length", [50_000_000, 4_000_000_000, 10**15])

@@ -23,10 +23,10 @@ from dg_lsp.errors import (
     ModelUnsupportedError,
 )
 from dg_lsp.gguf import read_header
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
-CPU = RuntimeSettings(threads=1, gpu_layers=0)
-CAUSAL = RuntimeSettings(threads=1, gpu_layers=0, prompt_attention="causal")
+CPU = ModelSettings(threads=1, gpu_layers=0)
+CAUSAL = ModelSettings(threads=1, gpu_layers=0, prompt_attention="causal")
 
 
 def test_properties_of_a_model(write_model, tmp_path):
@@ -113,14 +113,14 @@ import numpy as np
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.errors import DgLspError
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 for path in sys.argv[1:]:
     try:
-        model = LlamaModel.load(Path(path), RuntimeSettings(threads=1))
+        model = LlamaModel.load(Path(path), ModelSettings(threads=1))
     except DgLspError:
         continue
     spec = ModelSpec("tiny", model.vocab_size, MaskSampling(0), (1,), canvas_lengths=(8,))
-    denoiser = LlamaDenoiser(model, spec, RuntimeSettings(threads=1))
+    denoiser = LlamaDenoiser(model, spec, ModelSettings(threads=1))
     denoiser.prefill(0, np.arange(5, 9))
     denoiser.predict(0, [np.zeros(8, np.int32)], 0.0, np.random.default_rng(0))
     denoiser.close()

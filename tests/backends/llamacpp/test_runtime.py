@@ -13,7 +13,7 @@ import pytest
 from dg_lsp.backends.llamacpp import runtime_check
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models.registry import BUNDLED
-from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed, library_name
+from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed_library, library_name
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = f"""
@@ -22,10 +22,10 @@ from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 from pathlib import Path
 loaded = library()
-model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), RuntimeSettings(threads=1, gpu_layers=0))
+model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), ModelSettings(threads=1, gpu_layers=0))
 print(json.dumps(dict(
     kind=loaded.runtime.kind if loaded.runtime else "stock", note=loaded.note,
     supports_bidirectional=supports_bidirectional(), vocab_size=model.vocab_size, devices=len(devices()),
@@ -52,7 +52,7 @@ def loaded_by(folder="stock", program=PROGRAM):
 @pytest.fixture
 def unchanged(tmp_path):
     """An empty runtime in front of the installed library."""
-    here = installed()
+    here = installed_library()
     made = Runtime(tmp_path, "overlay", "", here.version, str(here.library), here.digest())
     command = [shutil.which("cc"), "-shared", "-o", str(made.library), "-x", "c", "/dev/null", "-x", "none"]
     command += ["-Wl,--no-as-needed", str(here.library), f"-Wl,-rpath,{here.library.parent}"]
@@ -79,7 +79,7 @@ def test_overlay_is_loaded_and_not_inherited_by_child_processes(unchanged):
 
 @needs_elf
 def test_whole_runtime_is_loaded_from_its_folder(tmp_path):
-    here = installed()
+    here = installed_library()
     for path in here.library.parent.iterdir():
         (tmp_path / path.name).symlink_to(path)
     Runtime(tmp_path, "whole", "cpu", here.version, "", "").write()

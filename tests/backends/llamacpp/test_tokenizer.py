@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.errors import RequestError
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_path):
-    model = LlamaModel.load(tiny_path, RuntimeSettings(threads=1, gpu_layers=0))
+    model = LlamaModel.load(tiny_path, ModelSettings(threads=1, gpu_layers=0))
     yield model.tokenizer
     model.close()
 

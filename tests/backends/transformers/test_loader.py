@@ -24,9 +24,9 @@ from dg_lsp.errors import (
     SettingsError,
 )
 from dg_lsp.models.metadata import read_folder
-from dg_lsp.settings import RuntimeSettings
+from dg_lsp.settings import ModelSettings
 
-CPU = RuntimeSettings(threads=1, device="cpu")
+CPU = ModelSettings(threads=1, device="cpu")
 
 
 @pytest.fixture
@@ -139,13 +139,13 @@ def test_memory_of_the_real_model(monkeypatch):
 
 def test_the_device_is_the_first_gpu_unless_the_settings_name_another(monkeypatch):
     with pytest.raises(SettingsError, match="torch finds 0 GPUs"):
-        choose_device(RuntimeSettings(device="cuda:1"))
+        choose_device(ModelSettings(device="cuda:1"))
     assert choose_device(CPU).type == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_device(RuntimeSettings()) == torch.device("cuda", 0)
-    assert choose_device(RuntimeSettings(device="cuda:1")) == torch.device("cuda", 1)
-    assert choose_device(RuntimeSettings(gpu_layers=0)).type == "cpu"
+    assert choose_device(ModelSettings()) == torch.device("cuda", 0)
+    assert choose_device(ModelSettings(device="cuda:1")) == torch.device("cuda", 1)
+    assert choose_device(ModelSettings(gpu_layers=0)).type == "cpu"
 
 
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
@@ -192,7 +192,7 @@ def test_fill_reports_a_bad_directory_in_one_line(fill, tmp_path):
 
 
 def test_fill_reports_a_missing_device_as_wrong_use(fill, tiny_checkpoint, tmp_path, monkeypatch):
-    (tmp_path / "dg-lsp.toml").write_text('[runtime]\ndevice = "cuda:7"\n', encoding="utf-8")
+    (tmp_path / "dg-lsp.toml").write_text('[model]\ndevice = "cuda:7"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     code, _, err = fill(tiny_checkpoint)
     assert code == 2 and "torch finds 0 GPUs" in err

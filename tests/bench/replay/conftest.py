@@ -1,35 +1,29 @@
-"""A typist, an editor and a model whose every time is a whole number of ticks, so that sessions can be done by hand.
+"""A typing model, an editor and a denoiser whose times are whole ticks, so that sessions can be checked by hand.
 
 One tick is 1/64 s: sums of ticks are exact in binary.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.bench.replay.account import Account
-from dg_lsp.bench.replay.asking import LiveAsker
-from dg_lsp.bench.replay.editor import Editor, TypeThrough
-from dg_lsp.bench.replay.keys import Typist
-from dg_lsp.bench.replay.passage import Passage
-from dg_lsp.bench.replay.session import Session
+from dg_lsp.bench.replay.session import EngineCompleter, Replay
+from dg_lsp.bench.replay.summary import ReplaySummary
+from dg_lsp.bench.replay.typing_model import EditorModel, MatchingKey, TypingModel
+from dg_lsp.bench.replay.typing_tasks import TypingTask
 from dg_lsp.engine.engine import Engine
-from dg_lsp.settings import FillSettings
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.settings import CompletionSettings
 
 TICK = 1000 / 64
 KEY, DEBOUNCE, REACTION = 8, 4, 12
-"""Ticks. A key each 8, a request 4 after it, an item accepted 12 after it came."""
-
-TYPIST = Typist(
-    in_word_ms=KEY * TICK,
-    word_start_ms=KEY * TICK,
-    line_start_ms=KEY * TICK,
-    spread=0,
-    reaction_ms=REACTION * TICK,
-)
+"""Ticks before each key, from a key to its request, and from an item to its acceptance."""
+TYPING = TypingModel(KEY * TICK, KEY * TICK, KEY * TICK, spread=0, reaction_ms=REACTION * TICK)
 
 
 class Clock:
-    """Stands still but for the model's steps."""
+    """Advances with the steps of the model only."""
 
     def __init__(self):
         self.ticks = 0
@@ -39,7 +33,7 @@ class Clock:
 
 
 class TickingDenoiser(ScriptedDenoiser):
-    """A step is one tick, a prefill none."""
+    """A step takes one tick, a prefill none."""
 
     def __init__(self, fill, clock, **script):
         super().__init__(fill, **script)
@@ -51,31 +45,24 @@ class TickingDenoiser(ScriptedDenoiser):
 
 
 class Desk:
-    """Where one session after the other is typed."""
+    """Types one session after the other."""
 
-    tick = TICK
-    typist = TYPIST
-
-    def editor(self, type_through=TypeThrough.ASK):
-        return Editor(DEBOUNCE * TICK, type_through)
-
-    def asker(self, fill, tokens_per_step=64):
-        """A live asker, and the denoiser behind it. `fill` is what the scripted model takes."""
+    def completer(self, fill, tokens_per_step=64, recorded=()):
+        """An engine completer and its denoiser."""
         clock = Clock()
         denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
-        settings = FillSettings(check_syntax=False, deadline_ms=60_000, decoder="diffusion")
-        return LiveAsker(Engine(denoiser, denoiser.tokenizer, settings), clock), denoiser
+        settings = CompletionSettings(check_syntax=False, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
+        return EngineCompleter(Engine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
 
-    def passage(self, text, head="", tail=""):
-        return Passage("a.py", "python", head, text, tail)
+    def replay(self, *tasks, spread=0.0, on_matching_key=MatchingKey.REQUEST, limit=None, seed=0):
+        editor = EditorModel(DEBOUNCE * TICK, on_matching_key)
+        return Replay([TypingTask(*task) for task in tasks], replace(TYPING, spread=spread), editor, seed, limit)
 
-    def typed(self, text, fill, *, type_through=TypeThrough.ASK, tokens_per_step=64, head="", tail=""):
-        """Events of one session, and their account."""
-        asker, _ = self.asker(fill, tokens_per_step)
-        asker.begin()
-        session = Session(self.passage(text, head, tail), TYPIST, self.editor(type_through), asker)
-        events = list(session.run())
-        return events, Account.of(events)
+    def typed(self, text, fill, *, tokens_per_step=64, head="", tail="", **options):
+        """Events and summary of one session."""
+        completer, _ = self.completer(fill, tokens_per_step)
+        events = list(self.replay(("a.py", "python", head, text, tail), **options).run(completer))
+        return events, ReplaySummary.of(events)
 
 
 @pytest.fixture

@@ -1,146 +1,56 @@
 import re
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dg_lsp.bench.report.axis import Axis, bin_width, log_ticks, share_ticks
-from dg_lsp.bench.report.chart import look
-from dg_lsp.bench.report.curves import Curve, spread, useful_by
-from dg_lsp.bench.report.histograms import Row, latencies, steps
-from dg_lsp.bench.report.wording import count, interval, milliseconds, percent, wilson
-
-times = st.floats(0.5, 100_000)
+from dg_lsp.bench.report.charts import latency_histogram, step_histogram, useful_by
 
 
-def test_an_axis_is_linear_or_logarithmic_and_ends_where_it_ends():
-    assert Axis(0, 10, 100, 0).at(2.5) == 75
-    assert Axis(1, 100, 0, 200, is_log=True).at(10) == pytest.approx(100)
-    assert Axis(1, 100, 0, 200, is_log=True).at(0) == 0
-    assert Axis(1, 100, 0, 200).at(1000) == 200
+def numbers(chart):
+    return [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in chart.table.groups[""]]
 
 
-def test_ticks_are_where_the_numbers_of_the_design_are():
-    assert log_ticks(50, 1000) == [50, 100, 250, 500, 1000]
-    assert log_ticks(30, 700) == [25, 50, 100, 250, 500, 1000]
+def heights(drawing, variable):
+    """Vertical positions of the line with this colour."""
+    paths = [one for one in re.findall(r"<path [^>]*>", drawing) if f'stroke="var(--{variable})"' in one]
+    return {float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", max(paths, key=len))}
 
 
-@given(times, times)
-def test_ticks_hold_all_values(one, other):
-    ticks = log_ticks(min(one, other), max(one, other))
-    assert len(ticks) >= 2
-    assert ticks == sorted(set(ticks))
-    assert ticks[0] <= max(min(one, other), 1.0) * 1.001
-    assert ticks[-1] >= max(one, other) * 0.999
+def test_useful_by_counts_misses():
+    chart = useful_by({"few": [60.0, 100.0, 400.0], "none": [], "new": []}, {"few": 4, "none": 10, "new": 0}, "none")
+    rows = numbers(chart)
+    assert rows[0] == ["few", "0.0 %", "50.0 %", "50.0 %", "75.0 %", "75.0 %", "75.0 %"]
+    assert rows[1][1:] == rows[2][1:] == ["0.0 %"] * 6
+    wide, narrow = chart.drawings
+    assert len(heights(wide, "series0")) == 4  # it rises three times
+    assert 'viewBox="0 0 760' in wide and 'viewBox="0 0 340' in narrow
+    assert 'aria-label="Useful by 1,000 ms: few 75' in wide
 
 
-@pytest.mark.parametrize(("highest", "last"), [(0, 0.01), (0.04, 0.04), (0.37, 0.4), (0.62, 0.8), (0.98, 1), (1, 1)])
-def test_shares_begin_at_nothing_and_end_above_the_highest(highest, last):
-    ticks = share_ticks(highest)
-    assert ticks[0] == 0
-    assert ticks[-1] == pytest.approx(last)
+def test_colours_depend_on_the_theme_and_there_are_no_styles():
+    for drawing in useful_by({"a": [5.0], "base": [7.0]}, {"a": 1, "base": 1}, "base").drawings:
+        assert 'stroke="var(--series0)"' in drawing and 'stroke="var(--base)"' in drawing
+        assert "style" not in drawing
+        assert not re.search(r'"#[0-9a-f]{6}"', drawing.replace("#000000", ""))
 
 
-@pytest.mark.parametrize(("span", "most", "width"), [(10, 64, 1), (65, 64, 2), (129, 64, 5), (1000, 64, 20), (3, 1, 5)])
-def test_bins_are_of_a_round_width(span, most, width):
-    assert bin_width(span, most) == width
+def test_histograms_show_median_and_tail():
+    chart = step_histogram({"a": [1, 1, 1, 2], "b": [1, 1], "c": []})
+    assert [row[:4] for row in numbers(chart)] == [["a", "1", "1", "1"], ["b", "1", "1", "1"], ["c", *"–––"]]
+    for text in ("a: median 1, p90 1.7", "b: median 1, p90 1", "c: no requests"):
+        assert text in chart.drawings[0]
+    chart = latency_histogram({"a": [30.0, 80.0, 700.0]})
+    assert [cell for cell in numbers(chart)[0] if cell == "80 ms"]
+    assert ">100<" in chart.drawings[1]
 
 
-@given(st.lists(st.floats(0, 300), min_size=1, max_size=8))
-def test_labels_do_not_touch_and_keep_their_order(wanted):
-    places = spread(wanted, 18, 300)
-    ordered = [places[i] for i in sorted(range(len(wanted)), key=lambda i: wanted[i])]
-    assert all(after - before >= 18 - 1e-9 for before, after in pairwise(ordered))
-    assert max(places) <= 300
+@pytest.mark.parametrize("values", [{"a": [0.0]}, {"a": [5.0, 5.0]}, {"a": [], "b": []}, {"a": [4] * 300 + [900]}])
+def test_unusual_values_are_drawn(values):
+    for chart in (step_histogram(values), latency_histogram(values)):
+        assert all("nan" not in drawing for drawing in chart.drawings)
 
 
-def test_where_nothing_is_useful_the_axis_has_room():
-    assert ">10 %<" in useful_by([Curve("none", "way0", [], 10)])
-
-
-def path_of(svg):
-    """Corners of the first drawing's line."""
-    [d] = re.findall(r'<path d="(M[^"]*)" class="line way0"', svg.split("</svg>")[0])
-    return d
-
-
-def test_a_curve_goes_up_once_per_hit_and_ends_at_the_share_of_hits():
-    svg = useful_by([Curve("one", "way0", [60.0, 100.0, 400.0], 4)])
-    ups = [float(y) for y in re.findall(r"V([\d.]+)", path_of(svg))]
-    assert ups == sorted(ups, reverse=True)
-    assert len(ups) == 3
-    assert "75 %" in svg.replace("\N{NO-BREAK SPACE}", " ")
-
-
-def test_a_curve_of_many_hits_has_no_more_corners_than_pixels():
-    hits = [50 + i / 100 for i in range(100_000)]
-    assert path_of(useful_by([Curve("one", "way0", hits, 100_000)])).count("V") < 800
-
-
-def test_misses_lower_a_curve():
-    few, many = Curve("a", "way0", [100.0] * 5, 10), Curve("b", "way1", [100.0] * 5, 50)
-    assert (few.share(99), few.share(100), few.end) == (0, 0.5, 0.5)
-    assert many.end == 0.1
-
-
-def test_a_way_without_hits_or_requests_is_drawn():
-    svg = useful_by([Curve("none", "way0", [], 10), Curve("never asked", "way1", [], 0)])
-    assert "never asked" in svg
-    assert "nan" not in svg
-
-
-def bars(svg):
-    """Heights of the bars of the first drawing."""
-    return [float(height) for height in re.findall(r'<rect [^>]*height="([\d.]+)"', svg.split("</svg>")[0])]
-
-
-def test_bars_are_shares_of_their_own_way():
-    svg = steps([Row("a", "way0", [1, 1, 1, 2]), Row("b", "way1", [1, 1])])
-    assert bars(svg) == [pytest.approx(58 * share, abs=0.01) for share in (0.75, 0.25, 1.0)]
-
-
-def test_what_is_beyond_the_axis_is_in_the_last_bar():
-    svg = steps([Row("a", "way0", [*[4] * 300, 900])])
-    assert "The last bar holds all that is longer." in svg
-    assert len(bars(svg)) == 2
-    assert "The last bar" not in steps([Row("a", "way0", [4] * 300)])
-
-
-def test_latencies_are_drawn_between_round_ends():
-    svg = latencies([Row("a", "way0", [30.0, 80.0, 700.0])])
-    assert ">25<" in svg
-    assert ">1,000<" in svg
-    assert len(bars(svg)) == 3
-
-
-def test_rows_without_requests_say_so():
-    assert "no requests" in steps([Row("a", "way0", [])])
-    assert "nan" not in latencies([Row("a", "way0", []), Row("b", "way1", [0.0])])
-
-
-def test_the_baseline_looks_like_no_other_way():
-    looks = [look(i, is_baseline=i == 2) for i in range(6)]
-    assert looks[2] == "base"
-    assert len(set(looks)) == 6
-
-
-def test_numbers_as_a_person_reads_them():
-    texts = [percent(0.617), percent(None), percent(1, 0), milliseconds(8.41), milliseconds(84.4), milliseconds(1240)]
-    shown = [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts]
-    assert shown == ["61.7 %", "–", "100 %", "8.4 ms", "84 ms", "1,240 ms"]
-    assert milliseconds(None) == "–"
-    assert (count(1, "step"), count(1200, "step")) == ("1 step", "1,200 steps")
-
-
-def test_intervals_are_wilsons():
-    # Newcombe 1998, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29
-    for hits, num, low, high in (
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ):
-        assert wilson(hits / num, num) == pytest.approx((low, high), abs=1e-4)
-    assert wilson(0, 0) == (0, 1)
-    assert interval(0.5, 100) == "40–60"
+def test_hostile_names_remain_text():
+    name = "<b>$\\frac$ \0\ud800漢"
+    drawing = useful_by({name: [5.0]}, {name: 1}, "").drawings[0]
+    drawing.encode()
+    assert "&lt;b&gt;$\\frac$ ␀\N{REPLACEMENT CHARACTER}漢" in drawing

@@ -12,7 +12,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine
 from dg_lsp.server.app import serve_stdio
 from dg_lsp.server.transport import Protocol
-from dg_lsp.settings import FillSettings, Settings
+from dg_lsp.settings import CompletionSettings, Settings
 
 LOG, HOLD = Path(sys.argv[1]), Path(sys.argv[2])
 KNOWN = ("def hello(name):", "def good_night(moon, stars):", "s = 'é😋' + str(3)")
@@ -42,7 +42,7 @@ class HeldDenoiser(ScriptedDenoiser):
 
 def open_engine(settings):
     denoiser = HeldDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, settings.fill)
+    return Engine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 def main():
@@ -54,8 +54,8 @@ def main():
         receive(self, body)
 
     Protocol.receive = logged
-    unhurried = FillSettings(early_stop_ms=0, deadline_ms=60_000, min_confidence=0.0)
-    return serve_stdio(open_engine, Settings(fill=unhurried))
+    unhurried = CompletionSettings(early_stop_ms=0, deadline_ms=60_000, min_confidence=0.0)
+    return serve_stdio(open_engine, Settings(completion=unhurried))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ WIDTH, HEIGHT = 66, 12
 @pytest.fixture(params=["0.12", "0.11"])
 def editor(request, launch):
     fill = "{ deadline_ms = 60000, early_stop_ms = 0, min_confidence = 0 }"
-    options = f'vim.lsp.config("dg_lsp", {{ init_options = {{ fill = {fill} }} }})\n'
+    options = f'vim.lsp.config("dg_lsp", {{ init_options = {{ completion = {fill} }} }})\n'
     editor = launch(request.param, cmd=SERVER, more=LOOK + STATUS + options)
     yield editor
     editor.close()

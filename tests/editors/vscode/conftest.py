@@ -12,7 +12,7 @@ from chromium import start_browser
 from code_server import ROOT, CodeServer, Window
 
 PICTURES = ROOT / "docs/img"
-EAGER = {"dg-lsp.fill.deadline_ms": 60_000, "dg-lsp.fill.min_confidence": 0}
+EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
 """However busy the machine is, and however unsure the model."""
 REAL = '-m dg_lsp "$@"'
 

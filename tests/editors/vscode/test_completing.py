@@ -70,7 +70,7 @@ def test_a_server_that_dies_is_started_again(open_window, server_process):
 
 
 def test_the_model_is_seen_at_work(open_window, take_picture):
-    window = open_window(WORDS, settings={"dg-lsp.fill.decoder": "diffusion"})
+    window = open_window(WORDS, settings={"dg-lsp.completion.decoder": "diffusion"})
     window.command("dg-lsp: Show Denoising")
     frame = "document.querySelector('iframe.webview')?.contentDocument?.querySelector('iframe')?.contentDocument"
     # what is sent before its script has come is drawn by nobody

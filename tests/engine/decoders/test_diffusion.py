@@ -9,9 +9,9 @@ from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
 from dg_lsp.engine.decoder_selection import StepCosts
 from dg_lsp.engine.engine import Engine
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
-NO_HURRY = FillSettings(deadline_ms=60_000, early_stop_ms=0)
+NO_HURRY = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
 
 
 def test_canvas_whose_fill_can_be_shown_wins(engine_of, ask):

@@ -9,7 +9,7 @@ from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import DECODERS, FillSettings
+from dg_lsp.settings import DECODERS, CompletionSettings
 
 OPEN = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
 """The others; a scripted model has no text for a canvas whose first positions are frozen."""
@@ -17,7 +17,7 @@ every_decoder = pytest.mark.parametrize("decoder", OPEN)
 
 
 def no_hurry(**settings):
-    return FillSettings(**{"deadline_ms": 60_000, "early_stop_ms": 0, **settings})
+    return CompletionSettings(**{"deadline_ms": 60_000, "early_stop_ms": 0, **settings})
 
 
 def test_settings_list_every_decoder():

@@ -14,13 +14,13 @@ from dg_lsp.engine.decoders.base import gap_of
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 MASKS = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
 NOISE = replace(UNIFORM_SPEC, fim=None, prompt_format=PromptFormat.INFILL, gap_lengths=(4, 8, 16))
 BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
 LONG_FILL = "compute(side, side + 1, 'a', 2)."[:32]
-UNCHECKED = FillSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
+UNCHECKED = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax=False)
 both_noises = pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uniform noise"])
 
 
@@ -167,7 +167,7 @@ def test_causal_decoders_are_refused_in_the_format_infill(reciting, ask, decoder
 
 def test_canvas_without_room_for_a_gap_is_refused(reciting, ask):
     text, asked = buffer("side")
-    engine, _ = reciting(text, MASKS, FillSettings(canvas_length=PREFIX_TAIL + MIN_SUFFIX))
+    engine, _ = reciting(text, MASKS, CompletionSettings(canvas_length=PREFIX_TAIL + MIN_SUFFIX))
     with pytest.raises(RequestError, match="choose at least 20"):
         engine.fill(ask(asked))
 

@@ -8,7 +8,7 @@ from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.chat import TEMPLATES, Special
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import ModelUnsupportedError, RequestError
-from dg_lsp.settings import FillSettings
+from dg_lsp.settings import CompletionSettings
 
 MASKS, NOISE = (
     replace(spec, fim=None, prompt_format=PromptFormat.INSTRUCT, template="gemma4", canvas_lengths=(16, 32, 64))
@@ -61,7 +61,7 @@ def test_typed_line_is_completed_and_its_prompt_stays_cached(answering, ask):
 
 def test_long_answer_continues_in_canvases_after_the_head(answering, ask, frames_of):
     fill = "\n".join(f"y{i} = x + {i}" for i in range(1, 9)).replace("\n", "\n    ")
-    settings = FillSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=200)
+    settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=200)
     engine, denoiser = answering(f"{HEAD}{fill}\n```", settings=settings)
     frames, result = frames_of(engine, ask(BUFFER))
     assert result.text == fill
@@ -81,7 +81,7 @@ def test_autoregressive_has_the_head_in_its_prompt(answering, ask):
 
 
 def test_canvas_that_the_head_fills_is_refused(answering, ask):
-    engine, _ = answering(f"{HEAD}return x\n```", settings=FillSettings(canvas_length=14))
+    engine, _ = answering(f"{HEAD}return x\n```", settings=CompletionSettings(canvas_length=14))
     with pytest.raises(RequestError, match="no room beside 14 tokens that are known; choose at least 18"):
         engine.fill(ask(BUFFER))
 

@@ -1,4 +1,4 @@
--- The running server, and how Neovim's versions talk to it.
+-- The running server, with the calls of all supported Neovim versions.
 
 local M = {}
 
@@ -12,7 +12,7 @@ function M.of(bufnr)
   return vim.lsp.get_clients({ name = M.NAME, bufnr = bufnr })[1]
 end
 
---- Calls a function of a client: `client.notify(...)` until 0.10, `client:notify(...)` since.
+--- Calls a function of a client: `client.notify(...)` up to 0.10, `client:notify(...)` later.
 local function call(client, name, ...)
   if HAS_METHODS then
     return client[name](client, ...)
@@ -30,7 +30,7 @@ function M.notify(client, method, params)
   call(client, "notify", method, params)
 end
 
---- Has the server run a command; what becomes of it is the event `User DgLspDone`.
+--- Runs a command of the server; the event `User DgLspDone` has the result.
 ---@param client vim.lsp.Client
 ---@param command string
 ---@param arguments any[]
@@ -47,7 +47,7 @@ function M.execute(client, command, arguments, bufnr)
   end, bufnr)
 end
 
---- Has the server run a command whose outcome nobody waits for.
+--- Runs a command of the server and ignores the result.
 ---@param client vim.lsp.Client
 ---@param command lsp.Command
 ---@param bufnr integer
@@ -56,7 +56,7 @@ function M.run(client, command, bufnr)
   M.request(client, "workspace/executeCommand", params, function() end, bufnr)
 end
 
---- Tells the server which document the user looks at.
+--- Reports the document that the user edits.
 ---@param bufnr integer
 function M.focus(bufnr)
   local client = M.of(bufnr)

@@ -5,7 +5,7 @@ local options = require("dg_lsp.options")
 
 local M = {}
 
---- What starts the server, and what is before `lsp` in it.
+--- The command that starts the server, and the part of it before `lsp`.
 local function command()
   local config = vim.lsp.config and vim.lsp.config[client_of.NAME]
   local cmd = config and config.cmd or vim.tbl_get(vim.g.dg_lsp or {}, "config", "cmd")
@@ -23,13 +23,13 @@ local function check_program()
   if vim.fn.executable(cmd[1]) == 0 then
     vim.health.error(cmd[1] .. " is not on the PATH", {
       "install it, for example with: pipx install dg-lsp",
-      'or say where it is: vim.lsp.config("dg_lsp", { cmd = { "/path/to/dg-lsp", "lsp", "--stdio" } })',
+      'or set its path: vim.lsp.config("dg_lsp", { cmd = { "/path/to/dg-lsp", "lsp", "--stdio" } })',
     })
     return
   end
   vim.health.ok(vim.fn.exepath(cmd[1]))
   if not program then
-    vim.health.info("its command is one of your own, so `dg-lsp doctor` is not asked")
+    vim.health.info("the command is changed, so `dg-lsp doctor` is not run")
     return
   end
   local done = vim.system(vim.list_extend(program, { "doctor" }), { text = true }):wait(60000)
@@ -45,14 +45,14 @@ end
 local function check_server()
   local clients = vim.lsp.get_clients({ name = client_of.NAME })
   if #clients == 0 then
-    vim.health.warn("the server does not run: it starts with a file of one of its file types")
+    vim.health.warn("the server is not running: it starts with a file of one of its file types")
   end
   for _, client in ipairs(clients) do
     local bufnr = next(client.attached_buffers)
     local line = bufnr and require("dg_lsp.status").line(bufnr) or "no buffer"
     vim.health.ok(("server %d, positions in %s: %s"):format(client.id, client.offset_encoding, line))
     if not client.server_capabilities.inlineCompletionProvider then
-      vim.health.error("it offers no inline completion: another server has this name")
+      vim.health.error("it has no inline completion: another server has this name")
     end
   end
 end
@@ -63,7 +63,7 @@ local function check_keys()
     if map.rhs or map.callback then
       local is_ours = (map.desc or ""):find("dg-lsp", 1, true)
       if not is_ours and not (map.desc or ""):find("vim.snippet", 1, true) then
-        vim.health.warn(("%s is mapped by somebody else: %s has no key"):format(key, action))
+        vim.health.warn(("%s has another mapping: %s has no key"):format(key, action))
       end
     end
   end
@@ -72,7 +72,7 @@ end
 function M.check()
   vim.health.start("dg_lsp")
   if vim.fn.has("nvim-0.10") == 0 then
-    vim.health.error("Neovim 0.10 or later is needed")
+    vim.health.error("Neovim 0.10 or later is required")
     return
   end
   vim.health.ok("Neovim " .. tostring(vim.version()))

@@ -1,47 +1,47 @@
--- What keys, commands and status lines call.
+-- Functions for key mappings, commands and status lines.
 
 local M = {}
 
 local INVOKED = 1
 
-local function shown()
-  return require("dg_lsp.shown")
+local function ghost_text()
+  return require("dg_lsp.ghost_text")
 end
 
---- Takes the ghost text. Works in `expr` mappings.
----@return boolean is_there
+--- Accepts the ghost text. Works in `expr` mappings.
+---@return boolean is_shown
 function M.accept()
-  return shown().take(vim.api.nvim_get_current_buf(), "all")
+  return ghost_text().accept(vim.api.nvim_get_current_buf(), "all")
 end
 
---- Takes its next word.
----@return boolean is_there
+--- Accepts its next word.
+---@return boolean is_shown
 function M.accept_word()
-  return shown().take(vim.api.nvim_get_current_buf(), "word")
+  return ghost_text().accept(vim.api.nvim_get_current_buf(), "word")
 end
 
---- Takes it up to the end of its line.
----@return boolean is_there
+--- Accepts it up to the end of its line.
+---@return boolean is_shown
 function M.accept_line()
-  return shown().take(vim.api.nvim_get_current_buf(), "line")
+  return ghost_text().accept(vim.api.nvim_get_current_buf(), "line")
 end
 
----@return boolean is_there
+---@return boolean is_shown
 function M.dismiss()
-  return shown().dismiss(vim.api.nvim_get_current_buf())
+  return ghost_text().dismiss(vim.api.nvim_get_current_buf())
 end
 
---- Another fill at the same place; asks for up to three where there is but one.
+--- Shows another suggestion; requests up to three if there is only one.
 ---@param step? integer
 ---@return boolean
 function M.next(step)
   local bufnr = vim.api.nvim_get_current_buf()
-  local current = shown().current(bufnr)
-  if current and #shown().all(bufnr) > 1 then
-    shown().choose(bufnr, step or 1)
+  local current = ghost_text().current(bufnr)
+  if current and #ghost_text().all(bufnr) > 1 then
+    ghost_text().choose(bufnr, step or 1)
   else
-    local rest = current and require("dg_lsp.item").rest(current)
-    require("dg_lsp.requests").ask(bufnr, INVOKED, rest)
+    local rest = current and require("dg_lsp.suggestion").rest(current)
+    require("dg_lsp.requests").send(bufnr, INVOKED, rest)
   end
   return true
 end
@@ -52,10 +52,10 @@ function M.previous()
 end
 
 function M.toggle()
-  require("dg_lsp.attaching").toggle()
+  require("dg_lsp.attachment").toggle()
 end
 
---- One short line for a status line; empty where the server is not.
+--- A short text for a status line; empty without a server.
 ---@return string
 function M.status()
   return require("dg_lsp.status").line(vim.api.nvim_get_current_buf())

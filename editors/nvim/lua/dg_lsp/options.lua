@@ -1,12 +1,12 @@
--- `vim.g.dg_lsp` over the defaults. How the server fills is not here: that is `init_options`, see docs/settings.md.
+-- The options in `vim.g.dg_lsp`, with defaults. Settings of the server are in `init_options`, see docs/settings.md.
 
 local M = {}
 
 ---@class dg_lsp.Options
----@field enable boolean whether the server starts by itself
----@field ghost_text "auto"|"native"|"own" who draws: Neovim 0.12's own inline completion, or this plugin
----@field debounce_ms integer how long typing has to rest until this plugin asks; Neovim's own has 200 of its own
----@field keys table<string, string>|false keys of insert mode, by the name of what they do
+---@field enable boolean whether the server starts automatically
+---@field ghost_text "auto"|"native"|"own" drawn by Neovim 0.12's inline completion, or by this plugin
+---@field debounce_ms integer pause in typing before this plugin sends a request; Neovim's inline completion always waits 200
+---@field keys table<string, string>|false keys of insert mode by action
 local DEFAULTS = {
   enable = true,
   ghost_text = "auto",
@@ -28,8 +28,8 @@ end
 
 --- Whether Neovim draws the ghost text.
 function M.is_native()
-  local wanted = M.get().ghost_text
-  return vim.lsp.inline_completion ~= nil and wanted ~= "own"
+  local choice = M.get().ghost_text
+  return vim.lsp.inline_completion ~= nil and choice ~= "own"
 end
 
 return M

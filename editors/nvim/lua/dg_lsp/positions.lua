@@ -1,4 +1,4 @@
--- Bytes of a line, which Neovim counts, and units of the server's encoding. Neovim 0.11 changed what converts them.
+-- Converts between byte offsets of Neovim and units of the server's encoding; the functions changed in Neovim 0.11.
 
 local M = {}
 
@@ -27,7 +27,7 @@ function M.bytes(line, units, encoding)
   return vim.lsp.util._str_byteindex_enc(line, units, encoding)
 end
 
---- UTF-16 units of a text of any number of lines.
+--- UTF-16 units of a text with one or more lines.
 ---@param text string
 ---@return integer
 function M.utf16_length(text)

@@ -1,12 +1,12 @@
--- Between whoever asks for fills, Neovim or this plugin, and the server: the newest request of a buffer cancels the one
--- before, the same one is not sent twice, and an answer that comes too late is dropped, unless the user has typed what
--- it says. Neovim 0.12.4 by itself does none of these: it would put a late answer where the cursor was.
+-- Completion requests of Neovim and of this plugin: the newest request of a buffer cancels the previous one, equal requests
+-- are sent once, and a late response is dropped unless the user typed its beginning. Neovim 0.12.4 does none of these: it
+-- would insert a late response where the cursor was.
 
 local client_of = require("dg_lsp.client")
-local item_of = require("dg_lsp.item")
+local ghost_text = require("dg_lsp.ghost_text")
 local options = require("dg_lsp.options")
 local positions = require("dg_lsp.positions")
-local shown = require("dg_lsp.shown")
+local suggestion = require("dg_lsp.suggestion")
 
 local M = {}
 
@@ -16,62 +16,62 @@ M.METHOD = "textDocument/inlineCompletion"
 local in_flight = {}
 local wrapped = setmetatable({}, { __mode = "k" })
 
-local group = vim.api.nvim_create_augroup("dg_lsp_shown", {})
+local group = vim.api.nvim_create_augroup("dg_lsp_ghost_text", {})
 
---- What is shown follows the keys. Registered anew with each request: so it comes after Neovim's own drawing.
+--- Updates the ghost text after each key. Registered for each request, so that it runs after Neovim has drawn.
 local function follow(bufnr)
   vim.api.nvim_clear_autocmds({ group = group, buffer = bufnr })
   vim.api.nvim_create_autocmd({ "CursorMovedI", "TextChangedI", "TextChangedP" }, {
     group = group,
     buffer = bufnr,
     callback = function()
-      shown.refresh(bufnr)
+      ghost_text.refresh(bufnr)
     end,
   })
   vim.api.nvim_create_autocmd({ "InsertLeave", "BufLeave" }, {
     group = group,
     buffer = bufnr,
     callback = function()
-      -- Neovim cancels on its own there, and does not call back for what was cancelled
+      -- Neovim cancels its request itself, and does not call back for a cancelled one
       in_flight[bufnr] = nil
-      shown.forget(bufnr)
+      ghost_text.forget(bufnr)
     end,
   })
 end
 
---- The item as it is to be put at the cursor as it is now.
+--- The item for the current cursor.
 local function moved(item)
-  local rest, place = item_of.rest(item)
-  local units = positions.units(place.line, place.col, item.client.offset_encoding)
-  local past = positions.units(place.line, place.col + item.tail, item.client.offset_encoding)
+  local rest, position = suggestion.rest(item)
+  local units = positions.units(position.line, position.col, item.client.offset_encoding)
+  local to = positions.units(position.line, position.col + item.tail, item.client.offset_encoding)
   local range = {
-    start = { line = place.row, character = units },
-    ["end"] = { line = place.row, character = past },
+    start = { line = position.row, character = units },
+    ["end"] = { line = position.row, character = to },
   }
   return vim.tbl_extend("force", item.lsp, { insertText = rest, range = range })
 end
 
---- What of an answer may be shown; nil drops it.
-local function usable(client, place, tick, result)
-  local bufnr = place.bufnr
+--- The items of a response that still fit; nil drops the response.
+local function usable(client, position, tick, result)
+  local bufnr = position.bufnr
   if vim.api.nvim_get_mode().mode:sub(1, 1) ~= "i" or type(result) ~= "table" then
     return nil
   end
-  local now = item_of.place(bufnr)
-  local is_late = vim.api.nvim_buf_get_changedtick(bufnr) ~= tick or not vim.deep_equal(now, place)
+  local now = suggestion.position(bufnr)
+  local is_late = vim.api.nvim_buf_get_changedtick(bufnr) ~= tick or not vim.deep_equal(now, position)
   local items = {}
   for _, one in ipairs(result.items or result) do
-    local item = item_of.new(client, one, place)
-    if item and item_of.rest(item) then
+    local item = suggestion.new(client, one, position)
+    if item and suggestion.rest(item) then
       table.insert(items, item)
     end
   end
   if #items > 0 then
-    shown.set(bufnr, items, options.is_native())
+    ghost_text.set(bufnr, items, options.is_native())
   elseif is_late then
     return nil
   else
-    shown.forget(bufnr)
+    ghost_text.forget(bufnr)
   end
   return { items = vim.tbl_map(moved, items) }
 end
@@ -88,8 +88,8 @@ function M.wrap(client)
       return send(method, params, callback, on_reply)
     end
     local bufnr = vim.uri_to_bufnr(params.textDocument.uri)
-    local place, tick = item_of.place(bufnr), vim.api.nvim_buf_get_changedtick(bufnr)
-    if not place then
+    local position, tick = suggestion.position(bufnr), vim.api.nvim_buf_get_changedtick(bufnr)
+    if not position then
       return false
     end
     follow(bufnr)
@@ -100,29 +100,29 @@ function M.wrap(client)
     elseif before and before.id then
       notify("$/cancelRequest", { id = before.id })
     end
-    local mine = { key = key }
-    in_flight[bufnr] = mine
+    local current = { key = key }
+    in_flight[bufnr] = current
     local is_sent, id = send(method, params, function(err, result)
-      -- cancelled, or not wanted any longer: no trouble
-      local is_newest = in_flight[bufnr] == mine
+      -- a cancelled or replaced request is not an error
+      local is_newest = in_flight[bufnr] == current
       if is_newest then
         in_flight[bufnr] = nil
       end
       if err or not is_newest or not vim.api.nvim_buf_is_valid(bufnr) then
         return callback(nil, nil)
       end
-      callback(nil, usable(client, place, tick, result))
+      callback(nil, usable(client, position, tick, result))
     end, on_reply)
-    mine.id = id
+    current.id = id
     return is_sent, id
   end
 end
 
---- Asks for this plugin's own ghost text.
+--- Requests a completion for this plugin's own ghost text.
 ---@param bufnr integer
----@param kind integer 1 when the user wants it, 2 when the plugin thinks so
----@param text_before? string what the user has seen already
-function M.ask(bufnr, kind, text_before)
+---@param kind integer 1 for a command of the user, 2 while typing
+---@param text_before? string the visible suggestion, to show another one
+function M.send(bufnr, kind, text_before)
   local client = client_of.of(bufnr)
   if not (client and client.server_capabilities.inlineCompletionProvider) then
     return
@@ -131,12 +131,12 @@ function M.ask(bufnr, kind, text_before)
   params.context = { triggerKind = kind }
   client_of.request(client, M.METHOD, params, function(_, result)
     if result and #result.items > 0 then
-      shown.own(bufnr, text_before)
+      ghost_text.show_own(bufnr, text_before)
     end
   end, bufnr)
 end
 
---- Whatever was asked for is not wanted any longer.
+--- Cancels the request of a buffer.
 ---@param bufnr integer
 function M.cancel(bufnr)
   local before, client = in_flight[bufnr], client_of.of(bufnr)
@@ -146,7 +146,7 @@ function M.cancel(bufnr)
   end
 end
 
---- The server ended: none of its answers will come.
+--- Discards all requests after the server ended.
 function M.forget()
   in_flight = {}
 end

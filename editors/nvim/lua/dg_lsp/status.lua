@@ -1,13 +1,13 @@
--- What the server says of itself, and which rewrites are under way.
+-- The status that the server reports, and the running rewrites.
 
 local client_of = require("dg_lsp.client")
 
 local M = {}
 
 ---@type table<integer, table> by client
-local said = {}
----@type table<integer, table<string, string>> titles of what is under way, by client and token
-local under_way = {}
+local statuses = {}
+---@type table<integer, table<string, string>> titles of running rewrites, by client and token
+local running = {}
 
 local function changed()
   vim.api.nvim_exec_autocmds("User", { pattern = "DgLspStatus", modeline = false })
@@ -17,7 +17,7 @@ end
 ---@param client_id integer
 ---@param status table see `didChangeStatus` in docs/editors/neovim.md
 function M.set(client_id, status)
-  said[client_id] = status
+  statuses[client_id] = status
   changed()
 end
 
@@ -27,15 +27,15 @@ function M.progress(data)
   if not client or client.name ~= client_of.NAME then
     return
   end
-  local titles = under_way[data.client_id] or {}
-  under_way[data.client_id] = titles
+  local titles = running[data.client_id] or {}
+  running[data.client_id] = titles
   local token, value = data.params.token, data.params.value
   if value.kind == "end" then
     titles[token] = nil
   elseif value.kind == "begin" then
     titles[token] = value.title
   elseif titles[token] and value.message then
-    -- a report may come after the end
+    -- a report may arrive after the end
     titles[token] = vim.split(titles[token], " · ")[1] .. " · " .. value.message
   end
   changed()
@@ -43,7 +43,7 @@ end
 
 --- Stops all rewrites.
 function M.cancel()
-  for client_id, titles in pairs(under_way) do
+  for client_id, titles in pairs(running) do
     local client = vim.lsp.get_client_by_id(client_id)
     for token in pairs(titles) do
       if client then
@@ -54,14 +54,14 @@ function M.cancel()
 end
 
 ---@param bufnr integer
----@return table? status, string? title of what is under way
+---@return table? status, string? title of a running rewrite
 function M.of(bufnr)
   local client = client_of.of(bufnr)
   if not client then
     return nil, nil
   end
-  local _, title = next(under_way[client.id] or {})
-  return said[client.id] or {}, title
+  local _, title = next(running[client.id] or {})
+  return statuses[client.id] or {}, title
 end
 
 ---@param bufnr integer
@@ -74,7 +74,7 @@ function M.line(bufnr)
     return title
   end
   local ours = status.dgLsp or {}
-  local state = not require("dg_lsp.attaching").is_on and "off"
+  local state = not require("dg_lsp.attachment").is_on and "off"
     or status.busy and "thinking"
     or ours.state
     or "starting"
@@ -93,7 +93,7 @@ function M.print()
   local bufnr = vim.api.nvim_get_current_buf()
   local status = M.of(bufnr)
   if not status then
-    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp says why", vim.log.levels.WARN)
+    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp shows the reason", vim.log.levels.WARN)
     return
   end
   local lines, ours = { M.line(bufnr) }, status.dgLsp or {}
@@ -101,7 +101,7 @@ function M.print()
     table.insert(lines, status.message)
   end
   if ours.shown then
-    table.insert(lines, ("%d shown, %d taken in this session"):format(ours.shown, ours.accepted))
+    table.insert(lines, ("%d shown, %d accepted in this session"):format(ours.shown, ours.accepted))
   end
   vim.notify(table.concat(lines, "\n"))
 end

@@ -1,4 +1,4 @@
-/** One denoising step, as the server's notification `dg-lsp/denoising` says it. */
+/** One denoising step: the parameters of the notification `dg-lsp/denoising`. */
 export interface Frame {
   uri: string;
   step: number;

@@ -1,4 +1,4 @@
-/** Draws frames inside the webview: a row for each step of the newest fill. */
+/** Draws frames in the webview: one row for each step of the newest completion. */
 
 import type { Frame } from "./frame";
 
@@ -24,7 +24,7 @@ function drawn(cell: Frame["cells"][number]): HTMLElement {
   if (cell.isEnd) {
     span.classList.add("end");
   }
-  // a canvas is fixed in length: what has no text of its own still takes its place
+  // the canvas has a fixed length, so an empty cell still needs a character
   span.textContent = cell.isEnd ? "∎" : cell.text.replaceAll("\n", "↵") || "·";
   span.style.opacity = String(0.35 + 0.65 * Math.min(Math.max(cell.confidence, 0), 1));
   span.title = `${Math.round(cell.confidence * 100)} %`;

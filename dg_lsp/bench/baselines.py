@@ -1,0 +1,339 @@
+"""Other programs as contenders: llama-server's `/infill` and llama-diffusion-cli, on the same weights and threads."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
+from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.gguf_models import Sentinels, write_as_rnd1
+from dg_lsp.bench.metrics import Attempt
+from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt, prompt_parts
+from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.canvas.spec import FimOrder, ModelSpec
+from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at
+from dg_lsp.errors import BackendError, UsageError
+
+START_SECONDS = 120.0
+"""Time limit for the start: a large model may be on a slow disk."""
+STOP_SECONDS = 10.0
+
+
+class LlamaServer:
+    """See `Contender`. Starts llama-server, asks it greedily, and takes its answers without postprocessing."""
+
+    name = "llama-server"
+
+    def __init__(
+        self,
+        program: Path,
+        model: Path,
+        spec: ModelSpec,
+        options: RequestOptions = DEFAULT_OPTIONS,
+        *,
+        threads: int,
+        gpu_layers: int,
+        max_tokens: int,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        """Starts the server with the same threads, prompt length and prompt order, and waits until it is ready.
+
+        Raises:
+            UsageError: the program cannot be started, or the model has no fill-in-the-middle tokens.
+            BackendError: the server ended or did not become ready.
+        """
+        if spec.fim is None:
+            raise UsageError(f"{spec.name} has no fill-in-the-middle tokens, which llama-server's /infill needs")
+        self._options, self._max_tokens, self._max_prompt_tokens = options, max_tokens, spec.max_prompt_tokens
+        self._notes = ["llama-server's latency is that of a local client; its answers are not postprocessed."]
+        # the server uses as much of the file as fits into a batch
+        batch = spec.max_prompt_tokens
+        context = -(-(batch + 2 * max_tokens + 16) // 256) * 256
+        arguments = ["--model", str(model), "--threads", str(threads), "--threads-batch", str(threads)]
+        arguments += ["--ctx-size", str(context), "--batch-size", str(batch), "--parallel", "1"]
+        arguments += ["--spm-infill"] if spec.fim.order is FimOrder.SUFFIX_FIRST else []
+        arguments += ["--n-gpu-layers", str(gpu_layers)] if gpu_layers >= 0 else []
+        self._process = _ServerProcess(program, arguments)
+        try:
+            self._process.wait_until_ready(start_seconds)
+        except BackendError:
+            if not self._process.was_killed:
+                raise
+            # builds by GCC crash on weights that are repacked for AMX; our own build does not repack them
+            self._process = _ServerProcess(program, [*arguments, "--no-repack"])
+            self._process.wait_until_ready(start_seconds)
+            self._notes.append("llama-server crashed on repacked weights and ran with --no-repack.")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._process.pid
+
+    def answer(self, case: TestCase) -> Attempt:
+        """See `Contender.answer`."""
+        if self._options.is_warm:
+            self._post({**self._query(case.before_last_key()), "n_predict": 0})
+        query = self._query(case)
+        start = time.perf_counter()
+        reply = self._post(query)
+        ms = 1e3 * (time.perf_counter() - start)
+        timings: Mapping[str, float] = reply.get("timings", {})
+        num, prefill_ms = int(timings.get("predicted_n", 0)), float(timings.get("prompt_ms", 0.0))
+        model_ms = prefill_ms + float(timings.get("predicted_ms", 0.0))
+        text = _first_lines(str(reply.get("content", "")), self._options.num_lines(case))
+        costs = {"steps": num, "tokens": num, "prefill_ms": prefill_ms, "model_ms": model_ms}
+        return attempt_for(case, self.name, "autoregressive", text, ms, rejection=None if text else "empty", **costs)
+
+    def notes(self) -> Sequence[str]:
+        """See `Contender.notes`."""
+        return self._notes
+
+    def close(self) -> None:
+        """See `Contender.close`."""
+        self._process.close()
+
+    def _query(self, case: TestCase) -> dict[str, Any]:
+        prompt = _prompt(case, self._max_prompt_tokens)
+        return {
+            "id_slot": 0,
+            "input_prefix": prompt.prefix,
+            "input_suffix": prompt.suffix,
+            "input_extra": [],
+            "prompt": "",
+            "n_predict": self._max_tokens,
+            "stop": ["\n"] if self._options.num_lines(case) == 1 else [],
+            "temperature": 0.0,
+            "samplers": ["temperature"],
+            "stream": False,
+            "cache_prompt": True,
+            "t_max_predict_ms": round(self._options.early_stop_ms or 0) or -1,
+        }
+
+    def _post(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            status, tree = self._process.request("POST", "/infill", query, ANSWER_SECONDS)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise BackendError(f"llama-server does not answer ({error}): {self._process.last_line()}") from error
+        if status != http.client.OK or not isinstance(tree, dict):
+            raise BackendError(f"llama-server refused /infill (status {status}): {_error_message(tree)}")
+        return tree
+
+
+class _ServerProcess:
+    """A llama-server on a free port."""
+
+    def __init__(self, program: Path, arguments: Sequence[str]) -> None:
+        self.port = _free_port()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
+        command = [str(program), "--host", "127.0.0.1", "--port", str(self.port), *arguments]
+        try:
+            # a session of its own, because Ctrl-C must reach only this process
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+            )
+        except OSError as error:
+            self._log.close()
+            raise UsageError(f"cannot run {program}: {error.strerror or error}; give llama-server's path") from error
+        self.pid = self._process.pid
+
+    @property
+    def was_killed(self) -> bool:
+        """True after a signal, as after a crash."""
+        return (self._process.poll() or 0) < 0
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Waits for `/health`; closes the process on failure."""
+        deadline = time.monotonic() + seconds
+        try:
+            while not self._is_healthy():
+                if (code := self._process.poll()) is not None:
+                    raise BackendError(f"llama-server ended early ({_cause(code)}): {self.last_line()}")
+                if time.monotonic() > deadline:
+                    raise BackendError(f"llama-server was not ready after {seconds:.0f} s: {self.last_line()}")
+                time.sleep(0.05)
+        except BaseException:
+            self.close()
+            raise
+
+    def last_line(self) -> str:
+        """The last line of the log with an error, or the last line."""
+        self._log.seek(0)
+        return _last_line(self._log.read().decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Stops the process. Idempotent."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._log.close()
+
+    def request(self, method: str, path: str, tree: object, seconds: float) -> tuple[int, Any]:
+        """Status and JSON answer, on a connection of its own as plugins do: the server closes idle ones."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        try:
+            connection.request(method, path, json.dumps(tree).encode(), {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
+        finally:
+            connection.close()
+
+    def _is_healthy(self) -> bool:
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            return self.request("GET", "/health", {}, 2.0)[0] == http.client.OK
+        return False
+
+
+LINE_LENGTH, BLOCK_LENGTH = 16, 32
+"""Canvas lengths for one line and for several, as in the engine."""
+_PLAIN_LOG = {"LLAMA_ARG_LOG_PREFIX": "0", "LLAMA_ARG_LOG_TIMESTAMPS": "0"}
+_TIMES = re.compile(r"total time: ([\d.]+) ?ms, time per step: [\d.]+ ?ms, sampling time per step: [\d.]+ ?ms\s*?\n")
+
+
+class LlamaDiffusionCli:
+    """See `Contender`. llama-diffusion-cli with our weights, rewritten as an architecture that it supports.
+
+    The program answers one prompt: every answer starts a process and loads the model. That time is not counted but
+    reported in a note. It has no KV cache, and its prompt attends to the canvas, unlike in training.
+    """
+
+    name = "llama-diffusion-cli"
+
+    def __init__(
+        self,
+        program: Path,
+        model: Path,
+        spec: ModelSpec,
+        tokenizer: Tokenizer,
+        options: RequestOptions = DEFAULT_OPTIONS,
+        *,
+        threads: int,
+        num_steps: int = 0,
+    ) -> None:
+        """Writes the model; `num_steps` is for a whole canvas, 0 for one step per token.
+
+        Raises:
+            UsageError: the model cannot be rewritten.
+        """
+        self._program, self._spec, self._tokenizer = program, spec, tokenizer
+        self._options, self._threads, self._num_steps = options, threads, num_steps
+        self._overheads: list[float] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="dg-lsp-")
+        self._model = Path(self._folder.name, "model.gguf")
+        try:
+            self._sentinels: Sentinels = write_as_rnd1(model, self._model, spec)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def answer(self, case: TestCase) -> Attempt:
+        """See `Contender.answer`. The latency is the denoising time that the program reports."""
+        num_lines = self._options.num_lines(case)
+        length = LINE_LENGTH if num_lines == 1 else BLOCK_LENGTH
+        steps = self._num_steps or length
+        prompt_ids = fim_prompt(
+            _prompt(case, self._spec.max_prompt_tokens), self._tokenizer, self._spec, self._spec.max_prompt_tokens
+        )
+        start = time.perf_counter()
+        output = self._run(self._prompt_text(prompt_ids), len(prompt_ids) + length, steps)
+        wall_ms = 1e3 * (time.perf_counter() - start)
+        times = _TIMES.search(output)
+        if times is None:
+            raise BackendError(f"llama-diffusion-cli printed no times: {_last_line(output)}")
+        ms = float(times[1])
+        self._overheads.append(wall_ms - ms)
+        text = _first_lines(output[times.end() :].partition(self._sentinels.end)[0].removeprefix("\n"), num_lines)
+        costs = {"steps": steps, "tokens": length, "prefill_ms": 0.0, "model_ms": ms}
+        return attempt_for(case, self.name, "diffusion", text, ms, rejection=None if text else "empty", **costs)
+
+    def notes(self) -> Sequence[str]:
+        """See `Contender.notes`."""
+        notes = ["llama-diffusion-cli runs the same weights as another architecture: its prompt sees the canvas."]
+        if self._overheads:
+            ms = statistics.median(self._overheads)
+            notes.append(f"Its times leave out the start of the process and the load of the model, {ms:.0f} ms each.")
+        return notes
+
+    def close(self) -> None:
+        """See `Contender.close`."""
+        self._folder.cleanup()
+
+    def _prompt_text(self, prompt_ids: TokenIds) -> str:
+        prefix, suffix = (
+            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in prompt_parts(prompt_ids, self._spec)
+        )
+        names = self._sentinels
+        return f"{names.suffix}{suffix}{names.prefix}{prefix}{names.middle}"
+
+    def _run(self, prompt: str, length: int, steps: int) -> str:
+        """Its whole output; `length` is the number of tokens of prompt and canvas."""
+        command = [str(self._program), "--model", str(self._model), "--prompt", prompt, "--no-escape"]
+        command += ["--threads", str(self._threads), "--threads-batch", str(self._threads), "--top-k", "1"]
+        command += ["--ctx-size", str(length), "--batch-size", str(length), "--ubatch-size", str(length)]
+        command += ["--diffusion-steps", str(steps), "--diffusion-eps", "0.001", "--diffusion-algorithm", "4"]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_PLAIN_LOG},
+                timeout=ANSWER_SECONDS,
+                check=False,
+            )
+        except OSError as error:
+            raise UsageError(f"cannot run {self._program}: {error.strerror or error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise BackendError(f"llama-diffusion-cli took more than {ANSWER_SECONDS:.0f} s for one answer") from error
+        output = done.stdout.decode("utf-8", "replace")
+        if done.returncode:
+            raise BackendError(f"llama-diffusion-cli failed ({_cause(done.returncode)}): {_last_line(output)}")
+        return output
+
+
+def _prompt(case: TestCase, max_tokens: int) -> Prompt:
+    chars = max_tokens * CHARS_PER_TOKEN
+    return prompt_at(case.snapshot, case.offset, prefix_chars=chars, suffix_chars=int(chars * SUFFIX_SHARE))
+
+
+def _first_lines(text: str, num: int | None) -> str:
+    """The first `num` lines, or all for None, without trailing blanks."""
+    return (text if num is None else "\n".join(text.split("\n")[:num])).rstrip()
+
+
+def _last_line(output: str) -> str:
+    """The last line with an error, or the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no output"])[-1][:300]
+
+
+def _cause(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _error_message(tree: Any) -> str:
+    """The message of `{"error": {"message": ...}}`, or the whole tree."""
+    error = tree.get("error", tree) if isinstance(tree, dict) else tree
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,172 @@
+"""Contenders of a benchmark: anything that fills test cases. Here the engine; other programs are in `baselines`."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.metrics import Attempt, ShownItem
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.document import Cursor, allowed_lines
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.remote_engine import RemoteEngine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult
+
+ANSWER_SECONDS = 600.0
+"""Time limit of one answer."""
+
+
+class LengthHint(StrEnum):
+    """What a contender knows about the length of the fill; never the number of tokens."""
+
+    NONE = "none"
+    """Nothing: one line on a line with text, a block on a blank line."""
+    ORACLE = "oracle"
+    """The number of lines of the reference."""
+    GIVEN = "given"
+    """The same maximum number of lines for all cases."""
+
+    @property
+    def sentence(self) -> str:
+        """Explanation for a report."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    LengthHint.NONE: "The length was unknown: the position of the cursor decides how many lines a fill may have.",
+    LengthHint.ORACLE: "The number of lines of each reference was known (oracle).",
+    LengthHint.GIVEN: "All fills had the same maximum number of lines (given).",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """Options of the requests, the same for all contenders."""
+
+    length: LengthHint = LengthHint.NONE
+    max_lines: int | None = None
+    """With `LengthHint.GIVEN`."""
+    suffix_lines: int | None = None
+    """Lines after the line of the cursor that the model sees; None for as many as fit."""
+    deadline_ms: float | None = None
+    """None waits for the whole fill."""
+    early_stop_ms: float | None = None
+    """Time after which whole lines are enough, 0 for never; None takes the setting."""
+    is_warm: bool = False
+    """The KV cache holds the prompt without its last character, as while typing."""
+
+    def num_lines(self, case: TestCase) -> int | None:
+        """Maximum number of lines for a case; None for any number."""
+        if self.length is LengthHint.ORACLE:
+            return case.num_lines
+        if self.length is LengthHint.GIVEN:
+            return self.max_lines
+        return allowed_lines(Cursor.at(case.snapshot.text, case.offset))
+
+    def json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+DEFAULT_OPTIONS = RequestOptions()
+
+
+class Contender(Protocol):
+    """Fills test cases, one at a time. Has its own model and cache."""
+
+    @property
+    def name(self) -> str:
+        """Name in attempts and tables."""
+        ...
+
+    def answer(self, case: TestCase) -> Attempt:
+        """Fills one case and waits for the final answer.
+
+        Raises:
+            DgLspError: the contender failed; earlier attempts remain valid.
+        """
+        ...
+
+    def notes(self) -> Sequence[str]:
+        """Sentences that a reader of its numbers needs."""
+        ...
+
+    def close(self) -> None:
+        """Releases its processes and models. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContender:
+    """An engine with one of its decoders. Contenders must not share an engine, because they would share its cache."""
+
+    name: str
+    engine: Engine
+    decoder: DecoderName | None = None
+    """None takes the setting."""
+    options: RequestOptions = DEFAULT_OPTIONS
+    remarks: Sequence[str] = ()
+
+    def answer(self, case: TestCase) -> Attempt:
+        """See `Contender.answer`."""
+        is_remote = isinstance(self.engine, RemoteEngine)
+        if self.options.is_warm:
+            # a deadline in the past only fills the cache; a remote server must complete the request
+            self.engine.fill(self.request(case.before_last_key()), deadline=None if is_remote else time.monotonic())
+        start = time.perf_counter()
+        # the deadline of the settings applies to requests without their own, unless it is overridden here
+        result = self.engine.fill(self.request(case), deadline=math.inf if self.options.deadline_ms is None else None)
+        return attempt_of(result, case, self.name, 1e3 * (time.perf_counter() - start), is_remote=is_remote)
+
+    def notes(self) -> Sequence[str]:
+        """See `Contender.notes`."""
+        return self.remarks
+
+    def close(self) -> None:
+        """See `Contender.close`."""
+        self.engine.close()
+
+    def request(self, case: TestCase) -> FillRequest:
+        """The request for a case."""
+        return FillRequest(
+            case.snapshot,
+            case.offset,
+            max_lines=self.options.num_lines(case),
+            suffix_lines=self.options.suffix_lines,
+            decoder=self.decoder,
+            early_stop_ms=self.options.early_stop_ms,
+            deadline_ms=self.options.deadline_ms,
+        )
+
+
+def attempt_for(case: TestCase, contender: str, decoder: str, text: str, ms: float, **costs: Any) -> Attempt:
+    """Attempt with one item, or none for an empty text."""
+    return Attempt(
+        case=case.id,
+        kind=case.kind,
+        contender=contender,
+        decoder=decoder,
+        reference=case.reference,
+        shown=(ShownItem(ms, text),) if text else (),
+        latency_ms=ms,
+        **costs,
+    )
+
+
+def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:
+    """Attempt for a result of the engine. A remote server does not report all costs."""
+    best = result.candidates[0] if result.candidates else None
+    reason = result.rejections[0].reason.value if result.rejections and not best else None
+    timings = result.timings
+    costs: dict[str, Any] = {"steps": result.steps, "tokens": result.output_tokens}
+    if is_remote:
+        costs = costs if result.steps else {}
+    else:
+        costs |= {"prefill_ms": timings.prefill, "model_ms": timings.prefill + timings.predict}
+        costs["confidence"] = best.score if best else None
+    return attempt_for(case, contender, result.decoder.value, result.text, ms, rejection=reason, **costs)

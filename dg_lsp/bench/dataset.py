@@ -1,0 +1,137 @@
+"""Test cases in the HumanEval-Infilling format: a cursor between two texts, and the reference that belongs there."""
+
+import gzip
+import json
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.errors import InputFileError
+
+_GZIP = b"\x1f\x8b"
+_REQUIRED = {"task_id": "id", "prompt": "prefix", "suffix": "suffix", "canonical_solution": "reference"}
+_OPTIONAL = ("kind", "test", "entry_point", "path")
+
+
+@dataclass(frozen=True, slots=True)
+class TestCase:
+    """One gap to fill."""
+
+    __test__ = False  # not a class for pytest to collect
+
+    id: str
+    kind: str
+    """`line-end`, `whole-line`, `block`, `span`, or the kind that the data names."""
+    prefix: str
+    suffix: str
+    reference: str
+    test: str | None = None
+    """Source of a function `check(candidate)` that raises unless the program is right."""
+    entry_point: str | None = None
+    """Name that is passed to `check`."""
+    path: str = ""
+    """Path of the file, if the data names one."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The buffer without the reference."""
+        return Snapshot(f"file:///{self.path or self.id}", 0, self.prefix + self.suffix)
+
+    @property
+    def offset(self) -> int:
+        """Cursor in the snapshot's text, in code points."""
+        return len(self.prefix)
+
+    @property
+    def num_lines(self) -> int:
+        """Lines of the reference, without its trailing line ends."""
+        return self.reference.rstrip("\n").count("\n") + 1
+
+    def program(self, fill: str) -> str | None:
+        """The completed program with a call of its tests; None for a case without tests."""
+        if self.test is None or self.entry_point is None:
+            return None
+        return f"{self.prefix}{fill}{self.suffix}\n{self.test}\ncheck({self.entry_point})\n"
+
+    def before_last_key(self) -> "TestCase":
+        """The same case one typed character earlier."""
+        return replace(self, prefix=self.prefix[:-1])
+
+
+def read_cases(path: Path) -> tuple[TestCase, ...]:
+    """Reads a JSONL file, plain or gzip.
+
+    In the data a whole line ends with its line end. The cursor of an editor would stand on a line of its own, so that
+    line end moves from the reference to the suffix.
+
+    Raises:
+        InputFileError: the file is unreadable or empty, or a line is not a test case; the message has the line number.
+    """
+    cases: dict[str, TestCase] = {}
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            case = _parse(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise InputFileError(
+                f"{path}, line {number}: {error}; expected the format of HumanEval-Infilling"
+            ) from error
+        if case.id in cases:
+            raise InputFileError(f"{path}, line {number}: duplicate task_id {case.id}")
+        cases[case.id] = case
+    if not cases:
+        raise InputFileError(f"{path} has no test cases: expected one JSON object per line")
+    return tuple(cases.values())
+
+
+def sample_cases(cases: Sequence[TestCase], limit: int | None, seed: int) -> tuple[TestCase, ...]:
+    """`limit` random cases, or all of them in order. With the same seed a larger sample starts with the smaller one."""
+    if limit is None:
+        return tuple(cases)
+    shuffled = list(cases)
+    random.Random(seed).shuffle(shuffled)
+    return tuple(shuffled[:limit])
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8")
+    except FileNotFoundError as error:
+        raise InputFileError(f"no such file: {path}") from error
+    except UnicodeDecodeError as error:
+        raise InputFileError(f"{path} is not UTF-8 (byte {error.start})") from error
+    except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
+        raise InputFileError(f"cannot read {path}: {error}") from error
+
+
+def _parse(tree: Any) -> TestCase:
+    """Raises ValueError or TypeError with a short reason."""
+    if not isinstance(tree, dict):
+        raise TypeError("not an object")
+    missing = [key for key in _REQUIRED if key not in tree]
+    if missing:
+        raise ValueError(f"no {missing[0]}")
+    names = {**_REQUIRED, **{key: key for key in _OPTIONAL if tree.get(key) is not None}}
+    for key in names:
+        if not isinstance(tree[key], str):
+            raise TypeError(f"{key} is not a string")
+    case = TestCase(**{"kind": "", **{name: tree[key] for key, name in names.items()}})
+    if not case.reference.strip():
+        raise ValueError("the canonical_solution is blank")
+    if case.prefix[-1:] in ("", "\n") and case.reference.endswith("\n"):
+        case = replace(case, reference=case.reference[:-1], suffix="\n" + case.suffix)
+    return case if case.kind else replace(case, kind=_kind(case))
+
+
+def _kind(case: TestCase) -> str:
+    """The kind by where the reference begins and ends."""
+    place = Cursor.at(case.snapshot.text, case.offset)
+    if place.is_blank_line:
+        return "block" if "\n" in case.reference.lstrip("\n") else "whole-line"
+    return "line-end" if place.is_line_end and "\n" not in case.reference else "span"

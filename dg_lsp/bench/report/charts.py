@@ -1,0 +1,226 @@
+"""Charts as inline SVG, drawn by matplotlib.
+
+The content policy of the page forbids style attributes, and colours depend on the theme: every drawing is rewritten to
+presentation attributes with CSS variables. A page shows one of two sizes, because text must not shrink with the page.
+"""
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from dg_lsp.bench.metrics import CUTS, percentile
+from dg_lsp.bench.tables import Table, milliseconds, percent, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZES = {"wide": 760, "narrow": 340}
+"""Widths in pixels."""
+_VARIABLES = ("soft", "rule", "ink", "base", *(f"series{i}" for i in range(6)))
+_COLOURS = {f"#0000{i:02x}": name for i, name in enumerate(_VARIABLES, 1)}  # matplotlib omits #000000
+"""CSS variables by the colours that stand for them in matplotlib."""
+_SOFT, _RULE, _INK, _BASE, *_SERIES = _COLOURS
+_DASHES = ("-", (0, (10, 3)), (0, (2, 3)), (0, (10, 3, 2, 3)), (0, (5, 2)), (0, (1, 4)))
+_FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+_LINE_WIDTH, _ROW_HEIGHT, _NUM_BINS = 2.25, 84, 48
+
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Characters that are not seen, or that change the order of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure with its numbers as a table."""
+
+    kind = "chart"
+    name: str
+    """Anchor."""
+    title: str
+    caption: str
+    drawings: tuple[str, ...]
+    """SVG in all `SIZES`, with a description for screen readers."""
+    table: Table
+
+
+def useful_by(hits: Mapping[str, Sequence[float]], nums: Mapping[str, int], baseline: str) -> Chart:
+    """Share of requests that had a useful edit within a time; `hits` are milliseconds, `nums` numbers of requests."""
+
+    def fraction(name: str, ms: float = math.inf) -> float:
+        return sum(hit <= ms for hit in hits[name]) / nums[name] if nums[name] else 0.0
+
+    times = [max(ms, 1.0) for listed in hits.values() for ms in listed]
+    low, high = min([*times, CUTS[0]]), max([*times, CUTS[-1]])
+    top = max([*map(fraction, hits), 0.1])
+
+    def draw(figure: "Figure", width: int) -> None:
+        axes = figure.subplots()
+        for (name, listed), look in zip(hits.items(), _looks(hits, baseline), strict=True):
+            ordered = [max(ms, 1.0) for ms in sorted(listed)]
+            shares = [i / nums[name] for i in range(len(ordered) + 1)] if nums[name] else [0.0]
+            x = [low, *ordered, high]
+            axes.step(x, [*shares, shares[-1]], where="post", linewidth=_LINE_WIDTH, label=_label(name), **look)
+        _log_axis(axes, low, high, "milliseconds since the request", width)
+        axes.set_ylim(0, 1.05 * top)
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+        figure.legend(loc="outside upper left", ncols=1 if width < 500 else 3, labelcolor=_SOFT, frameon=False)
+
+    words = "; ".join(f"{name} {percent(fraction(name, CUTS[-1]), 0)}" for name in hits)
+    rows = [(name, *(percent(fraction(name, cut)) for cut in CUTS), percent(fraction(name))) for name in hits]
+    columns = ("contender", *(f"{cut:,} ms" for cut in CUTS), "ever")
+    return Chart(
+        "useful-by",
+        "Useful by",
+        "Share of all requests that had a useful edit within a time. The time axis is logarithmic.",
+        _draw("useful-by", draw, 360, f"Useful by {CUTS[-1]:,} ms: {words}. The table below has more."),
+        Table("Share of all requests with a useful edit within a time", columns, {"": rows}),
+    )
+
+
+def latency_histogram(values: Mapping[str, Sequence[float]], baseline: str = "") -> Chart:
+    """Milliseconds until the final answer, by contender."""
+    caption = "Time until the final answer of every request. The time axis is logarithmic."
+    return _histogram("latency", "Latency", caption, values, baseline, milliseconds)
+
+
+def step_histogram(values: Mapping[str, Sequence[float]], baseline: str = "") -> Chart:
+    """Forward passes per request, by contender."""
+    caption = (
+        "Forward passes of the model per request, after the prompt. A pass over a canvas costs more than one over a"
+        " single token. The last bar holds everything above the 99th percentile."
+    )
+    return _histogram(
+        "steps", "Steps", caption, values, baseline, lambda value: f"{value or 0:,.1f}".removesuffix(".0")
+    )
+
+
+def _histogram(
+    name: str,
+    title: str,
+    caption: str,
+    values: Mapping[str, Sequence[float]],
+    baseline: str,
+    show: Callable[[float | None], str],
+) -> Chart:
+    import numpy as np
+
+    ordered = {contender: sorted(listed) for contender, listed in values.items()}
+    is_log = name == "latency"
+    low = max(1.0, min((listed[0] for listed in ordered.values() if listed), default=1.0))
+    ends = [percentile(listed, 1.0 if is_log else 0.99) for listed in ordered.values() if listed]
+    high = max([*ends, low + 1.0])
+    width = max(1, math.ceil((high + 1) / _NUM_BINS))
+    edges = np.geomspace(low, high, _NUM_BINS) if is_log else np.arange(0, math.ceil(high) + width + 1, width) - 0.5
+
+    def draw(figure: "Figure", width: int) -> None:
+        grid = figure.subplots(len(ordered), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (contender, listed), look in zip(grid, ordered.items(), _looks(ordered, baseline), strict=True):
+            counts, _ = np.histogram(np.clip(listed, edges[0], edges[-1]), edges)
+            axes.stairs(counts / max(1, len(listed)), edges, fill=True, color=look["color"])
+            label = "no requests"
+            if listed:
+                middle, tail = percentile(listed, 0.5), percentile(listed, 0.9)
+                axes.axvline(min(middle, edges[-1]), color=_INK)
+                axes.axvline(min(tail, edges[-1]), color=_INK, linestyle="--")
+                label = f"median {show(middle)}, p90 {show(tail)}"
+            axes.set_title(f"{_label(contender, width // 30)}: {label}", loc="left", color=_SOFT)
+            axes.yaxis.set_visible(False)
+        if is_log:
+            _log_axis(grid[-1], edges[0], edges[-1], "milliseconds until the final answer", width)
+        else:
+            grid[-1].set_xlabel("forward passes")
+            grid[-1].set_xlim(edges[0], edges[-1])
+
+    rows = [(c, *(show(percentile(v, f)) if v else "–" for f in _FRACTIONS)) for c, v in ordered.items()]
+    words = "; ".join(f"{row[0]} median {row[3]}" for row in rows)
+    columns = ("contender", *("all" if f == 1 else f"{100 * f:.0f} %" for f in _FRACTIONS))
+    return Chart(
+        name,
+        title,
+        caption + " The solid line is the median, the dashed one the 90th percentile.",
+        _draw(name, draw, 60 + _ROW_HEIGHT * len(ordered), f"{title}: {words}. The table below has more."),
+        Table(f"{title}: this share of requests took at most", columns, {"": rows}),
+    )
+
+
+def _draw(name: str, draw: Callable[["Figure", int], None], height: int, description: str) -> tuple[str, ...]:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    drawings = []
+    for size, width in SIZES.items():
+        options = {"svg.fonttype": "none", "svg.hashsalt": f"{name}-{size}", "text.parse_math": False, "font.size": 12}
+        colours = {"xtick.color": _SOFT, "ytick.color": _SOFT, "axes.labelcolor": _SOFT, "axes.edgecolor": _RULE}
+        sides = {"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12}
+        text = io.StringIO()
+        with mpl.rc_context({**options, **colours, **sides}), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # the browser has more fonts
+            figure = Figure((width / 72, height / 72), dpi=72, layout="constrained")
+            draw(figure, width)
+            figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        drawings.append(_themed(text.getvalue(), size, description))
+    return tuple(drawings)
+
+
+def _themed(drawing: str, size: str, description: str) -> str:
+    """The drawing with presentation attributes instead of styles, and CSS variables instead of colours."""
+    root = ElementTree.fromstring(drawing)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in ("metadata", "style"):
+                parent.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+        for pair in attributes.pop("style", "").split(";"):
+            name, _, value = (part.strip() for part in pair.partition(":"))
+            if name and name != "font-family":
+                attributes[name] = f"var(--{_COLOURS[value]})" if value in _COLOURS else value
+        if element.tag == "g":
+            attributes.pop("id", None)
+        element.attrib = attributes
+    label = {"role": "img", "aria-label": visible(description)}
+    root.attrib = {"class": size, "viewBox": root.attrib["viewBox"], **label}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _looks(names: Mapping[str, object], baseline: str) -> list[dict[str, Any]]:
+    """Colour and dashes of each contender; the baseline is grey."""
+    return [
+        {"color": _BASE, "linestyle": "--"}
+        if name == baseline
+        else {"color": _SERIES[i % len(_SERIES)], "linestyle": _DASHES[i % len(_DASHES)]}
+        for i, name in enumerate(names)
+    ]
+
+
+def _log_axis(axes: "Axes", low: float, high: float, label: str, width: int) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.set_xlim(low, high * 1.02)
+    steps = (1, 2.5, 5) if width > 500 else (1,)
+    ticks = [step * 10.0**power for power in range(-1, 8) for step in steps if low <= step * 10.0**power <= high * 1.02]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda ms, _: f"{ms:,.0f}")
+    axes.set_xlabel(label)
+
+
+def _label(name: str, limit: int = 24) -> str:
+    return shorten(visible(name), limit)
+
+
+def visible(text: str) -> str:
+    """The text with control characters as pictures; the result is valid UTF-8."""
+    return _INVISIBLE.sub(_picture, text.replace("\r\n", "\n"))
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return chr(0x2400 + code) if code < 0x20 else "\N{REPLACEMENT CHARACTER}"

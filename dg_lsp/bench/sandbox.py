@@ -1,0 +1,219 @@
+"""Runs model-written programs in bubblewrap (`bwrap`), one process for each.
+
+A program gets the standard library of this Python, an empty environment, a small empty directory in memory, and its
+own namespaces: no network, no home, no other processes, and /usr and Python read-only. Resource limits bound CPU time,
+memory, processes, open files and file sizes. Everything that it started is killed together with it.
+
+Not covered: holes in the kernel, and programs that pretend to succeed, because the verdict comes from the same process.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.errors import SandboxError
+
+INSTALL = "on Debian and Ubuntu, run: sudo apt-get install bubblewrap"
+_WORK = "/work"
+_SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_FREE_USER_IDS = range(61184, 65520)
+"""Ids that systemd reserves for temporary users."""
+_TIME_SIGNALS = ("SIGXCPU", "SIGKILL")
+
+# Runs inside the sandbox: reads the program from standard input and writes one JSON line at its end.
+_BOOTSTRAP = """
+import json, os, resource, sys, types
+
+order = json.loads(sys.argv[1])
+source = sys.stdin.buffer.read().decode("utf-8", "replace")
+if order["user"]:
+    os.setgroups([])
+    os.setresgid(*[order["user"]] * 3)
+    os.setresuid(*[order["user"]] * 3)
+for name, limits in order["limits"].items():
+    resource.setrlimit(getattr(resource, name), limits)
+report, nothing = os.dup(1), os.open(os.devnull, os.O_RDWR)
+for descriptor in range(3):
+    os.dup2(nothing, descriptor)
+module = sys.modules["program"] = types.ModuleType("program")
+ending, detail = "passed", ""
+try:
+    exec(compile(source, "program.py", "exec"), module.__dict__)
+except BaseException as error:
+    ending = "memory" if isinstance(error, MemoryError) else "failed"
+    detail = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+os.write(report, json.dumps({"ending": ending, "detail": detail}).encode())
+os._exit(0)
+"""
+
+_CORRECT = """
+import bisect, collections, datetime, decimal, fractions, functools, hashlib, heapq, itertools, json, math, random, re
+import statistics, string, sys, typing
+assert hashlib.md5(b"a").hexdigest().startswith("0cc1")
+open("own", "w").write("x")
+assert open("own").read() == "x" and random.random() < 1
+"""
+
+
+class Ending(StrEnum):
+    """How a program ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """An exception: a failed assertion, a syntax error, something that the sandbox denies, an exit."""
+    TIMEOUT = "timeout"
+    """The CPU time or the wall time ran out."""
+    MEMORY = "memory"
+    CRASHED = "crashed"
+    """The process ended without a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resources of one program."""
+
+    cpu_seconds: int = 5
+    wall_seconds: float = 15.0
+    memory_bytes: int = 1 << 30
+    """Address space, including the interpreter."""
+    file_bytes: int = 1 << 20
+    """Size of each file."""
+    disk_bytes: int = 1 << 24
+    """Size of the directory, which is in memory."""
+    num_files: int = 64
+    """Open files."""
+
+    def rlimits(self) -> dict[str, tuple[int, int]]:
+        """Soft and hard limit by the name in `resource`."""
+        return {
+            "RLIMIT_CPU": (self.cpu_seconds, self.cpu_seconds + 1),
+            "RLIMIT_AS": (self.memory_bytes,) * 2,
+            "RLIMIT_FSIZE": (self.file_bytes,) * 2,
+            "RLIMIT_NOFILE": (self.num_files,) * 2,
+            "RLIMIT_NPROC": (1, 1),
+            "RLIMIT_CORE": (0, 0),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of one program."""
+
+    ending: Ending
+    detail: str = ""
+    """The exception or the signal, if there is one."""
+    seconds: float = 0.0
+    """Wall time, including the start of the interpreter."""
+
+    @property
+    def passes(self) -> bool:
+        """True if the program ran to its end."""
+        return self.ending is Ending.PASSED
+
+
+class Sandbox:
+    """Runs one program after the other."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """Checks that bubblewrap works and that a correct program passes.
+
+        Raises:
+            SandboxError: bubblewrap is missing or cannot create namespaces on this machine.
+        """
+        self._limits = limits or Limits()
+        program = shutil.which("bwrap")
+        if program is None:
+            raise SandboxError(f"--execute needs bubblewrap: {INSTALL}")
+        self._bwrap = program
+        outcome = self.run(_CORRECT)
+        if not outcome.passes:
+            reason = outcome.detail or outcome.ending
+            raise SandboxError(f"--execute needs a bubblewrap 0.7 or later that can create namespaces: {reason}")
+
+    def run(self, program: str) -> Outcome:
+        """Runs a program to its end. None of its processes is left afterwards.
+
+        Raises:
+            SandboxError: bubblewrap cannot be started.
+        """
+        start = time.perf_counter()
+        # files, not pipes: the limit on file sizes bounds what a program writes into them
+        with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as errors:
+            is_late = False
+            try:
+                with subprocess.Popen(
+                    self._command(), stdin=subprocess.PIPE, stdout=report, stderr=errors, env={}, start_new_session=True
+                ) as process:
+                    try:
+                        process.communicate(program.encode("utf-8", "replace"), self._limits.wall_seconds)
+                    except subprocess.TimeoutExpired:
+                        is_late = True
+                    finally:
+                        process.kill()  # kills the whole PID namespace
+            except OSError as error:
+                raise SandboxError(f"cannot start bubblewrap ({error}): {INSTALL}") from error
+            report.seek(0)
+            errors.seek(0)
+            ending, detail = _ending(report.read(), process.returncode, is_late=is_late)
+            if ending is Ending.CRASHED and not detail:
+                detail = " ".join(errors.read(1000).decode("utf-8", "replace").split())
+        return Outcome(ending, detail, time.perf_counter() - start)
+
+    def _command(self) -> list[str]:
+        # the limit on processes does not apply to root: as root the program runs as a temporary user
+        user = random.choice(_FREE_USER_IDS) if os.geteuid() == 0 else 0
+        order = json.dumps({"user": user, "limits": self._limits.rlimits()})
+        work = ["--size", str(self._limits.disk_bytes), "--perms", "1777", "--tmpfs", _WORK, "--chdir", _WORK]
+        python = [str(Path(sys.executable).resolve()), "-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, order]
+        return [self._bwrap, *_namespaces(user), *_mounts(), *work, "--", *python]
+
+
+def _namespaces(user: int) -> Iterator[str]:
+    yield from ("--die-with-parent", "--new-session", "--clearenv")
+    if not user:
+        yield "--unshare-all"
+        return
+    # without a user namespace, in which no other user exists; all capabilities go with the change of user
+    yield from ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    yield from ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+
+
+def _mounts() -> Iterator[str]:
+    """The system's libraries, this Python and three devices."""
+    prefixes = {Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(sys.executable).resolve().parents[1]}
+    outside = [prefix for prefix in prefixes if not prefix.is_relative_to("/usr")]
+    # without --dir, bubblewrap makes parent directories unreadable for other users
+    for parent in ("/dev", "/etc", *(parent for prefix in outside for parent in reversed(prefix.parents[:-1]))):
+        yield from ("--dir", str(parent))
+    for path in (*map(Path, _SYSTEM), *outside):
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        else:
+            yield from ("--ro-bind-try", str(path), str(path))
+    for name in _DEVICES:
+        yield from ("--dev-bind", name, name)
+
+
+def _ending(report: bytes, code: int, *, is_late: bool) -> tuple[Ending, str]:
+    # bubblewrap returns 128 + N after signal N
+    name = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else ""
+    if is_late or name in _TIME_SIGNALS:
+        return Ending.TIMEOUT, name
+    try:
+        tree: dict[str, Any] = json.loads(report)
+        ending, detail = Ending(tree["ending"]), str(tree["detail"])
+    except (ValueError, TypeError, KeyError):
+        return Ending.CRASHED, name
+    return (ending, detail) if code == 0 else (Ending.CRASHED, name)

@@ -1,1 +1,0 @@
-"""Records of what happened, and statistics over them. Knows no model, no clock and no file."""

@@ -1,0 +1,183 @@
+-- Attaches the plugin to buffers of the server, and starts a server that ended again.
+
+local client_of = require("dg_lsp.client")
+local ghost_text = require("dg_lsp.ghost_text")
+local keys = require("dg_lsp.keys")
+local options = require("dg_lsp.options")
+local requests = require("dg_lsp.requests")
+
+local M = {}
+
+local SIGTERM = 15
+-- seconds before the first, second, ... restart within WITHIN_S
+local PAUSES_S, WITHIN_S = { 0, 0, 0, 1, 2, 5, 15, 30 }, 180
+
+M.is_on = true
+---@type integer[] seconds
+local exits = {}
+
+local AUTOMATIC = 2
+local request_group = vim.api.nvim_create_augroup("dg_lsp_requests", {})
+---@type table<integer, uv.uv_timer_t>
+local timers = {}
+
+local function stop_timer(bufnr)
+  local timer = timers[bufnr]
+  timers[bufnr] = nil
+  if timer and not timer:is_closing() then
+    timer:stop()
+    timer:close()
+  end
+end
+
+local function request_soon(bufnr)
+  stop_timer(bufnr)
+  timers[bufnr] = vim.defer_fn(function()
+    if vim.api.nvim_get_mode().mode:sub(1, 1) == "i" and vim.api.nvim_get_current_buf() == bufnr then
+      requests.send(bufnr, AUTOMATIC)
+    end
+  end, options.get().debounce_ms)
+end
+
+--- Requests completions for this plugin's own ghost text while the user types.
+---@param bufnr integer
+local function start_requests(bufnr)
+  vim.api.nvim_clear_autocmds({ group = request_group, buffer = bufnr })
+  vim.api.nvim_create_autocmd({ "InsertEnter", "CursorMovedI", "TextChangedI", "TextChangedP" }, {
+    group = request_group,
+    buffer = bufnr,
+    callback = function()
+      request_soon(bufnr)
+    end,
+  })
+  vim.api.nvim_create_autocmd({ "InsertLeave", "BufLeave" }, {
+    group = request_group,
+    buffer = bufnr,
+    callback = function()
+      stop_timer(bufnr)
+      requests.cancel(bufnr)
+    end,
+  })
+  -- the server may start after the first key
+  if vim.api.nvim_get_mode().mode:sub(1, 1) == "i" and vim.api.nvim_get_current_buf() == bufnr then
+    request_soon(bufnr)
+  end
+end
+
+---@param bufnr integer
+local function stop_requests(bufnr)
+  vim.api.nvim_clear_autocmds({ group = request_group, buffer = bufnr })
+  stop_timer(bufnr)
+  requests.cancel(bufnr)
+  ghost_text.forget(bufnr)
+end
+
+---@param client_id integer
+---@param bufnr integer
+function M.attach(client_id, bufnr)
+  local client = vim.lsp.get_client_by_id(client_id)
+  if not client or client.name ~= client_of.NAME then
+    return
+  end
+  requests.wrap(client)
+  keys.map(bufnr)
+  if options.is_native() then
+    vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
+  else
+    if vim.lsp.inline_completion then
+      vim.lsp.inline_completion.enable(false, { client_id = client_id })
+    end
+    if M.is_on then
+      start_requests(bufnr)
+    end
+  end
+  -- Neovim adds the buffer to the client only after this event
+  vim.schedule(function()
+    if bufnr == vim.api.nvim_get_current_buf() then
+      client_of.focus(bufnr)
+      -- Neovim requests a completion only after a key: a server that starts later would wait for the next one
+      vim.schedule(function()
+        ghost_text.trigger(bufnr)
+      end)
+    end
+  end)
+end
+
+--- Turns ghost text on or off in all buffers.
+function M.toggle()
+  M.is_on = not M.is_on
+  for _, client in ipairs(vim.lsp.get_clients({ name = client_of.NAME })) do
+    for bufnr in pairs(client.attached_buffers) do
+      if options.is_native() then
+        vim.lsp.inline_completion.enable(M.is_on, { bufnr = bufnr })
+        ghost_text.forget(bufnr)
+      elseif M.is_on then
+        start_requests(bufnr)
+      else
+        stop_requests(bufnr)
+      end
+    end
+  end
+  vim.notify("dg-lsp: ghost text is " .. (M.is_on and "on" or "off"))
+end
+
+--- Starts the server for buffers of its file types.
+function M.enable()
+  if vim.lsp.enable then
+    vim.lsp.enable(client_of.NAME)
+    return
+  end
+  local file = vim.api.nvim_get_runtime_file("lsp/dg_lsp.lua", false)[1]
+  local config = vim.tbl_deep_extend("force", dofile(file), (vim.g.dg_lsp or {}).config or {})
+  config.name = client_of.NAME
+  config.on_exit = M.on_exit
+  config.capabilities = vim.tbl_deep_extend("force", vim.lsp.protocol.make_client_capabilities(), config.capabilities)
+  -- Neovim 0.10 would start a server for each file outside a project, and would reuse one that has just ended
+  local function is_same(client, requested)
+    return client.name == requested.name and client.config.root_dir == requested.root_dir and not client.is_stopped()
+  end
+  vim.api.nvim_create_autocmd("FileType", {
+    group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
+    pattern = config.filetypes,
+    callback = function(event)
+      config.root_dir = vim.fs.root(event.buf, config.root_markers)
+      vim.lsp.start(config, { bufnr = event.buf, reuse_client = is_same })
+    end,
+  })
+  if vim.v.vim_did_enter == 1 then
+    vim.cmd("doautoall dg_lsp_enable FileType")
+  end
+end
+
+--- Starts a server again that was not asked to leave; later and later if it ends again and again.
+---@param code integer
+---@param signal integer
+function M.on_exit(code, signal)
+  if (code == 0 and signal == 0) or signal == SIGTERM or vim.v.exiting ~= vim.NIL then
+    return
+  end
+  vim.schedule(function()
+    requests.forget()
+    for _, bufnr in ipairs(vim.api.nvim_list_bufs()) do
+      ghost_text.forget(bufnr)
+    end
+    local now = os.time()
+    exits = vim.tbl_filter(function(time)
+      return now - time < WITHIN_S
+    end, exits)
+    table.insert(exits, now)
+    local pause = PAUSES_S[math.min(#exits, #PAUSES_S)]
+    if #exits == 1 then
+      vim.notify(("dg-lsp ended (code %d, signal %d) and is started again"):format(code, signal), vim.log.levels.WARN)
+    elseif #exits == #PAUSES_S then
+      vim.notify("dg-lsp ends again and again; :checkhealth dg_lsp", vim.log.levels.ERROR)
+    end
+    vim.defer_fn(function()
+      if not vim.lsp.is_enabled or vim.lsp.is_enabled(client_of.NAME) then
+        M.enable()
+      end
+    end, 1000 * pause)
+  end)
+end
+
+return M

@@ -1,0 +1,99 @@
+-- :DgRewrite, :DgFill, and the prompt for an instruction. The server sends the result as an edit.
+
+local client_of = require("dg_lsp.client")
+local positions = require("dg_lsp.positions")
+
+local M = {}
+
+local REWRITE, COMPLETE_BLOCK = "dg-lsp.rewrite", "dg-lsp.completeBlock"
+
+local function running_client(bufnr)
+  local client = client_of.of(bufnr)
+  if not client then
+    vim.notify("dg-lsp is not running in this buffer; :checkhealth dg_lsp shows the reason", vim.log.levels.WARN)
+  end
+  return client
+end
+
+local function line_of(bufnr, row)
+  return vim.api.nvim_buf_get_lines(bufnr, row, row + 1, true)[1]
+end
+
+--- Rows and bytes of a command's range: the selected characters, or whole lines.
+---@return integer, integer, integer, integer
+local function bounds(bufnr, options)
+  local first, last = options.line1 - 1, options.line2 - 1
+  local from, to = 0, #line_of(bufnr, last)
+  local start, stop = vim.fn.getpos("'<"), vim.fn.getpos("'>")
+  local is_selection = options.range == 2 and start[2] == options.line1 and stop[2] == options.line2
+  if is_selection and vim.fn.visualmode() == "v" then
+    from = start[3] - 1
+    local line, byte = line_of(bufnr, last), stop[3]
+    if vim.o.selection == "exclusive" then
+      byte = byte - 1
+    elseif byte <= #line then
+      byte = byte + vim.str_utf_end(line, byte)
+    end
+    to = math.min(byte, #line)
+  end
+  return first, from, last, to
+end
+
+local function position(client, bufnr, row, byte)
+  return { line = row, character = positions.units(line_of(bufnr, row), byte, client.offset_encoding) }
+end
+
+local function target(client, bufnr, options)
+  local first, from, last, to = bounds(bufnr, options)
+  return {
+    uri = vim.uri_from_bufnr(bufnr),
+    range = { start = position(client, bufnr, first, from), ["end"] = position(client, bufnr, last, to) },
+  }
+end
+
+--- Prompts for an instruction, and requests a rewrite with it.
+---@param range { uri: string, range: lsp.Range }
+---@param client_id integer
+function M.prompt(range, client_id)
+  vim.ui.input({ prompt = "Rewrite: " }, function(instruction)
+    local client = vim.lsp.get_client_by_id(client_id)
+    if instruction and instruction ~= "" and client then
+      local argument = vim.tbl_extend("force", range, { instruction = instruction })
+      client_of.execute(client, REWRITE, { argument }, vim.uri_to_bufnr(range.uri))
+    end
+  end)
+end
+
+---@param options table arguments of the user command
+function M.rewrite(options)
+  local bufnr = vim.api.nvim_get_current_buf()
+  local client = running_client(bufnr)
+  if not client then
+    return
+  end
+  local range = target(client, bufnr, options)
+  if options.args == "" then
+    M.prompt(range, client.id)
+  else
+    client_of.execute(client, REWRITE, { vim.tbl_extend("force", range, { instruction = options.args }) }, bufnr)
+  end
+end
+
+---@param options table arguments of the user command
+function M.fill(options)
+  local bufnr = vim.api.nvim_get_current_buf()
+  local client = running_client(bufnr)
+  if not client then
+    return
+  end
+  if options.range > 0 then
+    local range = vim.tbl_extend("force", target(client, bufnr, options), { strength = 1.0 })
+    client_of.execute(client, REWRITE, { range }, bufnr)
+    return
+  end
+  local row, byte = unpack(vim.api.nvim_win_get_cursor(0))
+  local cursor = position(client, bufnr, row - 1, byte)
+  client_of.execute(client, COMPLETE_BLOCK, { { uri = vim.uri_from_bufnr(bufnr), position = cursor } }, bufnr)
+end
+
+return M

@@ -1,0 +1,198 @@
+"""The page in a real browser."""
+
+import base64
+import json
+
+import pytest
+
+TAB, ENTER, END, HOME, LEFT = 9, 13, 35, 36, 37
+OPEN_ALL = "document.querySelectorAll('details').forEach((one) => { one.removeAttribute('name'); one.open = true; })"
+
+LOW_CONTRAST = """
+(() => {
+  const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => {
+    const v = c[i] / 255;
+    return sum + weight * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  }, 0);
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = rgb(getComputedStyle(one).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    throw new Error("no background");
+  };
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let num = 0;
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !element.checkVisibility({ visibilityProperty: true })) continue;
+    const style = getComputedStyle(element);
+    const [one, other] = [rgb(element.closest("svg") ? style.fill : style.color), behind(element)].map(light);
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    num += 1;
+    if (ratio < 4.5) found.push(`${walker.currentNode.data.trim()}: ${ratio.toFixed(2)}`);
+  }
+  return { num, found };
+})()
+"""
+
+OVERFLOWING = """
+[...document.querySelectorAll("body *")].filter((one) =>
+  one.checkVisibility() && !one.closest(".scroller, svg, .skip") &&
+  one.getBoundingClientRect().right > innerWidth + 0.5
+).map((one) => one.outerHTML.slice(0, 80))
+"""
+
+CUT_OFF = """
+[...document.querySelectorAll("svg[role=img] text")].filter((one) => one.checkVisibility()).filter((one) => {
+  const text = one.getBoundingClientRect(), drawing = one.closest("svg").getBoundingClientRect();
+  return text.left < drawing.left - 0.5 || text.right > drawing.right + 0.5 || text.bottom > drawing.bottom + 0.5;
+}).map((one) => one.textContent)
+"""
+
+
+@pytest.fixture
+def opened(chromium, tmp_path, page):
+    page.write(tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    return chromium
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_sends_no_requests_and_causes_no_errors(chromium, tmp_path, hostile_page, scheme):
+    path = tmp_path / "page.html"
+    hostile_page.write(path)
+    chromium.open(path, scheme=scheme)
+    chromium.run(OPEN_ALL)
+    methods = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Page.javascriptDialogOpening")
+    assert [event for event in chromium.events if event.get("method") in methods] == []
+    sent = [event for event in chromium.events if event.get("method") == "Network.requestWillBeSent"]
+    assert [event["params"]["request"]["url"] for event in sent] == [path.as_uri()]
+    assert chromium.run("document.images.length + document.scripts.length") == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_enough_contrast(opened, scheme):
+    opened.scheme(scheme)
+    opened.run(OPEN_ALL)
+    for step in (1, 2, 3):
+        opened.run(MOVE % step)
+        checked = opened.run(LOW_CONTRAST)
+        assert checked["num"] > 100
+        assert checked["found"] == []
+
+
+MOVE = """document.querySelectorAll(".film input").forEach((slider) => {
+  slider.value = "%d";
+  slider.dispatchEvent(new Event("input"));
+})"""
+
+
+@pytest.mark.parametrize("width", [320, 800])
+@pytest.mark.parametrize("which", ["page", "hostile_page"])
+def test_nothing_is_wider_than_the_page(chromium, tmp_path, request, which, width):
+    path = tmp_path / "page.html"
+    request.getfixturevalue(which).write(path)
+    chromium.open(path, width=width, height=700)
+    chromium.run(OPEN_ALL)
+    assert chromium.run("document.documentElement.scrollWidth") == width
+    assert chromium.run(OVERFLOWING) == []
+    shown = "[...document.querySelectorAll('svg[role=img]')].filter((one) => one.checkVisibility())"
+    assert chromium.run(f"{shown}.length") == 3
+    assert chromium.run(CUT_OFF) == []
+    # the text of drawings remains readable
+    least = f"Math.min(...{shown}.map((one) => one.getBoundingClientRect().width / one.viewBox.baseVal.width))"
+    assert chromium.run(least) > 0.8
+
+
+def test_the_keyboard_reaches_everything_in_reading_order(opened):
+    opened.run("document.activeElement.blur()")
+    stops = "[...document.querySelectorAll('a, input, button, summary, [tabindex=\"0\"]')]"
+    places, seen = [], set()
+    for _ in range(opened.run(f"{stops}.length")):
+        opened.press("Tab", TAB)
+        place = opened.run(f"{stops}.indexOf(document.activeElement)")
+        if place in seen or place < 0:
+            break
+        seen.add(place)
+        places.append(place)
+    assert places == sorted(places)
+    kinds = set(opened.run(f"{json.dumps(places)}.map((i) => {stops}[i].tagName.toLowerCase())"))
+    assert {"a", "input", "button", "summary", "div"} <= kinds
+
+
+STEP = """(() => {
+  const film = document.querySelector(".film"), codes = [...film.querySelectorAll(".code")];
+  return [film.querySelector("input").value, codes.map((one) => one.checkVisibility()).indexOf(true) + 1,
+          film.querySelector("output").textContent];
+})()"""
+
+
+def test_the_keyboard_steps_through_a_film(opened):
+    opened.run("document.querySelector('.film input').focus()")
+    assert opened.run(STEP) == ["3", 3, "Step 3 of 3: 6 of 6 positions accepted"]
+    opened.press("ArrowLeft", LEFT)
+    assert opened.run(STEP) == ["2", 2, "Step 2 of 3: 4 of 6 positions accepted"]
+    opened.press("Home", HOME)
+    assert opened.run(STEP)[:2] == ["1", 1]
+    opened.press("End", END)
+    assert opened.run(STEP)[:2] == ["3", 3]
+    spoken = opened.run("document.querySelector('.film input').getAttribute('aria-valuetext')")
+    assert spoken == "Step 3 of 3: 6 of 6 positions accepted"
+
+
+def test_a_film_plays_from_its_start_to_its_end(opened):
+    opened.run(
+        """(() => {
+          const film = document.querySelector(".film"), play = film.querySelector("button");
+          window.seen = [];
+          const note = () => seen.push([play.textContent, film.querySelector("input").value]);
+          const observer = new MutationObserver(note);
+          observer.observe(play, { childList: true });
+          observer.observe(film.querySelector("output"), { childList: true });
+          play.focus();
+        })()"""
+    )
+    opened.press("Enter", ENTER, "\r")
+    ended = "new Promise((done) => { const wait = () => %s ? done(seen) : setTimeout(wait, 20); wait(); })"
+    seen = opened.run(ended % "(seen.length > 1 && seen.at(-1)[0] === 'Play')")
+    assert seen[0] == ["Pause", "1"]
+    assert seen[-1] == ["Play", "3"]
+
+
+def test_all_controls_have_names(opened):
+    opened.call("Accessibility.enable")
+    opened.run(OPEN_ALL)
+    nodes = opened.call("Accessibility.getFullAXTree")["nodes"]
+    opened.call("Accessibility.disable")
+    named = {"image", "button", "slider", "region", "figure", "table", "link"}
+    found = {}
+    for node in nodes:
+        if not node["ignored"] and node["role"]["value"] in named:
+            found.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+    assert named <= set(found)
+    assert [role for role, names in found.items() if not all(names)] == []
+
+
+def test_a_printed_page_is_complete_and_light(opened):
+    opened.scheme("dark", media="print")
+    assert opened.run("getComputedStyle(document.documentElement).colorScheme") == "light"
+    assert not opened.run("document.querySelector('.controls').checkVisibility()")
+    opened.size(794, 1123)  # A4
+    assert opened.run("document.documentElement.scrollWidth") == 794
+    assert base64.b64decode(opened.call("Page.printToPDF")["data"]).startswith(b"%PDF")
+    assert opened.run("[...document.querySelectorAll('details')].every((one) => one.open)")
+    opened.scheme("light")
+
+
+def test_without_scripts_films_show_their_last_step(opened, tmp_path):
+    opened.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        opened.open(tmp_path / "page.html")
+        shown = "[...document.querySelectorAll('%s')].filter((one) => one.checkVisibility()).length"
+        assert opened.run(shown % ".film") == 2
+        assert opened.run(shown % ".film[open] .code") == 1
+        assert opened.run(shown % ".controls") == 0
+    finally:
+        opened.call("Emulation.setScriptExecutionDisabled", value=False)

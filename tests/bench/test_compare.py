@@ -1,0 +1,141 @@
+import json
+
+import numpy as np
+import pytest
+
+from dg_lsp.bench.compare import (
+    BASELINE,
+    bootstrap,
+    compare_json,
+    compare_tables,
+    compare_with_baseline,
+    difference,
+    mean,
+    median,
+    ratio,
+)
+from dg_lsp.bench.metrics import ALL
+from dg_lsp.bench.runs import Machine, Run, RunHeader
+
+NAN = np.nan
+NUM_CASES = 6
+
+
+def array(*values):
+    return np.array(values, float)
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [((3, 1, 2), 2), ((4, 1, 2, 3), 2.5), ((NAN, 5, NAN), 5), ((1, NAN, 2), 1.5), ((7,), 7), ((NAN, NAN), NAN)],
+)
+def test_the_median_ignores_nan(values, want):
+    np.testing.assert_equal(median(array(*values)), want)
+
+
+def test_pairing_removes_the_spread_between_cases():
+    rng = np.random.default_rng(2)
+    theirs = rng.lognormal(sigma=2, size=300)
+    ours = theirs * rng.uniform(0.9, 1.1, 300)
+    paired = bootstrap(ours, theirs, median, ratio, seed=0)
+    unpaired = bootstrap(rng.permutation(ours), theirs, median, ratio, seed=0)
+    assert paired.low < 1 < paired.high
+    assert paired.high - paired.low < (unpaired.high - unpaired.low) / 2
+
+
+def test_the_interval_covers_the_true_value():
+    rng = np.random.default_rng(3)
+    hits = 0
+    for seed in range(100):
+        ours, theirs = rng.random(80) < 0.5, rng.random(80) < 0.3
+        found = bootstrap(ours.astype(float), theirs.astype(float), mean, difference, seed=seed)
+        hits += found.low <= 0.2 <= found.high
+    assert 88 <= hits <= 100
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [((), ()), ((NAN, NAN), (1, 2)), ((0, 0), (1, 1))], ids=["no cases", "no hits", "no time"]
+)
+def test_without_a_finite_value_there_is_no_interval(ours, theirs):
+    assert bootstrap(array(*ours), array(*theirs), median, ratio, seed=0) is None
+
+
+def test_resamples_without_a_hit_are_left_out():
+    found = bootstrap(array(NAN, NAN, NAN, 2.0), array(4.0, 4, 4, 4), median, ratio, seed=0)
+    assert (found.value, found.low, found.high) == (2, 2, 2)
+
+
+@pytest.fixture
+def pairs(make_attempt):
+    """Attempts of `fast` and of the baseline; each side gives text and milliseconds of case i."""
+
+    def make(ours, theirs):
+        attempts = []
+        for i in range(NUM_CASES):
+            for contender, answer in (("fast", ours), (BASELINE, theirs)):
+                text, ms = answer(i)
+                changes = {"kind": "block" if i % 2 else "line-end", "reference": "want", "model_ms": ms / 2}
+                shown = {"shown": (), "latency_ms": ms} if not text else {}
+                attempts.append(make_attempt(f"s{i}", contender, *([(ms, text)] if text else []), **changes, **shown))
+        return attempts
+
+    return make
+
+
+def test_ratios_say_how_many_times_faster_a_contender_is(pairs):
+    listed = pairs(lambda i: ("want", 10.0 + i), lambda i: ("want", 30.0 + 3 * i))
+    whole, *kinds = compare_with_baseline(listed)
+    assert (whole.contender, whole.kind, whole.num) == ("fast", ALL, 6)
+    assert [(one.kind, one.num) for one in kinds] == [("block", 3), ("line-end", 3)]
+    for interval in (
+        whole.latency_times_faster,
+        whole.ttfue_times_faster,
+        whole.ttfue_times_faster_where_both_useful,
+        whole.model_ms_times_less,
+    ):
+        assert (interval.value, interval.low, interval.high) == pytest.approx((3, 3, 3))
+    exact = whole.exact_match_difference
+    assert (exact.value, exact.low, exact.high) == (0, 0, 0)
+
+
+def test_ttfue_is_compared_over_own_hits_and_over_common_hits(pairs):
+    # we have something on all cases, including the slow ones; the baseline on the fast ones only
+    listed = pairs(lambda i: ("want", 10.0 if i < 3 else 100.0), lambda i: ("want" if i < 3 else "", 20.0))
+    whole, *_ = compare_with_baseline(listed)
+    assert whole.ttfue_times_faster.value == pytest.approx(20 / 55)
+    assert whole.ttfue_times_faster_where_both_useful.value == pytest.approx(2)
+    assert whole.exact_match_difference.value == pytest.approx(0.5)
+
+
+def test_a_contender_without_hits_has_no_ttfue_ratio(pairs):
+    whole, *_ = compare_with_baseline(pairs(lambda _: ("", 10.0), lambda _: ("want", 20.0)))
+    assert whole.ttfue_times_faster is whole.ttfue_times_faster_where_both_useful is None
+    assert (whole.latency_times_faster.value, whole.exact_match_difference.value) == (2, -1)
+    assert whole.json()["ttfue_times_faster"] is None
+    assert whole.cells()[3:5] == ("-", "-")
+
+
+def test_only_cases_that_both_answered_are_compared(pairs):
+    listed = pairs(lambda _: ("want", 10.0), lambda _: ("want", 20.0))
+    whole, *_ = compare_with_baseline([one for one in listed if (one.contender, one.case) != (BASELINE, "s0")])
+    assert whole.num == 5
+    assert compare_with_baseline([one for one in listed if one.contender != BASELINE]) == ()
+
+
+def test_json_and_tables_hold_everything(pairs):
+    header = RunHeader("compare", Machine("c", 1, "o", "3", "0", None, None, 1), "m", "00", options={"length": "none"})
+    run = Run(header, tuple(pairs(lambda i: ("want", 10.0 + i), lambda _: ("", 30.0))))
+    tree = json.loads(json.dumps(compare_json(run, 0)))
+    assert (tree["num"], tree["baseline"], tree["length_knowledge"]) == (6, BASELINE, "none")
+    assert tree["contenders"]["fast"]["block"]["num"] == 3
+    assert [one["kind"] for one in tree["comparisons"]] == ["all", "block", "line-end"]
+    tables = compare_tables(run, 0)
+    assert [table.caption.split(" (")[0] for table in tables] == [
+        "All cases",
+        f"Times faster than {BASELINE}",
+        "Kind line-end",
+        "Kind block",
+    ]
+    for table in tables:
+        assert {len(row) for rows in table.groups.values() for row in rows} == {len(table.columns)}
+    assert all(compare_tables(Run(header, ()), 0))

@@ -1,0 +1,133 @@
+"""`dg-lsp bench compare` with the bundled model and fake baselines."""
+
+import json
+
+import pytest
+
+from dg_lsp.bench import contenders
+from dg_lsp.bench.runs import Run
+from dg_lsp.cli import INTERRUPTED, run
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.errors import BackendError
+from dg_lsp.models.registry import BUNDLED
+
+PROGRAMS = [
+    ("def area(w, h):\n    return ", "\n", "w * h"),
+    ("def area(w, h):\n", "\n    return a\n", "    a = w * h"),
+    ("def area(w, h):\n    a = w * h\n    re", "\n", "turn a"),
+]
+TESTS = {"test": "def check(f):\n    assert f(2, 3) == 6\n", "entry_point": "area"}
+
+
+@pytest.fixture
+def compare(capsys, tmp_path, monkeypatch):
+    """`compare("--limit", 1)` -> exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    keys = ("prompt", "suffix", "canonical_solution")
+    trees = [{"task_id": f"s{i}", **dict(zip(keys, case, strict=True)), **TESTS} for i, case in enumerate(PROGRAMS)]
+    (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, trees)))
+
+    def call(*arguments):
+        code = run(["bench", "compare", "cases.jsonl", "--threads", "1", "--gpu-layers", "0", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_all_contenders_answer_the_same_cases(compare, make_fake, tmp_path):
+    server = make_fake("server", content="w * h")
+    command = make_fake("command", ms=40.0, content="x<|eom|>")
+    baselines = ("--llama-server", server.program, "--llama-diffusion-cli", command.program)
+    race = DecoderName.DIFFUSION.value
+    outputs = ("--output", tmp_path / "run.jsonl", "--html", tmp_path / "page.html")
+    code, out, err = compare("--decoder", race, "--json", "--limit", 2, *outputs, *baselines)
+    assert (code, err) == (0, "")
+    tree = json.loads(out)
+    assert (tree["num"], tree["is_complete"], tree["model"]) == (2, True, "dg-mini")
+    names = ["diffusion", "autoregressive", race, "llama-server", "llama-diffusion-cli"]
+    assert list(tree["contenders"]) == names
+    assert {one["all"]["num"] for one in tree["contenders"].values()} == {2}
+    assert {one["contender"] for one in tree["comparisons"]} == {*names} - {"autoregressive"}
+    assert (tree["baseline"], tree["length_knowledge"]) == ("autoregressive", "none")
+    assert tree["options"]["decoders"] == [race]
+    assert any("start of the process" in note for note in tree["notes"])
+    decoders = {attempt.contender: attempt.decoder for attempt in Run.read(tmp_path / "run.jsonl").attempts}
+    assert decoders["diffusion"] == DecoderName.DIFFUSION.value
+    assert decoders["autoregressive"] == DecoderName.AUTOREGRESSIVE.value
+    assert decoders[race] == race
+    # a warm-up and two cases each
+    assert len(server.queries) == 3
+    assert len([record for record in command.records if "arguments" in record]) == 3
+    assert server.option("--threads") == command.option("--threads") == "1"
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "llama-server" in page
+    assert "Times faster than autoregressive" in page
+
+
+def test_an_interrupted_comparison_is_resumed(compare, tmp_path, monkeypatch):
+    kept = tmp_path / "run.jsonl"
+    answer = contenders.EngineContender.answer
+
+    def interrupted(self, case):
+        if len([one for one in kept.read_text().splitlines() if '"case"' in one]) == 4:
+            raise KeyboardInterrupt
+        return answer(self, case)
+
+    monkeypatch.setattr(contenders.EngineContender, "answer", interrupted)
+    code, out, _ = compare("--output", kept)
+    assert code == INTERRUPTED
+    assert "Interrupted" in out
+    assert len(Run.read(kept).attempts) == 4
+    monkeypatch.setattr(contenders.EngineContender, "answer", answer)
+    code, out, _ = compare("--output", kept)
+    assert code == 0
+    assert "Interrupted" not in out
+    assert len(Run.read(kept).attempts) == 6
+    code, out, err = compare("--output", kept, "--seed", 1)
+    assert (code, out) == (2, "")
+    assert "options.seed differ" in err
+
+
+def test_execute_tests_the_programs_of_all_contenders(compare, make_fake, bwrap):
+    server = make_fake("server", content="w * h")
+    code, out, _ = compare("--execute", "--json", "--llama-server", server.program)
+    assert code == 0
+    # right in the first case alone
+    assert json.loads(out)["contenders"]["llama-server"]["all"]["pass_at_1"] == pytest.approx(1 / 3, abs=1e-3)
+
+
+def test_a_pretrained_model_competes(compare):
+    code, out, _ = compare("--pretrained", BUNDLED[0].path, "--json", "--limit", 1, "--warm", "--length", "oracle")
+    assert code == 0
+    tree = json.loads(out)
+    assert list(tree["contenders"]) == ["diffusion", "autoregressive", "pretrained"]
+    assert tree["options"]["pretrained_sha256"] == tree["model_sha256"]
+    assert (tree["options"]["is_warm"], tree["length_knowledge"]) == (True, "oracle")
+
+
+def test_a_failing_baseline_ends_the_run_with_one_line(compare, make_fake):
+    server = make_fake("server", drops=True)
+    code, out, err = compare("--llama-server", server.program)
+    assert (code, out) == (BackendError.exit_code, "")
+    assert err.startswith("dg-lsp: llama-server does not answer (")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--llama-server", "gone"], 2, "cannot run gone"),
+        (["--llama-diffusion-cli", "gone"], 2, "cannot run gone"),
+        (["--pretrained", "gone"], 3, "no model 'gone'"),
+        (["--pretrained", "gemma3-270m"], 3, "dg-lsp models pull gemma3-270m"),
+        (["--decoder", "guess"], 2, "guess"),
+        (["--html", "no/such/page.html"], 2, "no/such"),
+    ],
+)
+def test_wrong_use_is_one_line(compare, arguments, code, message):
+    got, out, err = compare(*arguments)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert err.count("\n") == 1

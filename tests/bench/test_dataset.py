@@ -1,0 +1,106 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
+from dg_lsp.errors import InputFileError
+
+PROBLEMS = Path(__file__).parent / "problems.jsonl"
+AS_WRITTEN = {tree["task_id"]: tree for tree in map(json.loads, PROBLEMS.read_text().splitlines())}
+PROBLEM = {"task_id": "t/1", "prompt": "def f():\n    return ", "suffix": "\n", "canonical_solution": "1"}
+
+
+def written(path, *problems):
+    path.write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    return path
+
+
+def test_plain_and_gzip_files_are_read_in_order(tmp_path):
+    plain = read_cases(PROBLEMS)
+    (tmp_path / "problems.jsonl.gz").write_bytes(gzip.compress(PROBLEMS.read_bytes()))
+    assert read_cases(tmp_path / "problems.jsonl.gz") == plain
+    assert [case.id for case in plain] == list(AS_WRITTEN)
+    assert all(case.test and case.entry_point for case in plain)
+
+
+@pytest.mark.parametrize("case", read_cases(PROBLEMS), ids=lambda case: case.id)
+def test_reference_and_context_make_the_whole_program(case):
+    problem = AS_WRITTEN[case.id]
+    whole = problem["prompt"] + problem["canonical_solution"] + problem["suffix"]
+    assert case.prefix + case.reference + case.suffix == whole
+    assert case.snapshot.text[: case.offset] == case.prefix
+    scope = {}
+    exec(case.program(case.reference), scope)
+    assert case.entry_point in scope
+
+
+def test_the_line_end_of_a_whole_line_moves_to_the_suffix(tmp_path):
+    problem = {**PROBLEM, "prompt": "def f():\n", "suffix": "    return a\n", "canonical_solution": "    a = 1\n"}
+    [case] = read_cases(written(tmp_path / "a.jsonl", problem))
+    assert (case.reference, case.suffix) == ("    a = 1", "\n    return a\n")
+    assert case.kind == "whole-line"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "want", "suffix", "kind"),
+    [
+        pytest.param("return ", "a", "\n", "line-end", id="to the end of its line"),
+        pytest.param("f(", "a", ")\n", "span", id="text follows"),
+        pytest.param("if a:", "\n    b", "\n", "span", id="from a line's end over the next"),
+        pytest.param("if a:\n    ", "b", "\n", "whole-line", id="a line"),
+        pytest.param("if a:\n", "    b\n    c", "\n", "block", id="lines"),
+        pytest.param("if a:\n", "    b\n    c = ", "1\n", "span", id="lines and a half"),
+    ],
+)
+def test_the_kind_is_derived_unless_the_data_names_it(tmp_path, prompt, want, suffix, kind):
+    problem = {**PROBLEM, "prompt": prompt, "canonical_solution": want, "suffix": suffix}
+    [case] = read_cases(written(tmp_path / "a.jsonl", problem))
+    assert case.kind == kind
+    [case] = read_cases(written(tmp_path / "a.jsonl", {**problem, "kind": "other"}))
+    assert case.kind == "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        pytest.param({"prompt": None}, "prompt is not a string", id="null"),
+        pytest.param({"suffix": 3}, "suffix is not a string", id="a number"),
+        pytest.param({"canonical_solution": " \n"}, "blank", id="a blank reference"),
+        pytest.param({"task_id": "t/0"}, "duplicate task_id", id="an id twice"),
+    ],
+)
+def test_the_error_has_the_number_of_the_bad_line(tmp_path, change, complaint):
+    path = written(tmp_path / "a.jsonl", {**PROBLEM, "task_id": "t/0"}, {**PROBLEM, **change})
+    with pytest.raises(InputFileError, match=f"line 2: .*{complaint}"):
+        read_cases(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        pytest.param(b"{}\n", "line 1: no task_id", id="keys are missing"),
+        pytest.param(b"\n[1]\n", "line 2: not an object", id="no object"),
+        pytest.param(b"{\n", "line 1: ", id="no JSON"),
+        pytest.param(b"\n\n", "has no test cases", id="nothing"),
+        pytest.param(b"\xff\n", "not UTF-8", id="another encoding"),
+        pytest.param(gzip.compress(b"{}\n")[:-9], "cannot read", id="gzip cut short"),
+        pytest.param(gzip.compress(b"{}\n" * 99)[:20] + b"junk" * 9, "cannot read", id="broken gzip"),
+    ],
+)
+def test_another_file_is_refused_with_one_line(tmp_path, data, complaint):
+    (tmp_path / "a.jsonl").write_bytes(data)
+    with pytest.raises(InputFileError, match=complaint) as caught:
+        read_cases(tmp_path / "a.jsonl")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sample_depends_on_its_seed_and_only_grows():
+    cases = [TestCase(str(i), "span", "", "", "x") for i in range(20)]
+    assert sample_cases(cases, None, 1) == tuple(cases)
+    small, large = sample_cases(cases, 5, 1), sample_cases(cases, 9, 1)
+    assert large[:5] == small
+    assert small != sample_cases(cases, 5, 2)
+    assert small != tuple(cases[:5])
+    assert set(sample_cases(cases, 99, 1)) == set(cases)

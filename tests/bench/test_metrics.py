@@ -1,0 +1,173 @@
+import json
+import math
+
+import pytest
+
+from dg_lsp.bench.metrics import Attempt, ShownItem, first_lines_match, percentile, summarize, texts_match
+from dg_lsp.bench.tables import (
+    count,
+    decoder_tables,
+    milliseconds,
+    percent,
+    shorten,
+    summary_table,
+    wilson_interval,
+)
+
+
+def attempt(*shown, reference="x", **changes):
+    """An attempt that showed these (ms, text)."""
+    fields = {"latency_ms": 100.0, "steps": 2, "tokens": 4, "prefill_ms": 5.0, "model_ms": 50.0, **changes}
+    names = {"case": "s", "kind": "block", "contender": "diffusion", "decoder": "canvas"}
+    return Attempt(**{**names, "reference": reference, "shown": tuple(ShownItem(*item) for item in shown), **fields})
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "same"),
+    [
+        pytest.param("a = 1", "a = 1", True, id="equal"),
+        pytest.param("a = 1  ", "a = 1\n", True, id="trailing blanks"),
+        pytest.param("a = 1\nb", "a = 1\nc", True, id="only the second line differs"),
+        pytest.param("  a = 1", "a = 1", False, id="other indentation"),
+        pytest.param("a = 12", "a = 1", False, id="more on the line"),
+        pytest.param("", "a = 1", False, id="nothing"),
+        pytest.param("\n    a = 1", "\n    a = 1\n    b", True, id="both start with a line end"),
+        pytest.param("    a = 1", "\n    a = 1", False, id="one starts with a line end"),
+        pytest.param("\n    a = 1", "\n    a = 2", False, id="an empty line is not enough"),
+        pytest.param("\n", "\n", False, id="blank reference"),
+        pytest.param("a = 1\r\nb", "a = 1\nb", True, id="other line ends"),
+    ],
+)
+def test_an_item_is_useful_if_its_first_line_is_right(text, reference, same):
+    assert first_lines_match(text, reference) is same
+    assert attempt((5.0, text), reference=reference).is_useful is same
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "same"),
+    [
+        pytest.param("a\n  b", "a  \n  b\n\n", True, id="trailing blanks"),
+        pytest.param("a\n\nb", "a\nb", False, id="an empty line more"),
+        pytest.param("a\nb", "a\n b", False, id="other indentation"),
+    ],
+)
+def test_an_exact_match_compares_all_lines(text, reference, same):
+    assert texts_match(text, reference) is same
+    assert attempt((5.0, text), reference=reference).is_exact is same
+
+
+def test_an_attempt_without_items_is_a_miss_even_if_its_program_passes():
+    for passes in (None, True):
+        missed = attempt(passes=passes)
+        assert missed.ttfue_ms is None
+        assert (missed.text, missed.is_exact, missed.is_useful, missed.is_reversed) == ("", False, False, False)
+
+
+def test_ttfue_is_the_departure_of_the_first_useful_item():
+    assert attempt((20.0, "y"), (60.0, "x"), (90.0, "x\nz")).ttfue_ms == 60.0
+    assert attempt((30.0, "y"), (70.0, "1 * x"), passes=True).ttfue_ms == 70.0
+    assert attempt((70.0, "1 * x"), passes=False).ttfue_ms is None
+    assert attempt((70.0, "x\ny"), passes=False).ttfue_ms == 70.0
+
+
+def test_a_draft_with_another_start_is_a_reversal():
+    assert attempt((20.0, "y"), (60.0, "x")).is_reversed
+    assert not attempt((20.0, "x"), (60.0, "x\ny")).is_reversed
+
+
+def test_an_attempt_survives_json():
+    for one in (attempt((20.0, "y"), (60.0, "x"), passes=True), attempt(confidence=-0.5)):
+        assert Attempt.parse(json.loads(json.dumps(one.json(), allow_nan=False))) == one
+    for change in ({"shown": None}, {"new": 1}):
+        with pytest.raises((TypeError, KeyError)):
+            Attempt.parse({**attempt().json(), **change})
+
+
+def test_summary_of_attempts_made_by_hand():
+    summary = summarize(
+        [
+            attempt((40.0, "x"), latency_ms=40.0),
+            attempt((90.0, "x\ny"), latency_ms=90.0, steps=6),
+            attempt((30.0, "y"), (300.0, "x"), latency_ms=300.0),
+            attempt((120.0, "y"), latency_ms=120.0, model_ms=250.0),
+            attempt(latency_ms=500.0),
+        ]
+    )
+    assert summary.num == 5
+    assert (summary.exact_match, summary.first_line_match, summary.pass_at_1) == (2 / 5, 3 / 5, None)
+    assert (summary.ttfue_ms.p50, summary.ttfue_ms.p90) == pytest.approx((90.0, 258.0))
+    assert summary.useful_by == {50: 0.2, 100: 0.4, 250: 0.4, 500: 0.6, 1000: 0.6}
+    assert (summary.miss_rate, summary.show_rate, summary.reversal_rate) == (2 / 5, 4 / 5, 1 / 4)
+    assert (summary.latency_ms.p50, summary.latency_ms.p90) == pytest.approx((120.0, 420.0))
+    assert (summary.steps_mean, summary.tokens_per_forward) == pytest.approx((14 / 5, 20 / 14))
+    assert summary.model_ms_per_useful == pytest.approx(450 / 3)
+
+
+def test_misses_count_in_every_share_and_in_no_percentile():
+    hits = [attempt((40.0, "x"))] * 2
+    alone, diluted = summarize(hits), summarize([*hits, attempt(), attempt((10.0, "no"))])
+    assert diluted.ttfue_ms == alone.ttfue_ms
+    assert (alone.miss_rate, diluted.miss_rate) == (0.0, 0.5)
+    assert (diluted.useful_by[50], diluted.exact_match) == (0.5, 0.5)
+
+
+def test_summary_without_hits_or_without_attempts():
+    summary = summarize([attempt(), attempt((5.0, "no"))])
+    assert (summary.miss_rate, summary.ttfue_ms.p50, summary.model_ms_per_useful) == (1.0, None, None)
+    empty = summarize([])
+    assert (empty.num, empty.exact_match, empty.latency_ms.p90) == (0, 0.0, None)
+    json.dumps(empty.json(), allow_nan=False)
+
+
+def test_unknown_costs_are_left_out():
+    summary = summarize([attempt((5.0, "x"), steps=None, tokens=None, model_ms=None)])
+    assert (summary.steps_mean, summary.tokens_per_forward, summary.model_ms_per_useful) == (None, None, None)
+
+
+def test_percentiles_are_interpolated():
+    assert percentile([3.0], 0.9) == 3.0
+    assert percentile([1.0, 2.0], 0.5) == 1.5
+    assert math.isclose(percentile(list(range(11)), 0.9), 9)
+    with pytest.raises(ValueError, match="empty"):
+        percentile([], 0.5)
+
+
+def test_the_summary_table_has_one_column_per_group():
+    groups = {
+        "ours": [attempt((40.0, "x"), latency_ms=40.0)] * 3 + [attempt()],
+        "theirs": [attempt((500.0, "x"), latency_ms=500.0, passes=True)] * 4,
+    }
+    table = summary_table("All cases", groups)
+    found = {row[0]: list(row[1:]) for group in table.groups.values() for row in group}
+    found = {name: [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells] for name, cells in found.items()}
+    assert list(table.columns) == ["measure", "ours", "theirs"]
+    assert found["requests"] == ["4", "4"]
+    assert found["useful by 50 ms"] == ["75.0 % (30–95)", "0.0 % (0–49)"]
+    assert found["TTFUE, median"] == ["40 ms", "500 ms"]
+    assert found["pass@1"] == ["–", "100.0 %"]
+    lines = list(table.markdown())
+    assert lines[:2] == ["All cases:", ""]
+    assert {line.count("|") for line in lines[2:-1]} == {4}
+
+
+def test_a_contender_that_ran_several_decoders_is_split():
+    listed = [attempt(contender="auto", decoder=name) for name in ("canvas", "causal")] + [attempt(contender="one")]
+    [table] = decoder_tables(listed)
+    assert list(table.columns) == ["measure", "auto: canvas", "auto: causal"]
+    assert decoder_tables(listed[2:]) == []
+
+
+def test_numbers_for_readers():
+    texts = [percent(0.617), percent(None), percent(1, 0), milliseconds(8.41), milliseconds(84.4), milliseconds(1240)]
+    assert [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts] == [
+        *("61.7 %", "–", "100 %"),
+        *("8.4 ms", "84 ms", "1,240 ms"),
+    ]
+    assert (count(1, "step"), count(1200, "step"), shorten("abcd", 3)) == ("1 step", "1,200 steps", "ab…")
+
+
+def test_intervals_of_shares_are_those_of_wilson():
+    # Newcombe 1998, table I
+    for hits, num, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)):
+        assert wilson_interval(hits / num, num) == pytest.approx((low, high), abs=1e-4)
+    assert wilson_interval(0, 0) == (0, 1)

@@ -1,0 +1,186 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.bench.contenders import EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.dataset import TestCase, read_cases
+from dg_lsp.bench.runner import WARM_UP, check_tests, in_random_order, run_cases, with_test_result
+from dg_lsp.bench.runs import Machine, RunHeader
+from dg_lsp.bench.sandbox import Ending, Outcome
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import DecoderName
+from dg_lsp.errors import UsageError
+from dg_lsp.settings import CompletionSettings
+
+CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))
+TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
+HEADER = RunHeader("compare", Machine("a cpu", 2, "an os", "3.11", "0.2", "0.3", None, 2), "m", "00")
+PROBLEMS = {case.id: case for case in read_cases(Path(__file__).parent / "problems.jsonl")}
+LINE_END, BLOCK, SPAN = (PROBLEMS[f"hand/{name}"] for name in ("line-end", "block", "span"))
+FAST = {"tokens_per_step": 64}
+
+
+class FakeContender:
+    def __init__(self, name, answer, log, make_attempt):
+        self.name, self._answer, self._log, self._make_attempt = name, answer, log, make_attempt
+
+    def answer(self, case):
+        self._log.append((self.name, case.id))
+        text = self._answer(case)
+        shown = [(10.0, text)] if text else []
+        changes = {} if text else {"shown": ()}
+        return self._make_attempt(case.id, self.name, *shown, kind=case.kind, reference=case.reference, **changes)
+
+    def notes(self):
+        return (f"note of {self.name}",)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+@pytest.fixture
+def fake(log, make_attempt):
+    def make(name, answer=lambda case: case.reference):
+        return FakeContender(name, answer, log, make_attempt)
+
+    return make
+
+
+@pytest.fixture
+def three(fake):
+    return [fake(name) for name in "abc"]
+
+
+def test_all_contenders_answer_all_cases_in_turn_after_a_warm_up(three, log):
+    run = run_cases(CASES, three, HEADER)
+    assert [(one.contender, one.case) for one in run.attempts] == [(name, case.id) for name in "abc" for case in CASES]
+    assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
+    assert [case for _, case in log[3:]] == [case.id for case in CASES for _ in three]
+    assert run.notes == ("note of a", "note of b", "note of c")
+
+
+def test_the_order_of_contenders_depends_on_case_and_seed(three):
+    cases = [dataclasses.replace(CASES[0], id=f"x{i}") for i in range(60)]
+    orders = [tuple(one.name for one in in_random_order(three, case, 0)) for case in cases]
+    assert orders == [tuple(one.name for one in in_random_order(three, case, 0)) for case in cases]
+    assert orders != [tuple(one.name for one in in_random_order(three, case, 1)) for case in cases]
+    assert len(set(orders)) == 6
+
+
+class FakeSandbox:
+    def __init__(self, log):
+        self._log = log
+
+    def run(self, program):
+        self._log.append(("sandbox", program))
+        return Outcome(Ending.PASSED if TESTED.reference in program else Ending.FAILED)
+
+
+def test_tests_run_after_all_contenders_have_answered_a_case(fake, log):
+    answers = {"right": lambda case: case.reference, "wrong": lambda _: "other", "nothing": lambda _: ""}
+    run = run_cases([TESTED, CASES[1]], [fake(*item) for item in answers.items()], HEADER, sandbox=FakeSandbox(log))
+    passes = {(one.contender, one.case): one.passes for one in run.attempts}
+    assert [passes[name, "s0"] for name in answers] == [True, False, False]
+    assert [passes[name, "s1"] for name in answers] == [None] * 3
+    names = [name for name, _ in log if name != WARM_UP.id]
+    assert names.index("sandbox") == 6  # a warm-up and an answer of each
+
+
+def test_the_final_text_is_tested(make_attempt, log):
+    attempt = make_attempt("s0", "a", (5.0, "x"), (6.0, "want 0"))
+    assert with_test_result(attempt, TESTED, FakeSandbox(log)).passes is True
+    assert log == [("sandbox", "a = want 0\n\ndef check(f): pass\ncheck(f)\n")]
+    assert with_test_result(attempt, CASES[1], FakeSandbox(log)) is attempt
+
+
+def test_cases_without_tests_are_refused():
+    check_tests([TESTED, CASES[1]])
+    with pytest.raises(UsageError, match="--execute"):
+        check_tests(CASES)
+
+
+def contender(fill, options=None, decoder=None, **script):
+    denoiser = ScriptedDenoiser(fill, **script)
+    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings(max_tokens=500))  # a token is a byte here
+    return EngineContender("auto", engine, decoder, options or RequestOptions())
+
+
+def test_an_engine_answers_with_its_costs():
+    attempt = contender("width * height").answer(LINE_END)
+    assert (attempt.case, attempt.kind, attempt.contender) == ("hand/line-end", "line-end", "auto")
+    assert attempt.decoder == DecoderName.DIFFUSION.value
+    assert attempt.is_exact
+    assert attempt.ttfue_ms == attempt.latency_ms == attempt.shown[0].ms
+    assert 0 < attempt.prefill_ms <= attempt.model_ms <= attempt.latency_ms
+    assert (attempt.steps, attempt.tokens) == (4, len("width * height") + 1)
+    assert attempt.confidence < 0
+    assert (attempt.passes, attempt.rejection) == (None, None)
+
+
+def test_a_fill_that_is_not_worth_showing_keeps_its_reason():
+    attempt = contender("    ").answer(LINE_END)
+    assert (attempt.shown, attempt.rejection, attempt.confidence) == ((), "empty", None)
+    assert attempt.latency_ms > 0
+
+
+@pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)
+def test_the_reference_passes_the_postprocessing(case):
+    options = RequestOptions(LengthHint.ORACLE)
+    assert contender(case.reference, options, **FAST).answer(case).is_exact
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        pytest.param(RequestOptions(), 1, id="the cursor position decides"),
+        pytest.param(RequestOptions(LengthHint.ORACLE), 2, id="oracle"),
+        pytest.param(RequestOptions(LengthHint.GIVEN, 1), 1, id="at most one line"),
+        pytest.param(RequestOptions(LengthHint.GIVEN, 9), 2, id="at most nine lines"),
+    ],
+)
+def test_the_length_hint_limits_the_lines(options, lines):
+    attempt = contender(SPAN.reference, options, **FAST).answer(SPAN)
+    assert attempt.text.count("\n") + 1 == lines
+    assert attempt.is_exact is (lines == 2)
+
+
+def test_suffix_lines_hide_text_after_the_cursor():
+    seen = []
+
+    def fill(_prefix, suffix):
+        seen.append(suffix)
+        return "x"
+
+    for suffix_lines in (None, 0):
+        contender(fill, RequestOptions(suffix_lines=suffix_lines)).answer(BLOCK)
+    assert "return found" in seen[0]
+    assert "return found" not in seen[-1]
+
+
+def test_a_deadline_and_an_early_stop_shorten_the_fill():
+    slow = {"tokens_per_step": 1, "step_seconds": 0.02}
+    assert contender("width * height", RequestOptions(deadline_ms=1), **slow).answer(LINE_END).steps <= 1
+    assert contender("width * height", **slow).answer(LINE_END).is_exact
+    case = TestCase("s", "block", "def f(w, h):\n    ", "\n    return a\n", "a = w")
+    texts = [
+        contender("a = w\n    b = h\n", RequestOptions(deadline_ms=6e5, early_stop_ms=ms), **slow).answer(case).text
+        for ms in (0.0, 0.001)
+    ]
+    assert texts == ["a = w\n    b = h", "a = w"]
+
+
+def test_a_warm_contender_has_the_prompt_in_its_cache():
+    nums = []
+    for is_warm in (False, True):
+        one = contender("width * height", RequestOptions(is_warm=is_warm), DecoderName.DIFFUSION)
+        assert one.answer(LINE_END).is_exact
+        nums.append(one.engine._denoiser.num_prefilled)
+    # one byte of the prefix and the middle sentinel are decoded again
+    assert nums[1] == nums[0] - 1 + 2

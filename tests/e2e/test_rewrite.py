@@ -1,0 +1,159 @@
+"""Rewrites: code actions, commands, edits of one version, progress and reasons."""
+
+import pytest
+
+PATIENT = {"completion": {"deadline_ms": 60_000}}
+SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
+LINE = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 17}}
+DOCUMENT_CHANGES = {"workspace": {"workspaceEdit": {"documentChanges": True}}}
+ANNOTATED = {"workspace": {"workspaceEdit": {"documentChanges": True, "changeAnnotationSupport": {}}}}
+PROGRESS = {**DOCUMENT_CHANGES, "window": {"workDoneProgress": True}}
+
+
+@pytest.fixture
+def editor(start):
+    def make(scenario="fill", fill="total = 2 * a", capabilities=None, text=SOURCE, **options):
+        client = start(scenario, DG_TEST_FILL=fill)
+        client.handshake(capabilities, {**PATIENT, **options})
+        client.open(text)
+        return client
+
+    return make
+
+
+def command(client, name="dg-lsp.rewrite", **fields):
+    argument = {"uri": client.URI, **fields}
+    return client.request("workspace/executeCommand", {"command": name, "arguments": [argument]})
+
+
+def applying(client, *, applied=True):
+    """Answers the server's `workspace/applyEdit`; returns the edit."""
+    asked = client.wait_until(lambda: [one for one in client.messages if one.get("method") == "workspace/applyEdit"])[0]
+    client.send_bytes(client.encode(id=asked["id"], result={"applied": applied}))
+    return asked["params"]
+
+
+def test_a_rewrite_is_a_minimal_edit_of_one_version(editor):
+    client = editor(capabilities=DOCUMENT_CHANGES)
+    msg_id = command(client, range=LINE)
+    [change] = applying(client)["edit"]["documentChanges"]
+    assert change["textDocument"] == {"uri": client.URI, "version": 1}
+    assert change["edits"] == [
+        {"range": {"start": {"line": 1, "character": 12}, "end": {"line": 1, "character": 17}}, "newText": "2 * a"}
+    ]
+    assert client.result(msg_id) == {"applied": True, "reason": None}
+    assert client.leave() == 0
+
+
+def test_a_client_with_change_annotations_shows_a_preview(editor):
+    client = editor(capabilities=ANNOTATED)
+    command(client, range=LINE, instruction="double it")
+    edit = applying(client)["edit"]
+    assert edit["changeAnnotations"]["dg-lsp"] == {"label": "dg-lsp: double it", "needsConfirmation": True}
+    assert edit["documentChanges"][0]["edits"][0]["annotationId"] == "dg-lsp"
+
+
+def test_a_client_without_document_changes_gets_plain_changes(editor):
+    client = editor()
+    command(client, range=LINE)
+    assert list(applying(client)["edit"]["changes"]) == [client.URI]
+
+
+def test_the_reason_is_shown_when_nothing_is_changed(editor):
+    client = editor(fill="total = a + 1")
+    for argument, reason in (
+        ({"range": LINE, "strength": 0.5}, "leave it as it is"),
+        ({"range": {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 0}}}, "select some code"),
+        ({"uri": "file:///project/elsewhere.py", "range": LINE}, "not open"),
+        ({}, "uri and range"),
+        ({"range": {"start": {"line": "x"}}}, "uri and range"),
+        ({"range": LINE, "strength": 7}, "strength"),
+        ({"range": LINE, "strength": 0}, "strength"),
+    ):
+        answer = client.result(command(client, **argument))
+        assert answer["applied"] is False
+        assert reason in answer["reason"]
+        assert any(reason in one["message"] for one in client.told("window/showMessage"))
+    assert not client.told("workspace/applyEdit")
+
+
+def test_an_edit_rejected_by_the_client_is_reported(editor):
+    client = editor()
+    msg_id = command(client, range=LINE)
+    applying(client, applied=False)
+    assert "rejected the change" in client.result(msg_id)["reason"]
+
+
+def test_a_document_that_changes_during_a_rewrite_is_not_edited(editor, steps):
+    client = editor("slow", text="s\n")
+    msg_id = command(client, range={"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 1}})
+    client.wait_until(lambda: len(steps()) >= 1)
+    client.change(2, {"text": "s = 1\n"})
+    assert "changed meanwhile" in client.result(msg_id)["reason"]
+    assert not client.told("workspace/applyEdit")
+
+
+def test_progress_can_be_cancelled(editor, steps):
+    client = editor("slow", text="x = s\n", capabilities=PROGRESS)
+    where = {"start": {"line": 0, "character": 4}, "end": {"line": 0, "character": 5}}
+    msg_id = command(client, range=where, strength=1.0)
+    created = client.wait_until(
+        lambda: [one for one in client.messages if one.get("method") == "window/workDoneProgress/create"]
+    )[0]
+    client.send_bytes(client.encode(id=created["id"], result=None))
+    token = created["params"]["token"]
+    client.wait_until(lambda: [one for one in client.told("$/progress") if one["value"]["kind"] == "report"] or steps())
+    client.notify("window/workDoneProgress/cancel", {"token": token})
+    answer = client.result(msg_id)
+    if not answer["applied"]:
+        assert answer["reason"]
+    kinds = [one["value"]["kind"] for one in client.told("$/progress") if one["token"] == token]
+    assert (kinds[0], kinds[-1]) == ("begin", "end")
+
+
+def test_a_block_is_inserted_at_the_cursor(editor):
+    client = editor(fill="total = a\nreturn total", text="def f(a):\n    \n")
+    command(client, "dg-lsp.completeBlock", position={"line": 1, "character": 4})
+    [edits] = applying(client)["edit"]["changes"].values()
+    assert edits[0]["range"]["start"] == edits[0]["range"]["end"] == {"line": 1, "character": 4}
+    assert edits[0]["newText"].startswith("total = a")
+
+
+def actions(client, where, diagnostics=(), only=None, trigger=1):
+    context = {"diagnostics": list(diagnostics), "triggerKind": trigger, **({"only": only} if only else {})}
+    params = {"textDocument": {"uri": client.URI}, "range": where, "context": context}
+    return client.result(client.request("textDocument/codeAction", params))
+
+
+def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
+    client = editor()
+    titles = [one["title"] for one in actions(client, LINE)]
+    assert titles == ["Rewrite selection", "Replace selection", "Regenerate 60% of the selection"]
+    cursor = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 4}}
+    diagnostic = {"range": LINE, "message": "undefined name\nmore", "severity": 1}
+    fix, block = actions(client, cursor, [diagnostic])
+    assert block["title"] == "Complete this block"
+    assert (fix["title"], fix["kind"]) == ("Fix with dg-lsp: undefined name", "quickfix")
+    [argument] = fix["command"]["arguments"]
+    assert argument == {"uri": client.URI, "range": LINE, "instruction": "fix: undefined name", "fixErrors": True}
+    assert [one["title"] for one in actions(client, cursor, [diagnostic], ["quickfix"])] == [fix["title"]]
+    assert [one["title"] for one in actions(client, cursor, [diagnostic], trigger=2)] == [fix["title"]]
+    assert actions(client, LINE, only=["source"]) == []
+    assert len(actions(client, LINE, only=["refactor"])) == 3
+
+
+def test_a_client_with_an_input_box_gets_its_own_command(editor):
+    client = editor(capabilities={"experimental": {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}})
+    first = actions(client, LINE)[0]
+    assert (first["title"], first["command"]["command"]) == ("Rewrite selection…", "dg-lsp.askInstruction")
+
+
+def test_the_command_of_an_action_can_be_executed(editor):
+    client = editor()
+    action = actions(client, LINE)[1]
+    msg_id = client.request(
+        "workspace/executeCommand",
+        {"command": action["command"]["command"], "arguments": action["command"]["arguments"]},
+    )
+    applying(client)
+    assert client.result(msg_id)["applied"]

@@ -1,0 +1,541 @@
+"""The changed llama.cpp is built from a source of thirty lines, which has one class like that of the real one."""
+
+import ctypes
+import importlib.util
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.errors import ModelDownloadError, ModelRuntimeError, UsageError
+from dg_lsp.models import build_runtime
+from dg_lsp.models.build_runtime import BuildOptions, Patch, RuntimeSource, build, check_tools, failure_reason
+from dg_lsp.runtime import InstalledLibrary, read_runtime
+
+VERSION = "0.3.36"
+HEADER = """
+enum { LLAMA_NON_CAUSAL_TYPE_SWA_ONLY = 1, LLAMA_NON_CAUSAL_TYPE_ALL = 2 };
+struct llama_model { struct { int non_causal_type; } hparams; virtual void load() = 0; virtual ~llama_model() {} };
+struct llama_model_gemma4 : llama_model { void load() override; };
+"""
+CHANGED_LINE = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_SWA_ONLY;"
+CONTEXT_LINE = "    auto * inp_attn = build_attn_inp_kv_iswa();"
+"""The patch adds lines after this one, which this source could not compile; so it stands in an `#if 0`."""
+GEMMA4_SOURCE = (
+    f'#include "models.h"\nvoid llama_model_gemma4::load() {{\n{CHANGED_LINE}\n}}\n#if 0\n{CONTEXT_LINE}\n\n#endif\n'
+)
+LLAMA = """
+#include "models/models.h"
+extern "C" int non_causal_type() { llama_model * model = new llama_model_gemma4; model->load();
+                                   int type = model->hparams.non_causal_type; delete model; return type; }
+"""
+CMAKE = """
+cmake_minimum_required(VERSION 3.14)
+project(stub CXX)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+add_library(llama SHARED src/llama.cpp src/models/gemma4.cpp)
+set_target_properties(llama PROPERTIES VERSION 0.5.0 SOVERSION 0)
+"""
+# pip reads the metadata of a source distribution even for a download
+PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+BACKEND = f"""
+import os
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    name = "llama_cpp_python-{VERSION}.dist-info"
+    os.mkdir(os.path.join(folder, name))
+    with open(os.path.join(folder, name, "METADATA"), "w") as file:
+        file.write("Metadata-Version: 2.1\\nName: llama_cpp_python\\nVersion: {VERSION}\\n")
+    return name
+"""
+
+
+def files(version=VERSION, gemma4=GEMMA4_SOURCE):
+    inside = "vendor/llama.cpp"
+    return {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: {version}\n",
+        "pyproject.toml": PYPROJECT,
+        "backend.py": BACKEND,
+        f"{inside}/CMakeLists.txt": CMAKE,
+        f"{inside}/src/llama.cpp": LLAMA,
+        f"{inside}/src/models/models.h": HEADER,
+        f"{inside}/src/models/gemma4.cpp": gemma4,
+        f"{inside}/models/vocabulary.bin": "large",
+    }
+
+
+@dataclass(frozen=True)
+class SourceDistributions:
+    folder: Path
+
+    def packed(self, **options):
+        path = self.folder / f"llama_cpp_python-{VERSION}.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            for name, text in files(**options).items():
+                member = tarfile.TarInfo(f"llama_cpp_python-{VERSION}/{name}")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text.encode()))
+        return path
+
+    def unpacked(self, **options):
+        root = self.folder / "unpacked"
+        for name, text in files(**options).items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return root
+
+
+@pytest.fixture
+def sources(tmp_path):
+    (tmp_path / "sources").mkdir()
+    return SourceDistributions(tmp_path / "sources")
+
+
+@pytest.fixture(scope="session")
+def stub_library(tmp_path_factory):
+    """The compiled stub, as if it was installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = SourceDistributions(folder).unpacked() / "vendor/llama.cpp/src"
+    library = folder / "libllama.so"
+    sources = [str(source / "llama.cpp"), str(source / "models/gemma4.cpp")]
+    command = [shutil.which("c++"), "-shared", "-fPIC", "-O2", "-Wl,-soname,libstub.so.0", *sources, "-o", str(library)]
+    subprocess.run(command, check=True)
+    shutil.copy(library, folder / "libstub.so.0")
+    return library
+
+
+def always(_folder):
+    return True
+
+
+@pytest.fixture
+def target(stub_library, tmp_path, monkeypatch):
+    """The folder for the runtime; the stub is the installed library."""
+    installed = InstalledLibrary(VERSION, stub_library)
+    monkeypatch.setattr(build_runtime, "installed_library", lambda: installed)
+    monkeypatch.setenv("DG_LSP_RUNTIME", str(tmp_path / "place" / "runtime"))
+    monkeypatch.delenv("CMAKE_ARGS", raising=False)
+    return tmp_path / "place" / "runtime"
+
+
+# overlay
+
+
+needs_elf = pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="overlays exist only on ELF systems")
+SWA_ONLY, ALL = 1, 2
+
+
+def result(folder):
+    """The result of the library in this folder."""
+    return ctypes.CDLL(str(folder / "libllama.so")).non_causal_type()
+
+
+def is_changed(folder):
+    return result(folder) == ALL
+
+
+@needs_elf
+def test_an_overlay_replaces_the_class_of_the_installed_library(target, sources, stub_library):
+    steps = []
+    runtime = build(BuildOptions(sources.packed()), is_changed, lambda *step: steps.append(step))
+    assert result(stub_library.parent) == SWA_ONLY
+    assert result(target) == ALL
+    assert runtime == read_runtime(target)
+    assert (runtime.kind, runtime.backend, runtime.folder) == ("overlay", "", target)
+    assert runtime.misfit(InstalledLibrary("0.3.36", stub_library)) == ""
+    assert sorted(path.name for path in target.iterdir()) == ["build.log", "libllama.so", "runtime.json"]
+    assert list(target.parent.iterdir()) == [target]
+    assert steps == [("unpacking", None), ("compiling", None), ("testing it", None)]
+
+
+@needs_elf
+def test_an_overlay_replaces_only_one_class(target, sources, stub_library):
+    def address(library, name):
+        return ctypes.addressof(ctypes.c_char.in_dll(library, name))
+
+    build(BuildOptions(sources.packed()), is_changed)
+    front = ctypes.CDLL(str(target / "libllama.so"))
+    behind = ctypes.CDLL(str(stub_library.with_name("libstub.so.0")))
+    table_of_gemma4, type_of_all = "_ZTV18llama_model_gemma4", "_ZTI11llama_model"
+    assert address(front, table_of_gemma4) != address(behind, table_of_gemma4)
+    assert address(front, type_of_all) == address(behind, type_of_all)
+
+
+@needs_elf
+def test_a_second_build_replaces_the_first(target, sources):
+    build(BuildOptions(sources.packed()), is_changed)
+    (target / "old").write_text("")
+    build(BuildOptions(sources.packed()), is_changed)
+    assert not (target / "old").exists()
+    assert list(target.parent.iterdir()) == [target]
+
+
+@needs_elf
+def test_the_given_source_is_not_changed(target, sources):
+    root = sources.unpacked()
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    build(BuildOptions(root), is_changed)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@needs_elf
+def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, sources):
+    build(BuildOptions(sources.packed()), is_changed)
+    broken = GEMMA4_SOURCE.replace(CHANGED_LINE, f"{CHANGED_LINE}\n    nonsense();")
+    with pytest.raises(
+        ModelRuntimeError, match=r"c\+\+ failed: .*nonsense.*; its output is in .*runtime.log"
+    ) as raised:
+        build(BuildOptions(sources.packed(gemma4=broken)), is_changed)
+    assert "\n" not in str(raised.value)
+    assert result(target) == ALL
+    log = target.with_name("runtime.log")
+    assert "nonsense" in log.read_text()
+    assert sorted(target.parent.iterdir()) == [target, log]
+
+
+@needs_elf
+def test_a_runtime_without_effect_is_not_kept(target, sources):
+    with pytest.raises(ModelRuntimeError, match="run dg-lsp models build-runtime --whole"):
+        build(BuildOptions(sources.packed()), lambda _folder: False)
+    assert not target.exists()
+
+
+@needs_elf
+def test_nothing_is_built_from_a_changed_source(target, sources):
+    changed = Patch.read().apply(GEMMA4_SOURCE, "0.3.36")
+    assert build(BuildOptions(sources.packed(gemma4=changed)), is_changed) is None
+    assert not target.exists()
+    assert not list(target.parent.iterdir())
+
+
+@needs_elf
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_source_without_the_class_is_refused(target, sources, is_whole, monkeypatch):
+    monkeypatch.setattr(build_runtime, "check_tools", lambda _backend: None)
+    root = sources.unpacked()
+    (root / "vendor/llama.cpp/src/models/gemma4.cpp").unlink()
+    with pytest.raises(ModelRuntimeError, match=r"has no src/models/gemma4.cpp: update dg-lsp"):
+        build(BuildOptions(root, is_whole=is_whole), is_changed)
+
+
+@needs_elf
+def test_a_missing_compiler_is_reported_before_the_download(target, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ModelRuntimeError, match=r"g\+\+ .*is missing: .*apt-get install g\+\+"):
+        build(BuildOptions(), is_changed)
+    monkeypatch.setenv("CXX", "special++")
+    with pytest.raises(ModelRuntimeError, match=r"special\+\+ is missing"):
+        build(BuildOptions(), is_changed)
+
+
+@needs_elf
+def test_a_folder_with_other_files_is_not_replaced(target, sources, monkeypatch):
+    target.mkdir(parents=True)
+    (target / "other.txt").write_text("text")
+    with pytest.raises(UsageError, match="contains other files"):
+        build(BuildOptions(sources.packed()), is_changed)
+    assert (target / "other.txt").exists()
+    monkeypatch.setenv("DG_LSP_RUNTIME", str(target / "other.txt"))
+    with pytest.raises(UsageError, match="contains other files"):
+        build(BuildOptions(sources.packed()), is_changed)
+
+
+@needs_elf
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="folders of Windows")
+def test_a_folder_that_cannot_be_created_is_reported(target, sources, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DG_LSP_RUNTIME", str(tmp_path / "file" / "runtime"))
+    with pytest.raises(ModelRuntimeError, match="set DG_LSP_RUNTIME to another folder"):
+        build(BuildOptions(sources.packed()), is_changed)
+
+
+@needs_elf
+def test_llama_cpp_python_has_to_be_installed(target, monkeypatch):
+    monkeypatch.setattr(build_runtime, "installed_library", lambda: None)
+    with pytest.raises(ModelRuntimeError, match="not installed"):
+        build(BuildOptions(), is_changed)
+
+
+# patch
+
+
+OLD = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_SWA_ONLY;\n"
+NEW = "    hparams.non_causal_type = LLAMA_NON_CAUSAL_TYPE_ALL;\n"
+CONTEXT = "    auto * inp_attn = build_attn_inp_kv_iswa();\n\n"
+SOURCE = f"a\n{OLD}b\n{CONTEXT}c\n"
+
+
+def patched(source=SOURCE):
+    return Patch.read().apply(source, "0.9")
+
+
+def test_the_patch_changes_two_parts_of_one_file():
+    patch = Patch.read()
+    assert patch.target == "src/models/gemma4.cpp"
+    (first, (context, added)) = patch.hunks
+    assert first == (OLD, NEW)
+    assert context == CONTEXT
+    assert added.startswith(CONTEXT.rstrip("\n"))
+    assert added.endswith("    res->add_input(std::make_unique<canvas_window>(inp_attn));\n\n")
+
+
+def test_the_patch_does_not_depend_on_line_numbers():
+    start, end = patched().split(Patch.read().hunks[1][1])
+    assert (start, end) == (f"a\n{NEW}b\n", "c\n")
+    assert patched(f"{CONTEXT}{OLD}") == f"{Patch.read().hunks[1][1]}{NEW}"
+
+
+def test_a_changed_source_is_recognised():
+    patch = Patch.read()
+    assert patch.is_in(patched())
+    for source in ("", SOURCE, SOURCE.replace(OLD, NEW), patched() + OLD):
+        assert not patch.is_in(source)
+
+
+@pytest.mark.parametrize("source", ["", OLD + SOURCE, CONTEXT + SOURCE, SOURCE.replace("SWA_ONLY", "WINDOWED"), OLD])
+def test_a_source_that_does_not_fit_is_refused(source):
+    with pytest.raises(ModelRuntimeError, match=r"gemma4.cpp of llama-cpp-python 0.9 .*update dg-lsp"):
+        patched(source)
+
+
+def test_several_hunks_with_context_are_applied(tmp_path):
+    path = tmp_path / "other.patch"
+    path.write_text(
+        "Why.\n\n--- a/x.cpp\n+++ b/x.cpp\n@@ -1,2 +1,3 @@\n one\n+new\n two\n@@ -9 +10 @@ f()\n-old\n+young\n"
+    )
+    patch = Patch.read(path)
+    assert patch.target == "x.cpp"
+    assert patch.apply("one\ntwo\nthree\nold\n", "1") == "one\nnew\ntwo\nthree\nyoung\n"
+
+
+# source
+
+
+@pytest.fixture
+def unpack(tmp_path):
+    """Unpacks a source and returns llama.cpp's folder; `unpack.steps` has the reported steps."""
+    steps = []
+
+    def call(given, *, whole=False, version=VERSION):
+        folder = tmp_path / "work"
+        folder.mkdir()
+        return RuntimeSource(version, given).unpack(folder, lambda *step: steps.append(step), whole=whole)
+
+    call.steps = steps
+    return call
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_only_included_files_are_unpacked_for_an_overlay(unpack, sources, by_folder):
+    path = sources.packed()
+    inside = unpack(path.parent if by_folder else path)
+    assert (inside / "src/models/gemma4.cpp").read_text() == GEMMA4_SOURCE
+    assert (inside / "src/llama.cpp").exists()
+    assert not (inside / "CMakeLists.txt").exists()
+    assert not (inside / "models").exists()
+
+
+def test_all_compiled_files_are_unpacked_for_a_whole_build(unpack, sources):
+    inside = unpack(sources.packed(), whole=True)
+    assert (inside / "CMakeLists.txt").exists()
+    assert (inside / "src/models/gemma4.cpp").exists()
+    assert not (inside / "models").exists()
+
+
+def test_an_unpacked_source_is_used_in_place(unpack, sources, tmp_path):
+    root = sources.unpacked()
+    assert unpack(root) == root / "vendor/llama.cpp"
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("form", ["packed", "unpacked"])
+def test_the_source_of_another_version_is_refused(unpack, sources, form):
+    with pytest.raises(ModelRuntimeError, match=r"is llama-cpp-python 0.3.35, but 0.3.36 is installed"):
+        unpack(getattr(sources, form)(version="0.3.35"))
+
+
+def test_a_damaged_archive_is_refused(unpack, sources):
+    path = sources.packed()
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ModelRuntimeError, match="is damaged: fetch it again"):
+        unpack(path, whole=True)
+
+
+def test_other_files_are_refused(unpack, sources, tmp_path):
+    (tmp_path / "text").write_text("no archive")
+    with pytest.raises(ModelRuntimeError, match="is damaged"):
+        unpack(tmp_path / "text")
+    with pytest.raises(ModelRuntimeError, match=r"holds no llama_cpp_python-0.3.36.tar.gz: .*pip download"):
+        RuntimeSource(VERSION, sources.folder).unpack(tmp_path / "work", print, whole=False)
+
+
+def test_the_source_is_fetched_with_the_users_pip_settings(unpack, sources, monkeypatch):
+    sources.packed()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(sources.folder))
+    inside = unpack(None)
+    assert (inside / "src/models/gemma4.cpp").read_text() == GEMMA4_SOURCE
+    assert unpack.steps[0] == ("fetching the source", None)
+
+
+def test_a_missing_source_is_reported_with_pips_message(unpack, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(ModelDownloadError, match=r"--from FILE; pip reports: No matching distribution found"):
+        unpack(None)
+
+
+def test_the_progress_of_pip_is_shown(unpack, monkeypatch):
+    monkeypatch.setattr(build_runtime, "_output_lines", lambda _command: iter(["Progress 10 of 40", "ERROR: broke"]))
+    with pytest.raises(ModelDownloadError, match="pip reports: broke"):
+        unpack(None)
+    assert ("fetching the source", 0.25) in unpack.steps
+
+
+def test_a_python_without_pip_is_reported(unpack, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ModelDownloadError, match="ensurepip"):
+        unpack(None)
+
+
+# whole runtime
+
+
+SCRIPTED = """#!/bin/sh
+echo "$@" >> {calls}
+if [ "$1" = --build ]; then
+  mkdir -p "$2/bin" && echo library > "$2/bin/libllama.so.0.5.0" && ln -s libllama.so.0.5.0 "$2/bin/libllama.so"
+  grep -q LLAMA_NON_CAUSAL_TYPE_ALL\\; "$2/../src/models/gemma4.cpp" && echo patched > "$2/bin/libggml.so"
+  echo "[ 50%] Building"; echo "[3/4] Building"
+fi
+"""
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Replaces all programs by a compiler and a CMake that records its calls; adds more programs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "mkdir", "ln", "grep", "cat"):
+        (folder / name).symlink_to(shutil.which(name))
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.delenv("CXX", raising=False)
+
+    def add(name, text="#!/bin/sh\n"):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    add.calls = tmp_path / "calls"
+    add("c++")
+    add("cmake", SCRIPTED.format(calls=add.calls))
+    return add
+
+
+@pytest.mark.skipif(sys.platform in ("darwin", "win32") or not shutil.which("cmake"), reason="no CMake here")
+@pytest.mark.parametrize("form", ["packed", "unpacked"])
+def test_a_whole_runtime_is_independent_of_the_installed_one(target, sources, form):
+    given = getattr(sources, form)()
+    runtime = build(BuildOptions(given, is_whole=True), lambda folder: (folder / "libllama.so").exists())
+    assert (runtime.kind, runtime.backend) == ("whole", "cpu")
+    assert ctypes.CDLL(str(target / "libllama.so")).non_causal_type() == 2
+    assert (target / "libllama.so.0").is_symlink()
+    assert runtime == read_runtime(target)
+    if form == "unpacked":
+        assert not (given / "vendor/llama.cpp/build-dg-lsp").exists()
+        assert "SWA_ONLY;" in (given / "vendor/llama.cpp/src/models/gemma4.cpp").read_text()
+
+
+def test_cmake_gets_the_backend_and_the_users_options(target, sources, tools, monkeypatch):
+    tools("nvcc")
+    tools("ninja")
+    monkeypatch.setenv("CMAKE_ARGS", "-DCMAKE_CUDA_ARCHITECTURES=90 -DGGML_AVX512='ON'")
+    monkeypatch.setenv("CMAKE_BUILD_PARALLEL_LEVEL", "3")
+    steps = []
+    build(BuildOptions(sources.packed(), backend="cuda"), always, lambda *step: steps.append(step))
+    configure, compile_ = tools.calls.read_text().splitlines()
+    for option in ("-G Ninja", "-DGGML_CUDA=ON", "-DGGML_METAL=OFF", "-DGGML_VULKAN=OFF", "-DBUILD_SHARED_LIBS=ON"):
+        assert f" {option} " in configure
+    assert configure.endswith("-DCMAKE_CUDA_ARCHITECTURES=90 -DGGML_AVX512=ON")
+    assert compile_.endswith("--config Release --target llama --parallel 3")
+    assert ("compiling llama.cpp", 0.5) in steps
+    assert ("compiling llama.cpp", 0.75) in steps
+    assert (target / "libggml.so").read_text() == "patched\n"
+    assert (target / "libllama.so").readlink().name == "libllama.so.0.5.0"
+    assert read_runtime(target).backend == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("cuda", r"nvcc.* is missing: install the CUDA toolkit"),
+        ("vulkan", r"glslc is missing: install the Vulkan SDK"),
+        ("hip", r"hipcc.* is missing: install ROCm"),
+        ("sycl", r"icpx is missing: .*oneAPI"),
+    ],
+)
+def test_a_missing_tool_is_reported_with_its_installation(tools, backend, message, monkeypatch):
+    on_path = {name: ((tools[0],), advice) for name, (tools, advice) in build_runtime._TOOLS.items()}
+    monkeypatch.setattr(build_runtime, "_TOOLS", on_path)
+    with pytest.raises(ModelRuntimeError, match=message):
+        check_tools(backend)
+
+
+def test_a_missing_cmake_is_reported(tools, tmp_path):
+    (tmp_path / "bin" / "cmake").unlink()
+    with pytest.raises(ModelRuntimeError, match=r"cmake is missing: run .* -m pip install cmake"):
+        check_tools("cpu")
+
+
+@pytest.mark.parametrize("backend", ["abacus", *(["metal"] if sys.platform != "darwin" else [])])
+def test_an_unknown_backend_is_refused(tools, backend):
+    with pytest.raises(UsageError):
+        check_tools(backend)
+
+
+def test_a_failed_build_keeps_the_old_runtime(target, sources, tools):
+    build(BuildOptions(sources.packed(), backend="cpu"), always)
+    tools("cmake", "#!/bin/sh\necho 'CMake Error at x.cmake:3 (find_package):'\necho '  no such package'\nexit 1\n")
+    with pytest.raises(
+        ModelRuntimeError, match=r"cmake failed: .*x.cmake:3 \(find_package\): no such package; its output"
+    ):
+        build(BuildOptions(sources.packed(), backend="cpu"), always)
+    assert read_runtime(target).kind == "whole"
+
+
+def test_a_build_without_a_library_is_refused(target, sources, tools):
+    tools("cmake")
+    with pytest.raises(ModelRuntimeError, match="made no library"):
+        build(BuildOptions(sources.packed(), backend="cpu"), always)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (
+            ["-- Warning: x not found", "a.cpp:3: error: no such type", "b.cpp:4: error: other"],
+            "a.cpp:3: error: no such type",
+        ),
+        (["nothing of note", "", "Killed", ""], "Killed"),
+        ([], "there was no output"),
+    ],
+)
+def test_the_line_with_the_error_is_found(output, expected):
+    assert failure_reason(output) == expected
+
+
+def test_a_system_without_overlays_builds_all_of_llama_cpp(monkeypatch):
+    assert BuildOptions().whole_backend == "" or os.name == "nt"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert BuildOptions().whole_backend == "metal"
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert BuildOptions().whole_backend == "cpu"
+    assert BuildOptions(backend="vulkan").whole_backend == "vulkan"

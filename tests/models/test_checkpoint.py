@@ -1,0 +1,92 @@
+"""tokenizer.json as llama.cpp's vocabulary: token types, and equal ids for equal texts."""
+
+import json
+
+import pytest
+import tiny_diffusiongemma
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.models import checkpoint
+from dg_lsp.models.checkpoint import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, vocabulary
+
+SIZE = tiny_diffusiongemma.VOCAB_SIZE
+
+
+@pytest.fixture(scope="module")
+def tokenize(tiny_repacked):
+    """Tokenizes with llama.cpp."""
+    api = library().api
+    params = api.llama_model_default_params()
+    params.vocab_only = True
+    model = api.llama_model_load_from_file(bytes(tiny_repacked), params)
+    ids = (api.llama_token * 1000)()
+
+    def call(text):
+        data = text.encode()
+        count = api.llama_tokenize(api.llama_model_get_vocab(model), data, len(data), ids, len(ids), True, True)
+        return ids[:count]
+
+    yield call
+    api.llama_model_free(model)
+
+
+def of_kind(values, kind):
+    tokens, kinds = values["tokenizer.ggml.tokens"].read(), values["tokenizer.ggml.token_type"].read()
+    return {token for token, found in zip(tokens, kinds, strict=True) if found == kind}
+
+
+def test_tokens_have_llama_cpps_types():
+    tokenizer = tiny_diffusiongemma.tokenizer_json()
+    values = vocabulary(tokenizer, SIZE)
+    longest = "".join(tokenizer["model"]["merges"][-1])
+    printed = checkpoint._PRINTED
+    assert of_kind(values, CONTROL) == {*tiny_diffusiongemma.SPECIALS.values()} - printed
+    assert of_kind(values, USER_DEFINED) == printed
+    assert of_kind(values, BYTE) == {f"<0x{byte:02X}>" for byte in range(256)}
+    assert {"\n", "▁", longest, "<unused7>"} <= of_kind(values, NORMAL)
+    assert values["tokenizer.ggml.bos_token_id"].read() == 2
+    assert values["tokenizer.ggml.mask_token_id"].read() == 4
+    assert values["tokenizer.ggml.add_bos_token"].read() is True
+    assert not values["tokenizer.ggml.add_space_prefix"].read()
+
+
+def test_ids_without_a_token_are_unused():
+    values = vocabulary(tiny_diffusiongemma.tokenizer_json(), SIZE + 3)
+    assert of_kind(values, UNUSED) == {"<unused_512>", "<unused_513>", "<unused_514>"}
+
+
+def test_an_added_text_token_is_user_defined():
+    tokenizer = tiny_diffusiongemma.tokenizer_json()
+    tokenizer["added_tokens"].append({"id": SIZE, "content": "<table>", "special": False})
+    assert "<table>" in of_kind(vocabulary(tokenizer, SIZE + 1), USER_DEFINED)
+
+
+def test_merges_are_read_in_both_formats():
+    tokenizer = tiny_diffusiongemma.tokenizer_json()
+    pairs = vocabulary(tokenizer, SIZE)["tokenizer.ggml.merges"]
+    tokenizer["model"]["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
+    assert vocabulary(tokenizer, SIZE)["tokenizer.ggml.merges"] == pairs
+    assert pairs.read()
+
+
+@pytest.mark.parametrize("change", [{"type": "Unigram"}, {"byte_fallback": False}, {"vocab": {"a": SIZE}}])
+def test_another_tokenizer_is_refused(change):
+    tokenizer = tiny_diffusiongemma.tokenizer_json()
+    tokenizer["model"] |= change
+    with pytest.raises(ValueError, match=r"not a BPE|token 512 of 512"):
+        vocabulary(tokenizer, SIZE)
+
+
+@given(
+    st.text(
+        st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="▁<>|") | st.sampled_from("\n\t\r"),
+        max_size=60,
+    )
+)
+def test_llama_cpp_gives_the_ids_of_the_checkpoints_tokenizer(tokenize, text):
+    reference = Tokenizer.from_str(json.dumps(tiny_diffusiongemma.tokenizer_json()))
+    text = f"<|turn>user\n{text}<turn|>"
+    assert tokenize(text) == reference.encode(text).ids

@@ -1,0 +1,576 @@
+"""Conversion of a DiffusionGemma: from GGUF files and checkpoints to two files, and the results they compute."""
+
+import ctypes
+import hashlib
+import json
+import shutil
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny_diffusiongemma
+import torch
+from margins import lead
+from safetensors.torch import load_file, save_file
+from transformers import DiffusionGemmaForBlockDiffusion
+
+from dg_lsp import gguf as v
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, UsageError
+from dg_lsp.gguf import BF16, BLOCK_BYTES, F16, F32, Tensor, copied, read_header, vector, write_gguf
+from dg_lsp.models import convert
+from dg_lsp.models.convert import (
+    ModelParts,
+    check_target,
+    convert_checkpoint,
+    is_repacked,
+    read_gguf,
+    read_repacked,
+    side_path,
+    write_model,
+)
+from dg_lsp.models.metadata import describe_uniform
+from dg_lsp.models.registry import BUNDLED
+
+OLD = "diffusion-gemma."
+UP = "model.decoder.layers.1.mlp.up_proj.weight"
+EXPERTS = "model.decoder.layers.1.experts.gate_up_proj"
+TORCH = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
+IDS = np.random.default_rng(5).integers(0, tiny_diffusiongemma.VOCAB_SIZE, 100).tolist()  # the window is 64
+
+
+@pytest.fixture(scope="session", params=["24423", "24427"])
+def pull_request_gguf(request, tiny_repacked, tmp_path_factory):
+    """The same model as a `diffusion-gemma` GGUF, in each pull request's naming."""
+    target = tmp_path_factory.mktemp("pull-request") / f"dg-{request.param}.gguf"
+    return tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, target, naming=request.param)
+
+
+@pytest.fixture
+def checkpoint(tiny_checkpoint, tmp_path):
+    """A copy of the tiny checkpoint for a test to change."""
+    return shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def rewritten(tmp_path):
+    """`rewritten(path, {key: value or None}, drop=, rename=)`: a GGUF with other metadata and tensors."""
+
+    def rewrite(path, changes=None, *, drop=(), rename=None, name="rewritten.gguf"):
+        header = read_header(path)
+        values = {key: value for key, value in (dict(header.values) | (changes or {})).items() if value is not None}
+        tensors = [
+            copied(path, tensor, (rename or {}).get(tensor.name))
+            for tensor in header.tensors.values()
+            if tensor.name not in drop
+        ]
+        with (tmp_path / name).open("wb") as file:
+            write_gguf(file, values, tensors)
+        return tmp_path / name
+
+    return rewrite
+
+
+# GGUF files
+
+
+def same_weights(one, other):
+    mine, theirs = read_header(one), read_header(other)
+    assert set(mine.tensors) == set(theirs.tensors)
+    for name, tensor in mine.tensors.items():
+        assert (tensor.shape, tensor.kind) == (theirs.tensors[name].shape, theirs.tensors[name].kind)
+        assert np.array_equal(mine.rows(name), theirs.rows(name)), name
+    return mine, theirs
+
+
+def test_both_pull_requests_files_become_the_conversion_of_the_checkpoint(pull_request_gguf, tiny_repacked, tmp_path):
+    target = tmp_path / "new.gguf"
+    write_model(read_gguf(pull_request_gguf), target)
+    mine, theirs = same_weights(target, tiny_repacked)
+    mine_side, _ = same_weights(side_path(target), side_path(tiny_repacked))
+    assert mine_side.architecture == "dg-selfcond"
+    assert [(name, tensor.shape) for name, tensor in mine_side.tensors.items()] == [
+        ("self_cond.pre_norm", (64,)),
+        ("self_cond.gate", (96, 64)),
+        ("self_cond.up", (96, 64)),
+        ("self_cond.down", (64, 96)),
+    ]
+    values = {key: value.read() for key, value in mine.values.items()}
+    expected = {key: value.read() for key, value in theirs.values.items()}
+    assert values.pop("dg.self_conditioning") == "new.selfcond.gguf"
+    assert expected.pop("dg.self_conditioning") == "tiny.selfcond.gguf"
+    assert values == expected
+
+
+def test_quantized_weights_are_copied_exactly(pull_request_gguf, tmp_path):
+    """Rows in blocks are copied like all others; here 64 numbers are declared as two blocks of Q8_0."""
+    data = bytearray(pull_request_gguf.read_bytes())
+    at = data.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 2 * 8
+    data[at : at + 4] = (8).to_bytes(4, "little")  # Q8_0 takes fewer bytes, so the file is long enough
+    quantized = tmp_path / "quantized.gguf"
+    quantized.write_bytes(data)
+    parts = read_gguf(quantized)
+    assert parts.is_quantized
+    write_model(parts, tmp_path / "new.gguf")
+    new = read_header(tmp_path / "new.gguf")
+    assert new.tensors["token_embd.weight"].kind.name == "Q8_0"
+    assert np.array_equal(new.rows("token_embd.weight"), read_header(quantized).rows("token_embd.weight"))
+
+
+def test_missing_optional_keys_get_defaults(pull_request_gguf, rewritten):
+    left_out = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "attention.causal")
+    changes = dict.fromkeys((*(OLD + key for key in left_out), "diffusion.canvas_length"))
+    values = {key: value.read() for key, value in read_gguf(rewritten(pull_request_gguf, changes)).values.items()}
+    assert values["gemma4.attention.shared_kv_layers"] == values["gemma4.embedding_length_per_layer_input"] == 0
+    assert values["dg.canvas_lengths"] == "16,32,64,128,256"
+    assert not [key for key in values if key.startswith((OLD, "diffusion.")) or key.endswith(".causal")]
+
+
+def test_the_canvas_length_is_read_from_either_key(pull_request_gguf, rewritten):
+    changes = {"diffusion.canvas_length": None, f"{OLD}diffusion.canvas_length": v.uint32(48)}
+    values = read_gguf(rewritten(pull_request_gguf, changes)).values
+    assert values["dg.canvas_lengths"].read() == "16,32,48"
+
+
+@pytest.mark.parametrize("named", [1, 2])
+def test_all_shards_of_a_split_file_are_read(pull_request_gguf, tiny_repacked, tmp_path, named):
+    header = read_header(pull_request_gguf)
+    names = list(header.tensors)
+    for number, part in ((1, names[:50]), (2, names[50:])):
+        values = dict(header.values) if number == 1 else {}
+        values |= {"split.no": v.uint32(number - 1), "split.count": v.uint32(2)}
+        with (tmp_path / f"dg-{number:05}-of-00002.gguf").open("wb") as file:
+            write_gguf(file, values, [copied(header.path, header.tensors[name]) for name in part])
+    parts = read_gguf(tmp_path / f"dg-{named:05}-of-00002.gguf")
+    assert not [key for key in parts.values if key.startswith("split.")]
+    write_model(parts, tmp_path / "new.gguf")
+    same_weights(tmp_path / "new.gguf", tiny_repacked)
+    (tmp_path / "dg-00002-of-00002.gguf").rename(tmp_path / "other.gguf")
+    with pytest.raises(ModelNotFoundError, match=r"lacks dg-00002-of-00002.gguf \(1 of 2 files\)"):
+        read_gguf(tmp_path / "dg-00001-of-00002.gguf")
+    with pytest.raises(ModelBrokenError, match="restore its name"):
+        read_gguf(tmp_path / "other.gguf")
+
+
+def test_another_gguf_is_refused_with_its_kind(pull_request_gguf, tiny_repacked, rewritten):
+    def refusal(path):
+        with pytest.raises(ModelUnsupportedError) as caught:
+            read_gguf(path)
+        return str(caught.value)
+
+    gemma = {"general.architecture": v.text("gemma4")}
+    assert "plain Gemma 4, not a diffusion model" in refusal(rewritten(pull_request_gguf, gemma))
+    assert "repacked already" in refusal(tiny_repacked)
+    assert "side file" in refusal(side_path(tiny_repacked))
+    assert "architecture qwen3" in refusal(BUNDLED[0].path)
+    assert "architecture unknown" in refusal(rewritten(pull_request_gguf, {"general.architecture": None}))
+
+
+def test_a_gguf_with_a_different_encoder_is_refused(pull_request_gguf, rewritten):
+    """llama.cpp's graph has one scale for prompt and canvas, so different scales would give wrong results."""
+    renamed = {"blk.3.layer_output_scale.weight": "blk.2.enc_layer_output_scale.weight"}
+    drop = ("blk.2.enc_layer_output_scale.weight", "blk.3.enc_layer_output_scale.weight")
+    path = rewritten(pull_request_gguf, drop=drop, rename=renamed)
+    with pytest.raises(ModelUnsupportedError, match=r"blk\.2\.enc_layer_output_scale\.weight differs from"):
+        read_gguf(path)
+    alone = {"blk.3.layer_output_scale.weight": "blk.3.enc_layer_output_scale.weight"}
+    path = rewritten(pull_request_gguf, drop=("blk.3.enc_layer_output_scale.weight",), rename=alone)
+    with pytest.raises(ModelBrokenError, match=r"lacks blk\.3\.layer_output_scale"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize("tensor", ["self_cond_up.weight", "blk.5.ffn_down_exps.weight", "rope_freqs.weight"])
+def test_missing_tensors_are_named(pull_request_gguf, rewritten, tensor):
+    name = tensor.replace("self_cond_up.weight", "self_cond.up")
+    with pytest.raises(ModelBrokenError, match=rf"lacks 1 tensors of a DiffusionGemma \({name}\)"):
+        read_gguf(rewritten(pull_request_gguf, drop=(tensor,)))
+
+
+@pytest.mark.parametrize("key", [f"{OLD}block_count", f"{OLD}context_length", "tokenizer.ggml.tokens"])
+def test_missing_or_invalid_metadata_is_named(pull_request_gguf, rewritten, key):
+    with pytest.raises(ModelBrokenError, match=key):
+        read_gguf(rewritten(pull_request_gguf, {key: None}))
+    with pytest.raises(ModelBrokenError, match=key):
+        read_gguf(rewritten(pull_request_gguf, {key: v.text("six")}))
+
+
+def test_a_truncated_file_is_refused(pull_request_gguf, tmp_path):
+    part = tmp_path / "part.gguf"
+    part.write_bytes(pull_request_gguf.read_bytes()[:-100_000])
+    with pytest.raises(ModelBrokenError, match="cut short"):
+        read_gguf(part)
+
+
+def test_a_repacked_file_is_read_with_its_side_file(tiny_repacked, tmp_path):
+    header = read_header(tiny_repacked)
+    assert is_repacked(header)
+    write_model(read_repacked(header), tmp_path / "again.gguf")
+    same_weights(tmp_path / "again.gguf", tiny_repacked)
+    same_weights(tmp_path / "again.selfcond.gguf", side_path(tiny_repacked))
+    for change, message in ((bytes.upper, "is not the side file of again.gguf"), (None, "lacks its side file")):
+        side = tmp_path / "again.selfcond.gguf"
+        side.write_bytes(change(side.read_bytes())) if change else side.unlink()
+        with pytest.raises(ModelBrokenError, match=message):
+            read_repacked(read_header(tmp_path / "again.gguf"))
+
+
+# checkpoints
+
+
+def edit(folder, name, change):
+    """Rewrites a JSON file of a checkpoint."""
+    path = folder / name
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def save_single(folder, weights):
+    """The checkpoint's weights in one file instead."""
+    for path in folder.glob("model*.safetensors*"):
+        path.unlink()
+    save_file(weights, folder / "model.safetensors")
+
+
+def all_weights(folder):
+    return {name: w for path in sorted(folder.glob("*.safetensors")) for name, w in load_file(path).items()}
+
+
+def stored(parts, name):
+    tensor = next(tensor for tensor in (*parts.main, *parts.side) if tensor.name == name)
+    return tensor.kind, b"".join(map(bytes, tensor.blocks()))
+
+
+@pytest.mark.parametrize("kind", [F32, F16, BF16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("source", [F32, F16, BF16], ids=lambda kind: kind.name)
+def test_numbers_are_rounded_like_in_torch(checkpoint, source, kind, monkeypatch):
+    monkeypatch.setattr(convert, "BLOCK_BYTES", 4000)  # several blocks, the last one shorter
+    weights = {name: w.to(TORCH[source]) for name, w in all_weights(checkpoint).items()}
+    save_single(checkpoint, weights)
+    parts = convert_checkpoint(checkpoint, kind)
+    for ours, theirs in (("blk.1.ffn_up.weight", UP), ("blk.1.ffn_gate_up_exps.weight", EXPERTS)):
+        expected = weights[theirs].float().to(TORCH[kind]).contiguous().view(torch.uint8).numpy().tobytes()
+        assert stored(parts, ours) == (kind, expected)
+    norm = weights["model.decoder.norm.weight"].float().numpy().tobytes()
+    assert stored(parts, "output_norm.weight") == (F32, norm)
+    assert stored(parts, "blk.0.ffn_gate_inp.weight")[0] is F32
+    assert stored(convert_checkpoint(checkpoint), "self_cond.up")[0] is source
+
+
+def test_a_checkpoint_in_one_file_gives_the_same_weights(checkpoint, tiny_repacked, tmp_path):
+    assert len(list(checkpoint.glob("*.safetensors"))) > 1
+    save_single(checkpoint, all_weights(checkpoint))
+    write_model(convert_checkpoint(checkpoint), tmp_path / "tiny.gguf")
+    assert read_header(tmp_path / "tiny.gguf").tensors.keys() == read_header(tiny_repacked).tensors.keys()
+    one, other = (read_header(path) for path in (tmp_path / "tiny.gguf", tiny_repacked))
+    assert all(np.array_equal(one.rows(name), other.rows(name)) for name in one.tensors)
+
+
+def test_the_converted_file_has_a_specification(tiny_repacked):
+    header = read_header(tiny_repacked)
+    metadata = {key: str(value.read()) for key, value in header.values.items() if not key.startswith("tokenizer.ggml.")}
+    spec = describe_uniform(metadata, tiny_diffusiongemma.VOCAB_SIZE, "tiny")
+    assert spec.template == "gemma4"
+    assert spec.canvas_lengths == (16, 32)
+    assert spec.max_prompt_tokens == 4096 - 2 * 32
+    assert spec.end_ids == (1, 106, 50)
+    assert {0, 2, 3, 4, 98, 100, 101, 105, 509, 510, 511} <= {*spec.banned_ids}
+    assert not {*spec.banned_ids} & {*spec.end_ids, tiny_diffusiongemma.NEWLINE_ID}
+    assert spec.sampling is not None
+    assert (spec.sampling.max_denoising_steps, spec.sampling.stability_threshold) == (48, 1)
+    assert spec.sampling.t_min == pytest.approx(0.4)
+
+
+def test_the_sampler_settings_of_the_checkpoint_are_kept(checkpoint):
+    sampler = {"t_max": 0.9, "t_min": 0.3, "sampler_config": {"entropy_bound": 0.25}, "confidence_threshold": 0.01}
+    sampler |= {"max_denoising_steps": 12, "stability_threshold": 2, "eos_token_id": 106}
+    edit(checkpoint, "generation_config.json", lambda config: config.update(sampler))
+    values = {key: value.read() for key, value in convert_checkpoint(checkpoint).values.items()}
+    assert [values[f"dg.{key}"] for key in ("t_max", "t_min", "entropy_bound", "stop_confidence")] == pytest.approx(
+        [0.9, 0.3, 0.25, 0.01]
+    )
+    assert (values["dg.max_denoising_steps"], values["dg.stability_threshold"]) == (12, 2)
+    assert values["dg.end_token_ids"] == "106"
+    assert "1" in values["dg.banned_token_ids"].split(",")
+    (checkpoint / "generation_config.json").unlink()
+    assert convert_checkpoint(checkpoint).values["dg.end_token_ids"].read() == "1,106,50"
+
+
+def test_older_configurations_are_supported(checkpoint, tiny_repacked):
+    def older(config):
+        text = config["text_config"]
+        del text["per_layer_config"]
+        text |= {"global_head_dim": 32, "num_global_key_value_heads": 1}
+
+    edit(checkpoint, "config.json", older)
+    values, expected = convert_checkpoint(checkpoint).values, read_header(tiny_repacked).values
+    for key in ("attention.head_count_kv", "attention.key_length", "rope.dimension_count", "vocab_size"):
+        assert values[f"gemma4.{key}"] == expected[f"gemma4.{key}"]
+
+
+def test_the_chat_template_is_kept(checkpoint):
+    (checkpoint / "chat_template.jinja").write_text("{{ 'é' }}", encoding="utf-8")
+    assert convert_checkpoint(checkpoint).values["tokenizer.chat_template"].read() == "{{ 'é' }}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("use_bidirectional_attention", "all"),
+        ("tie_word_embeddings", False),
+        ("hidden_activation", "silu"),
+        ("attention_bias", True),
+        ("num_experts", None),
+        ("num_hidden_layers", 5),
+        ("layer_types", ["chunked_attention"] * 6),
+        ("hidden_size", None),
+        ("rope_parameters", {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}),
+    ],
+)
+def test_a_configuration_that_llama_cpp_does_not_compute_is_refused(checkpoint, key, value):
+    edit(checkpoint, "config.json", lambda config: config["text_config"].update({key: value}))
+    with pytest.raises(ModelUnsupportedError, match=r"config\.json: .*gemma4 graph computes"):
+        convert_checkpoint(checkpoint)
+
+
+def test_another_checkpoint_is_refused(checkpoint):
+    edit(checkpoint, "config.json", lambda config: config.update(model_type="gemma4"))
+    with pytest.raises(ModelUnsupportedError, match="holds a gemma4 checkpoint, not a diffusion_gemma"):
+        convert_checkpoint(checkpoint)
+
+
+def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
+    weights = all_weights(checkpoint)
+    scale = "model.encoder.language_model.layers.2.layer_scalar"
+    save_single(checkpoint, weights | {scale: weights[scale] + 1})
+    with pytest.raises(ModelUnsupportedError, match=r"layers\.2\.layer_scalar differs from the decoder's scale"):
+        convert_checkpoint(checkpoint)
+    norm = "model.encoder.language_model.norm.weight"
+    same = weights["model.decoder.norm.weight"].clone()
+    save_single(checkpoint, weights | {norm: same})
+    assert convert_checkpoint(checkpoint).size
+    save_single(checkpoint, weights | {norm: same + 1})
+    with pytest.raises(ModelUnsupportedError, match=r"norm\.weight differs from the decoder's weights"):
+        convert_checkpoint(checkpoint)
+
+
+def test_numbers_too_large_for_f16_are_refused(checkpoint):
+    weights = all_weights(checkpoint)
+    weights[UP][3, 4] = 1e6
+    save_single(checkpoint, weights)
+    with pytest.raises(ModelUnsupportedError, match=f"{UP} holds numbers that are too large for F16: pass --type BF16"):
+        stored(convert_checkpoint(checkpoint, F16), "blk.1.ffn_up.weight")
+
+
+def test_missing_files_and_tensors_are_named(checkpoint):
+    weights = all_weights(checkpoint)
+    shard = sorted(checkpoint.glob("*.safetensors"))[1]
+    shard.rename(shard.with_suffix(".gone"))
+    with pytest.raises(InputFileError, match=rf"lacks {shard.name} \(1 of \d+ files\)"):
+        convert_checkpoint(checkpoint)
+    save_single(checkpoint, {name: w for name, w in weights.items() if name != UP})
+    with pytest.raises(ModelBrokenError, match=r"lacks 1 tensors of a DiffusionGemma \(blk\.1\.ffn_up\.weight\)"):
+        convert_checkpoint(checkpoint)
+    save_single(checkpoint, {"other": torch.zeros(1)})
+    with pytest.raises(ModelUnsupportedError, match="name the folder of a DiffusionGemma checkpoint"):
+        convert_checkpoint(checkpoint)
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(InputFileError, match=r"neither model\.safetensors nor"):
+        convert_checkpoint(checkpoint)
+    (checkpoint / "config.json").unlink()
+    with pytest.raises(InputFileError, match=r"config\.json cannot be read"):
+        convert_checkpoint(checkpoint)
+
+
+def test_damaged_files_are_refused(checkpoint):
+    path = checkpoint / "model.safetensors"
+    weights = all_weights(checkpoint)
+    save_single(checkpoint, weights)
+    whole = path.read_bytes()
+    for data, message in (
+        (whole[:-1000], "cut short"),
+        (whole[:5], "not a safetensors file"),
+        (b"\xff" * 8 + whole[8:], "not a safetensors file"),
+        (whole.replace(b'"data_offsets"', b'"data_offzets"', 1), "is damaged"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(ModelBrokenError, match=message):
+            convert_checkpoint(checkpoint)
+    save_single(checkpoint, weights | {"odd": torch.zeros(1, dtype=torch.int64)})
+    with pytest.raises(ModelUnsupportedError, match="number format I64"):
+        convert_checkpoint(checkpoint)
+    (checkpoint / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(InputFileError, match=r"config\.json is damaged"):
+        convert_checkpoint(checkpoint)
+
+
+# output
+
+
+@pytest.fixture
+def parts(tiny_checkpoint):
+    return convert_checkpoint(tiny_checkpoint)
+
+
+def test_the_main_file_names_its_side_file(parts, tmp_path):
+    seen = []
+    write_model(parts, tmp_path / "a.gguf", seen.append)
+    values = read_header(tmp_path / "a.gguf").values
+    side = tmp_path / "a.selfcond.gguf"
+    assert values["dg.self_conditioning"].read() == side.name
+    assert values["dg.self_conditioning.sha256"].read() == hashlib.sha256(side.read_bytes()).hexdigest()
+    assert sum(seen) == parts.size
+    assert {path.name for path in tmp_path.iterdir()} == {"a.gguf", side.name}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
+
+
+def test_a_failure_leaves_no_files(parts, tmp_path):
+    broken = Tensor("last", (10, 10), F16, lambda: (b"too short",))
+    with pytest.raises(ModelBrokenError, match="tensor last is cut short"):
+        write_model(ModelParts(parts.values, (*parts.main, broken), parts.side), tmp_path / "a.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interruption_leaves_no_files(parts, tmp_path):
+    seen = []
+
+    def show_bytes(size):
+        seen.append(size)
+        if len(seen) == 20:
+            assert len(list(tmp_path.iterdir())) == 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_model(parts, tmp_path / "a.gguf", show_bytes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_main_file_is_quantized_by_a_callback(parts, tmp_path):
+    def quantize(written, smaller):
+        assert read_header(written).values["dg.self_conditioning"].read() == "a.selfcond.gguf"
+        shutil.copy(written, smaller)
+        with smaller.open("ab") as file:
+            file.write(b"quantized")
+
+    write_model(parts, tmp_path / "a.gguf", quantize=quantize)
+    assert (tmp_path / "a.gguf").read_bytes().endswith(b"quantized")
+
+    def refuse(written, smaller):
+        raise ModelUnsupportedError("no")
+
+    with pytest.raises(ModelUnsupportedError):
+        write_model(parts, tmp_path / "b.gguf", quantize=refuse)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.gguf", "a.selfcond.gguf"}
+
+
+def test_a_full_disk_is_reported(parts, tmp_path, monkeypatch):
+    def write(file, *_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(convert, "write_gguf", write)
+    with pytest.raises(InputFileError, match=r"a\.gguf cannot be written: No space left on device; free some space"):
+        write_model(parts, tmp_path / "a.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_space_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(convert.shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
+    check_target(tmp_path / "a.gguf", 9_900_000_000)
+    with pytest.raises(InputFileError, match=r"needs 10\.0 GB free and has 10\.0: free some space"):
+        check_target(tmp_path / "a.gguf", 9_950_000_000)
+
+
+def test_existing_files_and_wrong_names_are_refused(tmp_path):
+    for name in ("a.gguf", "b.selfcond.gguf"):
+        (tmp_path / name).touch()
+    for name in ("a.gguf", "b.gguf"):
+        with pytest.raises(UsageError, match="exists already: remove it, or pass another name with -o"):
+            check_target(tmp_path / name, 1)
+    for name in ("c", "c.selfcond.gguf", "c.bin"):
+        with pytest.raises(UsageError, match=r"let it end in \.gguf"):
+            check_target(tmp_path / name, 1)
+    with pytest.raises(InputFileError, match="is not a folder"):
+        check_target(tmp_path / "none" / "c.gguf", 1)
+
+
+def test_the_memory_of_the_conversion_does_not_grow_with_the_model(tmp_path):
+    size = 16 * BLOCK_BYTES
+    tensor = Tensor("big", (size // 2048, 1024), F16, lambda: (bytes(BLOCK_BYTES) for _ in range(16)))
+    with (tmp_path / "source.gguf").open("wb") as file:
+        write_gguf(file, {}, [tensor])
+    header = read_header(tmp_path / "source.gguf")
+    whole = ModelParts(
+        {"general.name": v.text("x")},
+        (copied(header.path, header.tensors["big"]),),
+        (vector("n", np.ones(4, np.float32)),),
+    )
+    tracemalloc.start()
+    write_model(whole, tmp_path / "a.gguf")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert side_path(tmp_path / "a.gguf").is_file()
+    assert peak < 3 * BLOCK_BYTES
+
+
+# results
+
+
+@pytest.fixture(scope="module")
+def direct(tiny_repacked):
+    return causal_logits(tiny_repacked, IDS)
+
+
+def test_both_pull_requests_files_give_the_logits_of_the_checkpoint(direct, pull_request_gguf, tmp_path):
+    write_model(read_gguf(pull_request_gguf), tmp_path / "repacked.gguf")
+    assert np.array_equal(causal_logits(tmp_path / "repacked.gguf", IDS), direct)
+
+
+def test_the_converted_file_gives_the_logits_of_transformers(direct, tiny_checkpoint):
+    """The encoder is causal. llama.cpp has GELU in a table of half precision; random layers amplify the difference."""
+    torch.set_num_threads(1)
+    model = DiffusionGemmaForBlockDiffusion.from_pretrained(tiny_checkpoint, dtype=torch.float32).eval()
+    with torch.no_grad():
+        hidden = model.model.encoder(input_ids=torch.tensor([IDS])).last_hidden_state
+        logits = (30 * torch.tanh(hidden @ model.model.decoder.embed_tokens.weight.T / 30))[0].numpy()
+    assert logits.std() > 0.5
+    assert root_mean_square(direct - logits) < 0.02
+    assert lead(logits, direct.argmax(axis=1)).max() < 0.2
+
+
+def test_half_precision_gives_nearly_the_same_logits(direct, tiny_checkpoint, tmp_path):
+    target = tiny_diffusiongemma.write_repacked(tiny_checkpoint, tmp_path / "smaller.gguf", "F16")
+    assert 0 < root_mean_square(causal_logits(target, IDS) - direct) < 0.1
+
+
+def root_mean_square(values):
+    return np.sqrt(np.mean(values**2))
+
+
+def causal_logits(path, ids):
+    """float32 (len(ids), vocabulary): one causal pass on one thread, with llama.cpp's C functions."""
+    api = library().api
+    options = api.llama_model_default_params()
+    options.use_extra_bufts = False  # see Library.has_tiles
+    model = api.llama_model_load_from_file(bytes(path), options)
+    assert model, path
+    params = api.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 256
+    params.n_threads = params.n_threads_batch = 1
+    params.type_k = params.type_v = 0  # float32
+    params.swa_full, params.flash_attn_type = True, 0
+    context = api.llama_init_from_model(model, params)
+    batch = api.llama_batch_init(len(ids), 0, 1)
+    try:
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
+            batch.seq_id[i][0] = 0
+        assert api.llama_decode(context, batch) == 0
+        width = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+        logits = ctypes.cast(api.llama_get_logits(context), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(logits, (len(ids), width)).copy()
+    finally:
+        api.llama_batch_free(batch)
+        api.llama_free(context)
+        api.llama_model_free(model)

@@ -1,0 +1,380 @@
+"""Model specifications from GGUF metadata: trained, repacked, masked and causal models."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from dg_lsp.canvas.spec import (
+    DecoderName,
+    ExpectedPasses,
+    FimOrder,
+    FimTokens,
+    MaskSampling,
+    PromptFormat,
+    SideFile,
+    SpecialTokens,
+    UniformSampling,
+    UnmaskOrder,
+)
+from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.models.metadata import MAX_CAUSAL_PROMPT_TOKENS, describe
+
+# llama.cpp returns all metadata values as strings
+TRAINED: Mapping[str, str] = {
+    "general.architecture": "qwen3",
+    "general.name": "dg-mini",
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.chat_template": "x" * 30,
+    "qwen3.context_length": "1024",
+    "dg.version": "1",
+    "dg.noise": "mask",
+    "dg.prompt_format": "fim",
+    "dg.mask_token_id": "5",
+    "dg.end_token_id": "1",
+    "dg.prefix_token_id": "2",
+    "dg.suffix_token_id": "3",
+    "dg.middle_token_id": "4",
+    "dg.banned_token_ids": "0,2,3,4,5",
+    "dg.canvas_lengths": "8,16,32,64",
+    "dg.max_prompt_tokens": "512",
+    "dg.confidence_threshold": "0.900000",
+    "dg.max_denoising_steps": "64",
+    "dg.causal": "true",
+    "dg.tokens_seen": "1000000",
+    "dg.config": "tiny",
+}
+OPTIONAL = ("dg.causal", "dg.tokens_seen", "dg.config")
+REPACKED: Mapping[str, str] = {
+    "general.architecture": "gemma4",
+    "gemma4.context_length": "262144",
+    "dg.version": "1",
+    "dg.noise": "uniform",
+    "dg.prompt_format": "instruct",
+    "dg.template": "gemma4",
+    "dg.self_conditioning": "dg.selfcond.gguf",
+    "dg.self_conditioning.sha256": "0a" * 32,
+    "dg.canvas_lengths": "16,32,64,128,256",
+    "dg.max_prompt_tokens": "8192",
+    "dg.entropy_bound": "0.100000",
+    "dg.t_max": "0.800000",
+    "dg.t_min": "0.400000",
+    "dg.max_denoising_steps": "48",
+    "dg.stability_threshold": "1",
+    "dg.stop_confidence": "0.005000",
+    "dg.end_token_ids": "1,106,50",
+    "dg.banned_token_ids": "0,2,100",
+}
+
+
+def changed(metadata, changes):
+    return {key: value for key, value in {**metadata, **(changes or {})}.items() if value is not None}
+
+
+def trained(changes: Mapping[str, str | None] | None = None):
+    return describe(changed(TRAINED, changes), 8192, "dg-mini")
+
+
+def repacked(changes: Mapping[str, str | None] | None = None):
+    return describe(changed(REPACKED, changes), 262144, "dg")
+
+
+# trained models
+
+
+def test_a_trained_model_is_described_by_its_keys():
+    spec = trained()
+    assert (spec.name, spec.vocab_size) == ("dg-mini", 8192)
+    assert spec.sampling == MaskSampling(5, 0.9, 64, UnmaskOrder.LEFTMOST)
+    assert spec.end_ids == (1,)
+    assert spec.prompt_format is PromptFormat.FIM
+    assert spec.fim == FimTokens(prefix_id=2, suffix_id=3, middle_id=4)
+    assert spec.banned_ids == (0, 2, 3, 4, 5)
+    assert spec.canvas_lengths == (8, 16, 32, 64)
+    assert spec.max_prompt_tokens == 512
+    assert spec.has_causal_head
+    assert spec.repetition_match == 0
+
+
+def test_displayed_metadata_has_no_vocabulary_and_no_long_texts():
+    shown = dict(trained({"general.description": "y" * 5000}).metadata)
+    assert shown["general.architecture"] == "qwen3"
+    assert shown["dg.tokens_seen"] == "1000000"
+    assert not [key for key in shown if key.startswith("tokenizer.")]
+    assert "general.description" not in shown
+
+
+def test_the_mask_is_always_banned():
+    assert 5 in trained({"dg.banned_token_ids": ""}).banned_ids
+
+
+def test_a_causal_head_has_to_be_declared():
+    assert not trained({"dg.causal": "false"}).has_causal_head
+    assert not trained({"dg.causal": None}).has_causal_head
+
+
+def test_the_repetition_length_is_read():
+    assert trained({"dg.echo_match": "3"}).repetition_match == 3
+    assert trained({"dg.echo_match": "0"}).repetition_match == 0
+    with pytest.raises(ModelUnsupportedError, match=r"dg\.echo_match"):
+        trained({"dg.echo_match": "2"})
+
+
+def test_expected_passes_are_read_under_old_and_new_decoder_names():
+    rows = {
+        "block.draft-verify": "0,4,4.5,0.25",
+        "line-end.autoregressive": "7.5,0,0,0.3",
+        "line-end.race": "0,0,9,1",
+    }
+    spec = trained({f"dg.plan.{name}": row for name, row in rows.items()} | {"dg.plan.block.of-a-later-version": "?"})
+    assert spec.expectations == (
+        ExpectedPasses("block", DecoderName.SPECULATIVE, 0.0, 4.0, 4.5, 0.25),
+        ExpectedPasses("line-end", DecoderName.AUTOREGRESSIVE, 7.5, 0.0, 0.0, 0.3),
+        ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 9.0, 1.0, num_canvases=2),
+    )
+
+
+@pytest.mark.parametrize("key", [key for key in TRAINED if key.startswith("dg.") and key not in OPTIONAL])
+def test_a_missing_key_of_a_trained_model_is_named(key):
+    with pytest.raises(ModelUnsupportedError, match=key) as caught:
+        trained({key: None})
+    assert "--model" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", OPTIONAL)
+def test_optional_keys_may_be_missing(key):
+    assert trained({key: None}).name == "dg-mini"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dg.version", "2"),
+        ("dg.version", "one"),
+        ("dg.noise", "none"),
+        ("dg.prompt_format", "instruct"),
+        ("dg.prompt_format", ""),
+        ("dg.mask_token_id", "8192"),
+        ("dg.mask_token_id", "-1"),
+        ("dg.mask_token_id", "²"),
+        ("dg.mask_token_id", "9" * 5000),
+        ("dg.end_token_id", "1.0"),
+        ("dg.banned_token_ids", "0,,2"),
+        ("dg.banned_token_ids", "0,9000"),
+        ("dg.banned_token_ids", "0 2 3"),
+        ("dg.banned_token_ids", "0,1"),
+        ("dg.canvas_lengths", ""),
+        ("dg.canvas_lengths", "0,8"),
+        ("dg.canvas_lengths", "8,x"),
+        ("dg.canvas_lengths", "16,8"),
+        ("dg.canvas_lengths", "8,8"),
+        ("dg.max_prompt_tokens", "0"),
+        ("dg.confidence_threshold", "nan"),
+        ("dg.confidence_threshold", "0"),
+        ("dg.confidence_threshold", "1.5"),
+        ("dg.confidence_threshold", "high"),
+        ("dg.max_denoising_steps", "0"),
+        ("dg.causal", "1"),
+        ("dg.plan.line-end.causal", "7.5,0,0"),
+        ("dg.plan.line-end.causal", "7.5,0,0,0"),
+        ("dg.plan.line-end.causal", "0,0,0,0.5"),
+        ("dg.plan.line-end.causal", "nan,0,0,0.5"),
+        ("dg.plan.line-end.causal", "many,0,0,0.5"),
+        ("dg.plan.causal", "1,0,0,0.5"),
+    ],
+)
+def test_an_invalid_value_of_a_trained_model_is_refused(key, value):
+    with pytest.raises(ModelUnsupportedError, match=key) as caught:
+        trained({key: value})
+    assert len(str(caught.value)) < 400
+
+
+def test_special_tokens_must_differ():
+    with pytest.raises(ModelUnsupportedError, match="not all different"):
+        trained({"dg.end_token_id": "2", "dg.banned_token_ids": "0"})
+
+
+# repacked DiffusionGemma
+
+
+def test_a_repacked_model_is_described_by_its_keys():
+    spec = repacked()
+    assert spec.noise == "uniform"
+    assert spec.sampling == UniformSampling(0.1, 0.8, 0.4, 48, 1, 0.005)
+    assert spec.end_ids == (1, 106, 50)
+    assert spec.banned_ids == (0, 2, 100)
+    assert spec.prompt_format is PromptFormat.INSTRUCT
+    assert spec.template == "gemma4"
+    assert spec.canvas_lengths == (16, 32, 64, 128, 256)
+    assert spec.max_prompt_tokens == 8192
+    assert spec.self_conditioning == SideFile("dg.selfcond.gguf", "0a" * 32)
+    assert not spec.has_causal_head
+    assert ("dg.t_max", "0.800000") in spec.metadata
+
+
+@pytest.mark.parametrize("key", [key for key in REPACKED if key.startswith("dg.") and key != "dg.noise"])
+def test_a_missing_key_of_a_repacked_model_is_named(key):
+    with pytest.raises(ModelUnsupportedError, match=key.replace(".", r"\.")) as caught:
+        repacked({key: None})
+    assert "repack" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dg.version", "2"),
+        ("dg.prompt_format", "fim"),
+        ("dg.self_conditioning", ""),
+        ("dg.self_conditioning", "../other.gguf"),
+        ("dg.self_conditioning", "/etc/passwd"),
+        ("dg.self_conditioning", "a\\b.gguf"),
+        ("dg.self_conditioning", ".."),
+        ("dg.self_conditioning.sha256", "0A" * 32),
+        ("dg.self_conditioning.sha256", "0a"),
+        ("dg.canvas_lengths", "32,16"),
+        ("dg.max_prompt_tokens", "0"),
+        ("dg.entropy_bound", "0"),
+        ("dg.entropy_bound", "inf"),
+        ("dg.t_max", "nan"),
+        ("dg.t_min", "0.9"),
+        ("dg.max_denoising_steps", "0"),
+        ("dg.stability_threshold", "-1"),
+        ("dg.stop_confidence", "x"),
+        ("dg.end_token_ids", ""),
+        ("dg.end_token_ids", "262144"),
+        ("dg.banned_token_ids", "1"),
+    ],
+)
+def test_an_invalid_value_of_a_repacked_model_is_refused(key, value):
+    with pytest.raises(ModelUnsupportedError, match=key.replace(".", r"\.")):
+        repacked({key: value})
+
+
+# masked diffusion models of other origin
+
+VOCAB = 152_064
+MASKED_SPECIALS = SpecialTokens((151_643, 151_644, 151_645, 151_666, 151_667), end_ids=(151_643, 151_645))
+
+
+def masked(architecture, name="", specials=MASKED_SPECIALS, vocab_size=VOCAB, **metadata):
+    metadata |= {"general.architecture": architecture, "general.name": name}
+    return describe(metadata, vocab_size, "file", specials)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "mask_id", "is_shifted"),
+    [
+        ("dream", "Dream v0 Instruct 7B", 151_666, True),
+        ("llada", "LLaDA 8B", 126_336, False),
+        ("llada-moe", "", 156_895, False),
+        ("rnd1", "RND1 Base 0910", 151_669, True),
+        ("qwen2", "Open dCoder 0.5B", 151_665, True),
+    ],
+)
+def test_a_masked_model_has_the_settings_of_its_family(architecture, name, mask_id, is_shifted):
+    spec = masked(architecture, name, vocab_size=160_000)
+    assert spec.sampling.mask_id == mask_id
+    assert mask_id in spec.banned_ids
+    assert spec.is_shifted is is_shifted
+    assert spec.is_bidirectional
+    assert not spec.has_causal_head
+    assert spec.prompt_format is PromptFormat.INFILL
+    assert spec.sampling.order is UnmaskOrder.CONFIDENT
+    assert spec.sampling.expand_id is spec.sampling.delete_id is None
+
+
+def test_the_file_name_can_identify_the_family():
+    spec = describe({"general.architecture": "qwen2"}, VOCAB, "open-dcoder-0.5b-q8_0", MASKED_SPECIALS)
+    assert spec.is_bidirectional
+    assert masked("qwen2", "Qwen2.5 Coder 0.5B").sampling is None
+
+
+def test_a_deleted_token_of_dreamon_does_not_end_the_text():
+    spec = masked("dream", "DreamOn v0 7B")
+    assert (spec.sampling.expand_id, spec.sampling.delete_id) == (151_667, 151_643)
+    assert spec.end_ids == (151_645,)
+    assert set(spec.banned_ids) == {151_644, 151_666}
+    assert spec.gap_lengths == (16,)
+
+
+def test_the_metadata_of_the_file_has_priority():
+    spec = masked("dream", **{"tokenizer.ggml.mask_token_id": "7", "diffusion.shift_logits": "false"})
+    assert spec.sampling.mask_id == 7
+    assert not spec.is_shifted
+    assert masked("llada", **{"diffusion.shift_logits": "true"}).is_shifted
+
+
+def test_special_tokens_except_end_tokens_are_banned():
+    spec = masked("dream", specials=SpecialTokens((1, 2, 3), end_ids=(3,), start_ids=(2,)), vocab_size=200_000)
+    assert spec.banned_ids == (1, 2, 151_666)
+    assert spec.end_ids == (3, 151_643, 151_645)
+    assert spec.start_ids == (2,)
+
+
+def test_only_dream_starts_with_the_first_token_of_its_tokenizer():
+    first = {"tokenizer.ggml.bos_token_id": "151665"}
+    assert masked("dream", **first).start_ids == (151_665,)
+    assert masked("rnd1", **first).start_ids == ()
+    assert masked("dream").start_ids == ()
+
+
+def test_a_vocabulary_without_the_mask_is_refused():
+    with pytest.raises(ModelUnsupportedError, match="no mask 126336 in a vocabulary of 1000"):
+        masked("llada", vocab_size=1000)
+    with pytest.raises(ModelUnsupportedError, match="no mask 1000"):
+        masked("llada", vocab_size=1000, **{"tokenizer.ggml.mask_token_id": "1000"})
+
+
+@pytest.mark.parametrize(("trained_length", "limit"), [("2048", 1024), ("1000", 744), ("10", 1), ("", 1024)])
+def test_the_prompt_of_a_masked_model_leaves_space_for_the_canvas(trained_length, limit):
+    assert masked("dream", **{"dream.context_length": trained_length}).max_prompt_tokens == limit
+
+
+def test_a_relabelled_file_keeps_its_family():
+    spec = masked("qwen2", **{"general.relabelled_from": "dream", "qwen2.context_length": "1000"})
+    assert spec.is_shifted
+    assert spec.max_prompt_tokens == 744
+
+
+# causal models
+
+STOCK = {"general.architecture": "qwen2", "qwen2.context_length": "32768", "general.name": "Coder"}
+FIM = FimTokens(10, 11, 12, FimOrder.PREFIX_FIRST)
+CAUSAL_SPECIALS = SpecialTokens(control_ids=(1, 2, 10, 11, 12), end_ids=(2,), start_ids=(1,), fim=FIM)
+
+
+def test_a_causal_model_with_fim_tokens_fills_the_middle():
+    spec = describe(STOCK, 32000, "coder", CAUSAL_SPECIALS)
+    assert spec.sampling is None
+    assert spec.noise == "none"
+    assert spec.has_causal_head
+    assert spec.prompt_format is PromptFormat.FIM
+    assert spec.fim == FIM
+    assert (spec.start_ids, spec.end_ids, spec.banned_ids) == ((1,), (2,), (1, 10, 11, 12))
+    assert spec.canvas_lengths == ()
+    assert spec.max_prompt_tokens == MAX_CAUSAL_PROMPT_TOKENS
+
+
+def test_a_causal_model_without_fim_tokens_continues_the_prefix():
+    spec = describe(STOCK, 32000, "coder", replace(CAUSAL_SPECIALS, fim=None))
+    assert spec.prompt_format is PromptFormat.PREFIX
+    assert spec.fim is None
+
+
+@pytest.mark.parametrize(
+    ("context", "limit"),
+    [("512", 384), ("100", 1), ("1.5", MAX_CAUSAL_PROMPT_TOKENS), (None, MAX_CAUSAL_PROMPT_TOKENS)],
+)
+def test_the_prompt_of_a_causal_model_leaves_space_for_the_completion(context, limit):
+    metadata = changed(STOCK, {"qwen2.context_length": context})
+    assert describe(metadata, 32000, "coder", CAUSAL_SPECIALS).max_prompt_tokens == limit
+
+
+def test_a_diffusion_model_is_never_used_as_a_causal_one():
+    with pytest.raises(ModelUnsupportedError, match="diffusion-gemma GGUF"):
+        describe({"general.architecture": "diffusion-gemma"}, 32000, "other", CAUSAL_SPECIALS)
+    with pytest.raises(ModelUnsupportedError, match=r"dg\.version is missing"):
+        describe({**STOCK, "dg.noise": "mask"}, 32000, "other", CAUSAL_SPECIALS)
+    with pytest.raises(ModelUnsupportedError, match=r"llama GGUF that describes no diffusion model: dg.version"):
+        describe({"general.architecture": "llama"}, 32000, "other.gguf")

@@ -1,0 +1,64 @@
+"""Settings of a session: initializationOptions and the file of the workspace."""
+
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.server.configuration import parse_options, workspace_settings
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
+
+BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings(max_tokens=8))
+
+
+@pytest.mark.parametrize("options", [None, {}, {"completion": {}}])
+def test_empty_options_change_nothing(options):
+    assert parse_options(options, BASE) == (BASE, ())
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        pytest.param({"completion": {"deadline_ms": -1}}, "completion.deadline_ms = -1", id="out of range"),
+        pytest.param({"completion": {"deadline": 1}}, "fill.deadline = 1", id="unknown"),
+        pytest.param({"fyll": {"deadline_ms": 1}}, "fyll.deadline_ms = 1", id="unknown group"),
+        pytest.param({"fill": 3}, "fill = 3", id="a value for a group"),
+        pytest.param({"fill": None}, "fill = null", id="null for a group"),
+        pytest.param({"model": {"name": "x"}}, 'model.name = "x"', id="a group for a value"),
+        pytest.param({"model": {}}, "model = {}", id="an empty group for a value"),
+        pytest.param({"model": {"threads": "4"}}, 'model.threads = "4"', id="wrong type"),
+        pytest.param({"completion": {"check_syntax": 1}}, "completion.check_syntax = 1", id="a number for a boolean"),
+        pytest.param([], "must be an object", id="a list"),
+        pytest.param("dg-mini", "must be an object", id="a string"),
+    ],
+)
+def test_an_invalid_option_is_reported_and_not_used(options, named):
+    settings, [error] = parse_options(options, BASE)
+    assert settings == BASE
+    assert named in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [("models/mine.gguf", "/project/models/mine.gguf"), ("/models/mine.gguf", "/models/mine.gguf"), ("auto", "auto")],
+)
+def test_a_relative_model_path_is_relative_to_the_workspace(model, found):
+    assert parse_options({"model": model}, BASE, Path("/project"))[0].model == found
+
+
+def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    assert workspace_settings(folder, BASE) == (BASE, ())
+    assert workspace_settings(None, BASE) == (BASE, ())
+    (tmp_path / "dg-lsp.toml").write_text("model = 'mine.gguf'\n[completion]\nmax_tokens = 7\n")
+    settings, errors = workspace_settings(folder, BASE)
+    assert (settings.model.name, settings.completion.max_tokens, errors) == (str(tmp_path / "mine.gguf"), 7, ())
+
+
+@pytest.mark.parametrize("text", ["nonsense = 1", "model = ", "[remote]\nurl = 'http://127.0.0.1:1'"])
+def test_an_invalid_settings_file_is_reported_and_not_used(tmp_path, text):
+    (tmp_path / "dg-lsp.toml").write_text(text)
+    settings, [error] = workspace_settings(tmp_path, BASE)
+    assert settings == BASE
+    assert "the file is ignored" in error

@@ -1,0 +1,140 @@
+"""The search for a changed llama.cpp, and its fit to the installed one."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dg_lsp import runtime
+from dg_lsp.runtime import InstalledLibrary, Runtime, find_runtime, installed_library, read_runtime, runtime_folder
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """An installed library without content."""
+    library = tmp_path / "llama_cpp" / "lib" / runtime.library_name()
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"stock")
+    installed = InstalledLibrary("0.3.36", library)
+    monkeypatch.setattr(runtime, "installed_library", lambda: installed)
+    return installed
+
+
+@pytest.fixture
+def overlay(installed, tmp_path):
+    """An overlay for the installed library."""
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    overlay = Runtime(folder, "overlay", "", installed.version, str(installed.library), installed.digest())
+    overlay.library.write_bytes(b"changed")
+    overlay.write()
+    return overlay
+
+
+def found(folder, **more):
+    return find_runtime({"DG_LSP_RUNTIME": str(folder), **more})
+
+
+def test_the_installed_library_is_found():
+    installed = installed_library()
+    assert installed.version.startswith("0.3.")
+    assert installed.library.is_file()
+    assert len(installed.digest()) == 64
+
+
+def test_nothing_is_found_without_llama_cpp_python(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    assert installed_library() is None
+    assert find_runtime({}) == runtime.RuntimeSearch(None)
+
+
+def test_a_runtime_for_the_installed_library_is_found(overlay):
+    assert found(overlay.folder) == runtime.RuntimeSearch(overlay)
+    assert read_runtime(overlay.folder) == overlay
+
+
+def test_a_runtime_for_another_version_is_refused(overlay, installed):
+    replace(overlay, version="0.3.35").write()
+    assert found(overlay.folder).runtime is None
+    note = found(overlay.folder).note
+    assert "made for llama-cpp-python 0.3.35, installed is 0.3.36; run dg-lsp models build-runtime again" in note
+
+
+def test_an_overlay_for_another_build_is_refused(overlay, installed):
+    installed.library.write_bytes(b"the same version, built for a GPU")
+    assert found(overlay.folder).runtime is None
+    assert "another build of llama-cpp-python 0.3.36" in found(overlay.folder).note
+
+
+def test_an_overlay_for_a_library_in_another_folder_is_refused(overlay):
+    replace(overlay, installed_library="/elsewhere/libllama.so").write()
+    assert "another build" in found(overlay.folder).note
+
+
+def test_a_whole_runtime_fits_any_build_of_its_version(overlay, installed):
+    replace(overlay, kind="whole", backend="cuda").write()
+    installed.library.write_bytes(b"the same version, built for a GPU")
+    assert found(overlay.folder).runtime.backend == "cuda"
+    replace(overlay, kind="whole", version="0.4.0").write()
+    assert found(overlay.folder).runtime is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"kind": 1}'])
+def test_a_damaged_record_is_reported(overlay, text):
+    (overlay.folder / "runtime.json").write_text(text)
+    assert found(overlay.folder).runtime is None
+    assert "is damaged; run dg-lsp models build-runtime again" in found(overlay.folder).note
+
+
+@pytest.mark.parametrize("change", [{"kind": "half"}, {"version": 3}])
+def test_an_invalid_record_is_refused(overlay, change):
+    path = overlay.folder / "runtime.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert read_runtime(overlay.folder) is None
+
+
+def test_a_record_without_its_library_is_reported(overlay):
+    overlay.library.unlink()
+    assert "damaged" in found(overlay.folder).note
+
+
+def test_a_missing_runtime_is_not_reported(installed, monkeypatch, tmp_path):
+    monkeypatch.setattr(runtime, "runtime_folder", lambda _environment: tmp_path / "nowhere")
+    assert find_runtime({}) == runtime.RuntimeSearch(None)
+
+
+def test_a_missing_runtime_in_the_users_folder_is_reported(installed, tmp_path):
+    assert "contains no runtime" in found(tmp_path / "nowhere").note
+
+
+def test_the_user_can_select_the_stock_library(overlay):
+    assert found("stock") == runtime.RuntimeSearch(None, "DG_LSP_RUNTIME is set to stock")
+
+
+def test_llama_cpp_pythons_variable_has_priority(overlay):
+    assert found(overlay.folder, LLAMA_CPP_LIB_PATH="/mine").runtime is None
+    assert "LLAMA_CPP_LIB_PATH" in found(overlay.folder, LLAMA_CPP_LIB_PATH="/mine").note
+
+
+def test_a_virtual_environment_contains_its_runtime(monkeypatch):
+    monkeypatch.setattr(sys, "prefix", "/home/ada/.venv")
+    assert runtime_folder({}) == Path("/home/ada/.venv/share/dg-lsp/runtime")
+
+
+def test_each_other_python_has_its_folder_in_the_users_data(monkeypatch):
+    monkeypatch.setenv("DG_LSP_DATA_DIR", "/data")
+    folders = set()
+    for prefix in ("/usr", "/opt/conda"):
+        monkeypatch.setattr(sys, "prefix", prefix)
+        monkeypatch.setattr(sys, "base_prefix", prefix)
+        folders.add(runtime_folder({}))
+    assert {folder.parent for folder in folders} == {Path("/data/runtimes")}
+    assert len(folders) == 2
+
+
+def test_the_user_can_choose_the_folder():
+    assert runtime_folder({"DG_LSP_RUNTIME": "~/mine"}) == Path("~/mine").expanduser()
+    assert runtime_folder({"DG_LSP_RUNTIME": "stock"}) == runtime_folder({})

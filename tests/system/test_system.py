@@ -1,0 +1,119 @@
+"""Free memory under the limits of Linux control groups, and the data folder on every system."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dg_lsp import system
+from dg_lsp.models.presets import model_folder
+from dg_lsp.system import data_folder, system_free
+
+LOTS = 1 << 50
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """A tree of control groups, and the file with the groups of this process."""
+    monkeypatch.setattr(system, "_available", lambda: LOTS)
+    monkeypatch.setattr(system, "_address_space", lambda: LOTS)
+
+    class Groups:
+        own = tmp_path / "own"
+
+        def put(self, folder="", **files):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (tmp_path / folder / f"memory.{name}").write_text(f"{text}\n")
+
+        def free(self, *lines):
+            self.own.write_text("\n".join(lines) + "\n")
+            return system_free(tmp_path, self.own)
+
+    return Groups()
+
+
+def test_the_limit_of_a_container_counts(groups):
+    groups.put(max=5000, current=1000)
+    assert groups.free("0::/") == 4000
+    groups.put(max="max")
+    assert groups.free("0::/") == LOTS
+    groups.put(max=500)
+    assert groups.free("0::/") == 0
+
+
+def test_cached_files_count_as_free(groups):
+    groups.put(max=5000, current=4500, stat="anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7")
+    assert groups.free("0::/") == 3500
+
+
+def test_the_smallest_limit_of_all_parent_groups_counts(groups):
+    groups.put("user.slice", max=3000, current=1000)
+    groups.put("user.slice/app.service", max=9000, current=0)
+    groups.put("system.slice", max=1, current=1)
+    assert groups.free("0::/user.slice/app.service") == 2000
+
+
+def test_the_first_version_of_control_groups_is_supported(groups):
+    stat = "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 10"
+    groups.put("memory/docker/ab", limit_in_bytes=4000, usage_in_bytes=1000, stat=stat)
+    assert groups.free("5:cpu,cpuacct:/", "4:memory:/docker/ab", "0::/") == 3110
+    groups.put("memory", limit_in_bytes=2000, usage_in_bytes=500)
+    assert groups.free("4:memory:/docker/of/the/host") == 1500, "in a container the mount point is its own group"
+
+
+def test_a_system_without_control_groups_is_supported(tmp_path):
+    assert 0 < system_free(tmp_path, tmp_path / "none") < LOTS
+    (tmp_path / "odd").write_text("nonsense\n1:memory\n")
+    assert system_free(tmp_path, tmp_path / "odd") > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc/meminfo")
+def test_psutil_is_not_needed_on_linux(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert system._available() > 1 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce it")
+def test_the_limit_of_the_process_counts():
+    script = (
+        "import resource; from dg_lsp.system import system_free;"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); print(system_free())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) < 1 << 30
+
+
+@pytest.fixture
+def home(monkeypatch):
+    for name in ("DG_LSP_DATA_DIR", "XDG_DATA_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("USERPROFILE", "/home/ada")
+
+
+@pytest.mark.parametrize(
+    ("platform", "folder"),
+    [
+        ("linux", "/home/ada/.local/share/dg-lsp"),
+        ("darwin", "/home/ada/Library/Application Support/dg-lsp"),
+        ("win32", "/home/ada/AppData/Local/dg-lsp"),
+    ],
+)
+def test_the_data_folder_is_that_of_the_system(home, platform, folder, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    assert data_folder() == Path(folder)
+
+
+@pytest.mark.parametrize(("platform", "variable"), [("linux", "XDG_DATA_HOME"), ("win32", "LOCALAPPDATA")])
+def test_the_variable_of_the_system_moves_the_data_folder(home, platform, variable, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv(variable, "/elsewhere")
+    assert data_folder() == Path("/elsewhere/dg-lsp")
+
+
+def test_dg_lsps_variable_has_priority(home, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", "/elsewhere")
+    monkeypatch.setenv("DG_LSP_DATA_DIR", "~/mine")
+    assert model_folder("m") == Path("/home/ada/mine/models/m")
