@@ -1,1 +1,1 @@
-"""One request in, ranked candidates out. Is handed a denoiser; imports no runtime."""
+"""The engine: one request in, ranked candidates out. Imports no model runtime."""

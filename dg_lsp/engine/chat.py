@@ -37,7 +37,7 @@ def answer(model: EngineModel, request: ChatRequest, deadline: float) -> Generat
         steps=run.decoder.num_passes,
         output_tokens=len(draft.confidence),
         prompt_tokens=len(layout.prompt_ids),
-        cached_tokens=run.num_cached,
+        cached_tokens=len(layout.prompt_ids) - run.decoder.num_decoded,
         timings=watch.timings(),
         decoder=decoder,
         slot=run.slot,

@@ -1,6 +1,6 @@
-"""Finished fills that stay valid while the user types what they suggest. Knows texts and no model."""
+"""Finished fills that stay valid while the user types them. Works on texts, without the model."""
 
-from collections import OrderedDict
+from collections import deque
 from dataclasses import dataclass, replace
 
 from dg_lsp.context.document import Snapshot
@@ -9,7 +9,7 @@ from dg_lsp.engine.result import NO_TIME, FillResult
 from dg_lsp.postprocess.validate import Candidate
 
 CAPACITY = 128
-"""Fills of all documents together; the least recently used go first."""
+"""Fills of all documents together; the oldest go first."""
 CONTEXT_CHARS = 4000
 """Characters on each side of the cursor that must be the same: at least as many as a prompt shows."""
 _CLOSERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'"}
@@ -32,9 +32,7 @@ class CompletionCache:
     """A bounded store of fills. Not thread-safe: the scheduler guards it."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
-        self._number = 0
+        self._entries: deque[_Entry] = deque(maxlen=capacity)
 
     def keep(self, request: FillRequest, result: FillResult) -> None:
         """Stores a fill that has candidates."""
@@ -42,10 +40,7 @@ class CompletionCache:
             return
         text, offset = request.snapshot.text, request.offset
         before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
-        self._number += 1
-        self._entries[self._number] = _Entry(_key(request), offset, before, after, request.num_candidates, result)
-        while len(self._entries) > self._capacity:
-            self._entries.popitem(last=False)
+        self._entries.append(_Entry(_key(request), offset, before, after, request.num_candidates, result))
 
     def find(self, request: FillRequest) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
@@ -53,13 +48,11 @@ class CompletionCache:
         Its candidates begin at the request's cursor. Its steps and times are 0, since nothing is computed.
         """
         key = _key(request)
-        for number in reversed(self._entries):
-            entry = self._entries[number]
+        for entry in reversed(self._entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
             rests = _rests(entry, request.snapshot, request.offset)
             if candidates := tuple(one for one in rests if one.confidence >= request.min_confidence):
-                self._entries.move_to_end(number)
                 return replace(
                     entry.result,
                     candidates=candidates[: request.num_candidates],

@@ -91,7 +91,7 @@ def _interpolate(points: Points, x: float) -> float:
 
 
 class PositionKind(StrEnum):
-    """What a cursor position needs."""
+    """How much text a cursor position needs."""
 
     LINE_END = "line-end"
     """The rest of a line with text."""

@@ -1,4 +1,4 @@
-"""One request in, ranked candidates out. Knows a denoiser and its tokenizer, and no runtime.
+"""One request in, ranked candidates out, over any denoiser and its tokenizer.
 
 Not thread-safe: one thread owns an engine (see `scheduler`).
 """
@@ -18,9 +18,8 @@ from dg_lsp.engine import chat
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import Draft, Framer, Progress
 from dg_lsp.engine.decoders.run import DecodeRun, EngineModel
-from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
-from dg_lsp.engine.request_denoiser import Stopwatch
+from dg_lsp.engine.request_denoiser import KVSlots, Stopwatch
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
 from dg_lsp.engine.stop_criteria import limits_of
@@ -138,7 +137,7 @@ class Engine:
             steps=run.decoder.num_passes,
             output_tokens=len(best.confidence),
             prompt_tokens=len(layout.prompt_ids),
-            cached_tokens=run.num_cached,
+            cached_tokens=len(layout.prompt_ids) - run.decoder.num_decoded,
             timings=watch.timings(),
             decoder=decoder,
             slot=run.slot,

@@ -25,7 +25,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.rewrite import GROWTH, SPARE, as_comment, whole_lines, without_blanks
+from dg_lsp.engine.rewrite import GROWTH, SPARE, as_comment, check_range, whole_range
 from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.text_edits import cut_lines
@@ -152,7 +152,10 @@ class RemoteEngine(Engine):
         with watch.stage("prompt"):
             end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions
-            request = self._checked(request, is_instructed=is_instructed)
+            check_range(request)
+            if request.strength < 1:
+                raise RequestError(f"{self._spec.name} has no canvas to renoise: use strength 1, or a local model")
+            request = whole_range(request, is_instructed=is_instructed)
             query = self._rewrite_query(request, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]
             limits = Limits(0, query.max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=end)
@@ -230,15 +233,6 @@ class RemoteEngine(Engine):
             score=0.0,
             check_syntax=self._settings.check_syntax,
         )
-
-    def _checked(self, request: RewriteRequest, *, is_instructed: bool) -> RewriteRequest:
-        text = request.snapshot.text
-        if not 0 <= request.start < request.end <= len(text) or not text[request.start : request.end].strip():
-            raise RequestError("there is nothing to rewrite: select some code")
-        if request.strength < 1:
-            raise RequestError(f"{self._spec.name} has no canvas to renoise: use strength 1, or a local model")
-        start, end = (whole_lines if is_instructed else without_blanks)(text, request.start, request.end)
-        return replace(request, start=start, end=end)
 
     def _rewrite_query(self, request: RewriteRequest, *, is_instructed: bool) -> RemoteQuery:
         snapshot = request.snapshot

@@ -77,7 +77,7 @@ class RewriteRequest:
     end: int
     """Code-point offsets into the snapshot's text, `start < end`."""
     instruction: str = ""
-    """What to do, in words; empty leaves it to the model."""
+    """In words; empty leaves the change to the model."""
     strength: float = 1.0
     """Share of the tokens to replace, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
     deadline_ms: float = 60_000.0

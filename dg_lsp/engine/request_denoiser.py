@@ -1,6 +1,7 @@
-"""The model as one request sees it."""
+"""The model as one request sees it, and the slots of its KV cache that requests share."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,15 +9,39 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import TokenIds, token_ids
+from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.repetition import Repetition, RepetitionMatch
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint, Prediction
-from dg_lsp.engine.kv_slots import KVSlots
 from dg_lsp.engine.result import Timings
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
+
+
+class KVSlots:
+    """Which prompt each slot holds, least recently used first. Not thread-safe: owned by the engine."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, token_ids([])) for slot in range(num_slots))
+        self.user: object = None
+        """The request that used the model last."""
+
+    def choose(self, prompt_ids: TokenIds) -> int:
+        """The slot that shares at least half of the prompt; without one, the least recently used."""
+        best = max(self._held, key=lambda slot: self.num_shared(slot, prompt_ids))
+        if 2 * self.num_shared(best, prompt_ids) < len(prompt_ids):
+            best = next(iter(self._held))
+        self._held.move_to_end(best)
+        return best
+
+    def num_shared(self, slot: int, prompt_ids: TokenIds) -> int:
+        """How many of the prompt's first tokens the slot holds."""
+        return common_prefix_length(self._held[slot], prompt_ids)
+
+    def hold(self, slot: int, prompt_ids: TokenIds) -> None:
+        """Records that the slot holds this prompt now."""
+        self._held[slot] = prompt_ids
 
 
 class Stopwatch:
@@ -90,7 +115,7 @@ class RequestDenoiser:
         self._num_known = num_known
         self._mask_id = spec.sampling.mask_id if isinstance(spec.sampling, MaskSampling) else None
         self._held = token_ids([])
-        """What the request has put into its slot."""
+        """Tokens that the request has put into its slot."""
 
     @property
     def num_slots(self) -> int:

@@ -158,8 +158,8 @@ class Scheduler:
     ) -> Future[FillResult]:
         """The result to come; cancelling it stops the model. An older fill of the same document is cancelled.
 
-        The deadline counts from now and covers waiting for the model. What is left of an earlier fill at this position
-        is the result at once. `on_step` is called by the model thread after each forward pass. `settings` replace the
+        The deadline counts from now and covers waiting for the model. The rest of an earlier fill at this position is
+        the result at once. `on_step` is called by the model thread after each forward pass. `settings` replace the
         scheduler's; then the document's name has to be the client's own.
         """
         defaults = settings or self._lazy.settings

@@ -117,7 +117,7 @@ class StopCriteria:
         return meets_stop_criteria(text, self._limits) or self._find_stop(text) is not None
 
     def shown_bytes(self, ids: TokenIds, *, is_ended: bool) -> bytes:
-        """What of the fill can be judged: without a last line that was broken off after whole ones."""
+        """The part of the fill to judge, without a last line that was broken off after whole ones."""
         fill = self._tokenizer.decode(ids)
         end = self._find_stop(fill.decode("utf-8", "surrogateescape"))
         if end is not None:

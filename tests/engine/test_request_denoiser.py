@@ -6,8 +6,7 @@ from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.kv_slots import KVSlots
-from dg_lsp.engine.request_denoiser import RequestDenoiser, Stopwatch
+from dg_lsp.engine.request_denoiser import KVSlots, RequestDenoiser, Stopwatch
 
 MASK = MASK_SPEC.sampling.mask_id
 PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
@@ -94,3 +93,28 @@ def test_closing_a_request_leaves_the_model_open():
     model = Constant()
     RequestDenoiser(model, KVSlots(1), Stopwatch(), MASK_SPEC).close()
     assert not model.is_closed
+
+
+A, B = token_ids([1, 2, 3, 4]), token_ids([9, 8, 7, 6])
+
+
+def holding(*prompts):
+    """Slots that hold these prompts, and their numbers."""
+    slots, numbers = KVSlots(len(prompts)), []
+    for prompt in prompts:
+        numbers.append(slots.choose(prompt))
+        slots.hold(numbers[-1], prompt)
+    return slots, numbers
+
+
+def test_prompt_takes_the_slot_that_shares_most_of_it():
+    slots, (first, second) = holding(A, B)
+    assert first != second
+    assert slots.choose(token_ids([1, 2, 3, 5])) == first
+    assert slots.choose(token_ids([9, 8, 7, 5])) == second
+
+
+def test_prompt_that_shares_less_than_half_takes_the_least_recently_used_slot():
+    slots, (_, second) = holding(A, B)
+    slots.choose(A)
+    assert slots.choose(token_ids([1, 5, 5, 5])) == second

@@ -29,23 +29,15 @@ class AutoregressiveDecoder:
     """
 
     def __init__(self, task: DecodeTask) -> None:
-        self.num_passes = 0
+        self.num_decoded = self.num_passes = 0
         self._task = task
         self._end_ids = token_ids(task.spec.end_ids)
-        self._num_opening = 1
 
-    def prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
-        """See `Decoder.prefill`; leaves at least the last token to the first pass."""
-        num_missing = len(prompt_ids) - num_kept
-        self._num_opening = max(1, num_missing) if num_missing <= MAX_OPENING else 1
-        num_ready = len(prompt_ids) - self._num_opening
-        return self._task.denoiser.prefill(self._task.slot, prompt_ids[:num_ready]) + self._num_opening
-
-    def run(self, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
+    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
         task, denoiser, slot = self._task, self._task.denoiser, self._task.slot
-        known_ids, num_new, draft = layout.prompt_ids, self._num_opening, EMPTY
-        num_prompt = len(known_ids)
+        known_ids, num_prompt, draft = layout.prompt_ids, len(layout.prompt_ids), EMPTY
+        num_new = self._prefill(known_ids, num_kept)
         while not (self._is_done(draft, num_prompt) or task.limits.is_over()):
             drafted = yield from self._drafted(known_ids, draft)
             if task.limits.is_over():
@@ -62,6 +54,14 @@ class AutoregressiveDecoder:
             fill_ids = known_ids[num_prompt : num_prompt + len(draft.confidence)]
             yield self._progress(draft, fill_ids, draft.confidence)
         return (draft,)
+
+    def _prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
+        """Returns how many of the last tokens are left to the first pass, at least one."""
+        num_missing = len(prompt_ids) - num_kept
+        num_left = max(1, num_missing) if num_missing <= MAX_OPENING else 1
+        prompt_ids = prompt_ids[: len(prompt_ids) - num_left]
+        self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids) + num_left
+        return num_left
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         """Tokens that may follow, with one value for each forward pass that it took to draft them.
@@ -110,11 +110,11 @@ class PromptLookupDecoder(AutoregressiveDecoder):
         self._text = NOTHING
         self._num_prompt = 0
 
-    def run(self, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
+    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`."""
         self._text = np.concatenate([layout.after_ids, _BORDER, layout.before_ids])
         self._num_prompt = len(layout.prompt_ids)
-        return (yield from super().run(layout))
+        return (yield from super().run(layout, num_kept))
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         del draft
@@ -125,7 +125,7 @@ class PromptLookupDecoder(AutoregressiveDecoder):
 
 
 def continuation(ids: TokenIds) -> TokenIds:
-    """What followed the longest earlier copy of the last tokens, the latest of equally long ones; shape (0..4,)."""
+    """The tokens after the longest earlier copy of the last tokens, the latest of equal copies; shape (0..4,)."""
     if len(ids) <= MIN_MATCH:
         return NOTHING
     is_match = (ids[1:-1] == ids[-1]) & (ids[:-2] == ids[-2])
@@ -158,10 +158,11 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         super().__init__(task)
         self._sampling = sampling
 
-    def prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
-        """See `Decoder.prefill`; the canvas comes first and needs the whole prompt."""
+    def _prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
+        """The canvas comes first and needs the whole prompt."""
         del num_kept
-        return self._task.denoiser.prefill(self._task.slot, prompt_ids)
+        self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids)
+        return 1
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         task, drafted = self._task, NOTHING

@@ -1,4 +1,4 @@
-"""What every decoder takes and gives."""
+"""Interface of the decoders, and the values that they take and return."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -104,17 +104,18 @@ class DecodeTask:
 
 
 class Decoder(Protocol):
-    """One way to decode, for one request. Both methods raise what the denoiser raises."""
+    """One way to decode, for one request."""
 
+    num_decoded: int
+    """Prompt tokens that the slot lacked."""
     num_passes: int
     """Forward passes so far, those of the prompt left out."""
 
-    def prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
-        """Prepares the slot, which holds the prompt's first `num_kept` tokens; returns how many have to be decoded."""
-        ...
+    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """One value per forward pass, then the drafts of all candidates.
 
-    def run(self, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """One value per forward pass, then the drafts of all candidates."""
+        The slot holds the prompt's first `num_kept` tokens. Raises what the denoiser raises.
+        """
         ...
 
 

@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from dg_lsp.canvas.layout import Canvas, Layout, TokenIds, token_ids
+from dg_lsp.canvas.layout import Canvas, Layout, token_ids
 from dg_lsp.canvas.spec import Sampling
 from dg_lsp.diffusion.loop import race
 from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress, gap_of
@@ -13,26 +13,23 @@ from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress, gap_
 class DiffusionDecoder:
     """See `Decoder`. Several canvases share each pass; only the first one's fill continues in further canvases.
 
-    The slot holds the prompt and all canvases but the last afterwards. What a layout freezes before the gap, such as
-    the beginning of an answer, stands in the first canvas and is prompt for the next ones.
+    The slot holds the prompt and all canvases but the last afterwards. Tokens that a layout freezes before the gap,
+    such as the beginning of an answer, stand in the first canvas and are prompt for the next ones.
     """
 
     def __init__(self, task: DecodeTask, sampling: Sampling) -> None:
-        self.num_passes = 0
+        self.num_decoded = self.num_passes = 0
         self._task = task
         self._sampling = sampling
         self._end_ids = token_ids(task.spec.end_ids)
         self._is_full = False
         """The first canvas has no mask and no end."""
 
-    def prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
-        """See `Decoder.prefill`."""
-        del num_kept
-        return self._task.denoiser.prefill(self._task.slot, prompt_ids)
-
-    def run(self, layout: Layout) -> Generator[Progress, None, tuple[Draft, ...]]:
+    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`."""
+        del num_kept
         task, length, block = self._task, self._task.limits.canvas_length, 0
+        self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
         canvas = layout.canvas(length - len(layout.head_ids), task.spec, task.rng)
         first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases, EMPTY)
         known_ids = layout.in_prompt().prompt_ids

@@ -32,9 +32,11 @@ class InfillDecoder(DiffusionDecoder):
         super().__init__(task, sampling)
         self._resizes = isinstance(sampling, MaskSampling) and sampling.expand_id is not None
 
-    def run(self, layout: Layout) -> Generator[Progress, None, Drafts]:
+    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, Drafts]:
         """See `Decoder.run`."""
+        del num_kept
         task, length, block = self._task, self._task.limits.canvas_length, 0
+        self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
         length = raced_length(layout, length, len(gap_lengths(layout, length, task.spec)))
         gaps = gap_lengths(layout, length, task.spec)
         drafts = yield from self._fill_gaps(block, layout, gaps, length)

@@ -14,8 +14,7 @@ from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptL
 from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
-from dg_lsp.engine.kv_slots import KVSlots
-from dg_lsp.engine.request_denoiser import RequestDenoiser, Stopwatch
+from dg_lsp.engine.request_denoiser import KVSlots, RequestDenoiser, Stopwatch
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 from dg_lsp.errors import RequestError
 
@@ -56,8 +55,6 @@ class DecodeRun:
         self._watch = watch
         self.stop = StopCriteria(model.tokenizer, limits, layout.stop)
         self.slot = model.slots.choose(layout.prompt_ids)
-        self.num_cached = 0
-        """Prompt tokens that the slot held already."""
         denoiser = RequestDenoiser(model.denoiser, model.slots, watch, model.spec, repetition, layout.num_known)
         rng = np.random.default_rng(seed)
         self.task = DecodeTask(denoiser, self.slot, limits, self.stop, rng, repetition)
@@ -66,10 +63,9 @@ class DecodeRun:
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates."""
         prompt_ids, slots = self._layout.prompt_ids, self._model.slots
-        num_decoded = self.decoder.prefill(prompt_ids, slots.num_shared(self.slot, prompt_ids))
-        self.num_cached = len(prompt_ids) - num_decoded
+        num_kept = slots.num_shared(self.slot, prompt_ids)
         slots.hold(self.slot, prompt_ids)
-        return (yield from self._watch.relay(self.decoder.run(self._layout)))
+        return (yield from self._watch.relay(self.decoder.run(self._layout, num_kept)))
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""

@@ -37,8 +37,7 @@ def filled(make, script, limits, room=64):
     stop = StopCriteria(denoiser.tokenizer, limits)
     decoder = make(DecodeTask(denoiser, 0, limits, stop, np.random.default_rng(0)))
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
-    decoder.prefill(prompt, 0)
-    (draft,) = drain(decoder.run(Layout(prompt)))
+    (draft,) = drain(decoder.run(Layout(prompt), 0))
     assert decoder.num_passes == denoiser.num_steps
     assert denoiser.prefill(0, np.concatenate([prompt, draft.ids])) <= 1
     return draft, decoder.num_passes
