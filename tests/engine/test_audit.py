@@ -37,7 +37,7 @@ def test_line_that_is_no_record_is_refused(line):
 def recorded(tmp_path, outcome=None, error=None, cancels=False):
     path = tmp_path / "audit.jsonl"
     future = Future()
-    Auditor(PrivacySettings(path=str(path))).watch(future, "/infill", 32)
+    Auditor(PrivacySettings(audit_log=str(path))).watch(future, "/infill", 32)
     if cancels:
         future.cancel()
     elif error is not None:
