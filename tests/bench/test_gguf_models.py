@@ -20,7 +20,7 @@ RUNTIME = ModelSettings(threads=1, gpu_layers=0, num_slots=1)
 
 @pytest.fixture(scope="module")
 def bundled():
-    model = loading.load_model(Settings(model=ModelSettings(name=RUNTIME)))
+    model = loading.load_model(Settings(model=RUNTIME))
     denoiser = LlamaDenoiser(model.weights, model.spec, RUNTIME)
     yield model, denoiser
     denoiser.close()

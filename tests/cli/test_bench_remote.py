@@ -131,8 +131,8 @@ def test_a_server_competes_with_the_local_model(dg_lsp, data, served):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        pytest.param(("infill", "problems.jsonl", "--decoder", "canvas"), "chooses its decoder itself", id="infill"),
-        pytest.param(("replay", "problems.jsonl", "--decoder", "canvas"), "chooses its decoder itself", id="replay"),
+        pytest.param(("infill", "problems.jsonl", "--decoder", "diffusion"), "chooses its decoder itself", id="infill"),
+        pytest.param(("replay", "problems.jsonl", "--decoder", "diffusion"), "chooses its decoder itself", id="replay"),
     ],
 )
 def test_a_decoder_for_a_server_is_refused(dg_lsp, data, oracle, command, message):

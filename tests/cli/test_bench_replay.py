@@ -36,7 +36,7 @@ def model(monkeypatch, tmp_path):
     monkeypatch.setattr(bench_models, "open_model", open_model)
     # the model takes no time, however busy this machine is
     monkeypatch.setattr(session, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
-    (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\nplan = "canvas"\n')
+    (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
     return denoiser
 
 
@@ -83,9 +83,9 @@ def test_bodies_and_start_select_the_typed_text(dg_lsp, model, code):
 def test_the_limit_applies_to_each_file(dg_lsp, model, code, tmp_path):
     other = tmp_path / "other.py"
     other.write_text("x = 1\n")
-    tree = dg_lsp("bench", "replay", code, other, other, "--limit", 2, "--json", "--decoder", "canvas").json
+    tree = dg_lsp("bench", "replay", code, other, other, "--limit", 2, "--json", "--decoder", "diffusion").json
     assert tree["num"] == 4
-    assert tree["decoder"] == "canvas"
+    assert tree["decoder"] == "diffusion"
     assert [name.rsplit("/", 1)[-1] for name in tree["files"]] == ["area.py", "other.py"]
 
 

@@ -38,7 +38,7 @@ def test_an_unreadable_directory_is_ignored(monkeypatch):
 
 
 def test_options_of_the_command_line_override_the_file(tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text("model = 'a.gguf'\n[model]\nthreads = 3\ngpu_layers = 4\n")
+    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'a.gguf'\nthreads = 3\ngpu_layers = 4\n")
     settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))
     assert settings.model.name == "b.gguf"
     assert settings.model.threads == 0
@@ -47,13 +47,13 @@ def test_options_of_the_command_line_override_the_file(tmp_path):
 
 def test_a_relative_model_path_is_relative_to_the_file(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
-    (tmp_path / "dg-lsp.toml").write_text("model = 'models/a.gguf'\n")
+    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'models/a.gguf'\n")
     monkeypatch.chdir(tmp_path / "sub")
-    assert configure(NOTHING).model == str(tmp_path / "models/a.gguf")
-    (tmp_path / "dg-lsp.toml").write_text("model = '/models/a.gguf'\n")
-    assert configure(NOTHING).model == "/models/a.gguf"
-    (tmp_path / "dg-lsp.toml").write_text("model = 'dg-mini'\n")
-    assert configure(NOTHING).model == "dg-mini"
+    assert configure(NOTHING).model.name == str(tmp_path / "models/a.gguf")
+    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = '/models/a.gguf'\n")
+    assert configure(NOTHING).model.name == "/models/a.gguf"
+    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'dg-mini'\n")
+    assert configure(NOTHING).model.name == "dg-mini"
 
 
 def test_an_invalid_value_of_the_command_line_is_rejected():

@@ -180,13 +180,13 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     Path("dg-lsp.toml").write_text("[model]\nthreads = 2\n")
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
     [(_, hello, command, given)] = sessions
-    assert hello["over"]["model"] == str(tmp_path / "mine.gguf")
-    assert hello["settings"]["model"] == str(tmp_path / "mine.gguf")
-    assert hello["settings"]["runtime"]["threads"] == 2
+    assert hello["over"]["model"]["name"] == str(tmp_path / "mine.gguf")
+    assert hello["settings"]["model"]["name"] == str(tmp_path / "mine.gguf")
+    assert hello["settings"]["model"]["threads"] == 2
     assert command[1] == "-P"
     assert json.loads(given) == {"settings": hello["settings"], "exit_when_idle": True}
     dg_lsp("lsp", "--daemon", "start")
-    assert sessions[1][1]["settings"]["model"] == "dg-mini"
+    assert sessions[1][1]["settings"]["model"]["name"] == "dg-mini"
 
 
 @pytest.mark.parametrize(

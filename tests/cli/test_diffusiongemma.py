@@ -21,7 +21,7 @@ needs_runtime = pytest.mark.skipif(
 def hole(tmp_path):
     path = tmp_path / "hole.py"
     path.write_text(BUFFER)
-    (tmp_path / "dg-lsp.toml").write_text("fill = { max_tokens = 16 }\nruntime = { num_slots = 1 }\n")
+    (tmp_path / "dg-lsp.toml").write_text("completion = { max_tokens = 16 }\nmodel = { num_slots = 1 }\n")
     return f"{path}:4"
 
 

@@ -219,7 +219,7 @@ def test_auto_selects_the_bundled_model_on_a_cpu(dg_lsp, hub, known, monkeypatch
     outcome = dg_lsp("models", "show", "auto")
     assert outcome.code == 0
     assert outcome.out.startswith("name: dg-mini\n")
-    assert outcome.err.startswith("dg-lsp: auto takes dg-mini: llama.cpp uses no GPU here")
+    assert outcome.err.startswith("dg-lsp: auto selects dg-mini: llama.cpp uses no GPU here")
 
 
 def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monkeypatch, tmp_path):
@@ -233,7 +233,7 @@ def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monke
     filled = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json")
     assert filled.code == 0
     assert '"model": "tiny"' in filled.out
-    assert "dg-lsp: auto takes tiny: the best model here that fits into 8.6 GB free on RTX" in filled.err
+    assert "dg-lsp: auto selects tiny: the best model here that fits into 8.6 GB free on RTX" in filled.err
     on_cpu = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
     assert '"model": "dg-mini"' in on_cpu.out
 

@@ -1,5 +1,6 @@
 import pytest
 
+from dg_lsp.context import exclusion
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason, is_binary, path_of
 from dg_lsp.settings import PrivacySettings, parse_settings
@@ -36,19 +37,20 @@ def test_a_path_is_read_out_of_its_uri():
 
 
 def test_secrets_can_be_shown_on_demand():
-    assert why("file:///a/.env", rules=Exclusion(PrivacySettings(secrets=False))) is None
+    assert why("file:///a/.env", rules=Exclusion(PrivacySettings(exclude_secrets=False))) is None
 
 
 def test_patterns_are_those_of_gitignore():
-    settings = parse_settings({"privacy": {"exclude_patterns": ["generated/", "*.lock", "!keep.lock"]}}).exclude
+    settings = parse_settings({"privacy": {"exclude_patterns": ["generated/", "*.lock", "!keep.lock"]}}).privacy
     rules = Exclusion(settings)
     assert why("file:///a/generated/x.py", rules=rules) is ExclusionReason.PATTERN
     assert why("file:///a/uv.lock", rules=rules) is ExclusionReason.PATTERN
     assert why("file:///a/keep.lock", rules=rules) is None
 
 
-def test_languages_lengths_and_bytes():
-    rules = Exclusion(PrivacySettings(languages=("markdown",), max_file_chars=10))
+def test_languages_lengths_and_bytes(monkeypatch):
+    monkeypatch.setattr(exclusion, "MAX_CHARS", 10)
+    rules = Exclusion(PrivacySettings(exclude_languages=("markdown",)))
     assert why("file:///a.md", language="markdown", rules=rules) is ExclusionReason.LANGUAGE
     assert why("file:///a.py", "x" * 11, rules=rules) is ExclusionReason.GIANT
     assert why("file:///a.py", "x" * 10, rules=rules) is None

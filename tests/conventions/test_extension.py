@@ -41,7 +41,7 @@ def test_the_manifest_has_the_bounds_of_the_server(configuration):
     assert "diffusion" in described["dg-lsp.completion.decoder"]["enum"]
     assert re.search(described["dg-lsp.model.device"]["pattern"], "cuda:1")
     assert not re.search(described["dg-lsp.model.device"]["pattern"], "cuda:1x")
-    assert described["dg-lsp.exclude.patterns"]["default"] == []
+    assert described["dg-lsp.privacy.exclude_patterns"]["default"] == []
 
 
 def test_every_command_is_declared_and_implemented():

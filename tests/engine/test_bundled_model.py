@@ -20,8 +20,8 @@ SOURCE = (SAMPLES / "inventory.py").read_text(encoding="utf-8")
 
 
 def opened(num_slots=4):
-    model = ModelSettings(threads=1, gpu_layers=0, num_slots=num_slots)
-    return open_engine(Settings(model=ModelSettings(name=runtime), completion=CompletionSettings(early_stop_ms=0)))
+    runtime = ModelSettings(threads=1, gpu_layers=0, num_slots=num_slots)
+    return open_engine(Settings(model=runtime, completion=CompletionSettings(early_stop_ms=0)))
 
 
 @pytest.fixture(scope="module")

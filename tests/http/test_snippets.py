@@ -21,7 +21,7 @@ def prefix_of(start):
             seen.append(prefix)
             return "1"
 
-        client = start(ScriptedDenoiser(fill), context={"when": "always", **context})
+        client = start(ScriptedDenoiser(fill), context={"enabled": "always", **context})
         assert client.post("/infill", {**GAP, "input_extra": extra}).tree["content"] == "1"
         return seen[-1]
 

@@ -15,7 +15,7 @@ CPU = MemoryPool("the machine's memory", 64_000_000_000, is_gpu=False)
 
 
 def test_the_default_model_is_bundled():
-    assert Settings().model in known_names()
+    assert Settings().model.name in known_names()
     assert locate("dg-mini") == BUNDLED[0].path
     assert BUNDLED[0].path.read_bytes()[:4] == b"GGUF"
 

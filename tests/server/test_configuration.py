@@ -19,14 +19,14 @@ def test_empty_options_change_nothing(options):
     ("options", "named"),
     [
         pytest.param({"completion": {"deadline_ms": -1}}, "completion.deadline_ms = -1", id="out of range"),
-        pytest.param({"completion": {"deadline": 1}}, "fill.deadline = 1", id="unknown"),
+        pytest.param({"completion": {"deadline": 1}}, "completion.deadline = 1", id="unknown"),
         pytest.param({"fyll": {"deadline_ms": 1}}, "fyll.deadline_ms = 1", id="unknown group"),
-        pytest.param({"fill": 3}, "fill = 3", id="a value for a group"),
-        pytest.param({"fill": None}, "fill = null", id="null for a group"),
-        pytest.param({"model": {"name": "x"}}, 'model.name = "x"', id="a group for a value"),
-        pytest.param({"model": {}}, "model = {}", id="an empty group for a value"),
+        pytest.param({"completion": 3}, "completion = 3", id="a value for a group"),
+        pytest.param({"completion": None}, "completion = null", id="null for a group"),
+        pytest.param({"model": {"name": {"x": 1}}}, "model.name.x = 1", id="a group for a value"),
+        pytest.param({"model": {"name": {}}}, "model.name = {}", id="an empty group for a value"),
         pytest.param({"model": {"threads": "4"}}, 'model.threads = "4"', id="wrong type"),
-        pytest.param({"completion": {"check_syntax": 1}}, "completion.check_syntax = 1", id="a number for a boolean"),
+        pytest.param({"completion": {"speculate": 1}}, "completion.speculate = 1", id="a number for a boolean"),
         pytest.param([], "must be an object", id="a list"),
         pytest.param("dg-mini", "must be an object", id="a string"),
     ],
@@ -43,7 +43,7 @@ def test_an_invalid_option_is_reported_and_not_used(options, named):
     [("models/mine.gguf", "/project/models/mine.gguf"), ("/models/mine.gguf", "/models/mine.gguf"), ("auto", "auto")],
 )
 def test_a_relative_model_path_is_relative_to_the_workspace(model, found):
-    assert parse_options({"model": model}, BASE, Path("/project"))[0].model == found
+    assert parse_options({"model": {"name": model}}, BASE, Path("/project"))[0].model.name == found
 
 
 def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
@@ -51,7 +51,7 @@ def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
     folder.mkdir(parents=True)
     assert workspace_settings(folder, BASE) == (BASE, ())
     assert workspace_settings(None, BASE) == (BASE, ())
-    (tmp_path / "dg-lsp.toml").write_text("model = 'mine.gguf'\n[completion]\nmax_tokens = 7\n")
+    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'mine.gguf'\n[completion]\nmax_tokens = 7\n")
     settings, errors = workspace_settings(folder, BASE)
     assert (settings.model.name, settings.completion.max_tokens, errors) == (str(tmp_path / "mine.gguf"), 7, ())
 

@@ -6,6 +6,7 @@ import attrs
 import pytest
 from lsprotocol import types
 
+from dg_lsp.context import exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
 from dg_lsp.server.context_provider import NEAR_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
@@ -171,7 +172,7 @@ EXCLUDED = (".env", "pkg/secrets.toml", "deploy.pem", "vendored/pkg.py")
 @pytest.mark.parametrize("name", EXCLUDED)
 @pytest.mark.parametrize("state", ["open", "edited", "edited and closed"])
 def test_text_of_an_excluded_file_is_never_shown(session, name, state):
-    session.exclusion.settings = PrivacySettings(patterns=("vendored/",))
+    session.exclusion.settings = PrivacySettings(exclude_patterns=("vendored/",))
     session.open(name, f"total = price = '{SECRET}'\n")
     session.open("main.py", "total = price\n")
     if state != "open":
@@ -183,7 +184,7 @@ def test_text_of_an_excluded_file_is_never_shown(session, name, state):
 
 
 def test_definitions_of_an_excluded_file_are_never_shown(session):
-    session.exclusion.settings = PrivacySettings(patterns=("vendored/", "credentials*.py"))
+    session.exclusion.settings = PrivacySettings(exclude_patterns=("vendored/", "credentials*.py"))
     session.write("vendored/keys.py", f"KEY = '{SECRET}'\n")
     session.write("credentials.py", f"KEY = '{SECRET}'\n")
     (session.root / "linked.py").symlink_to(session.root / "credentials.py")
@@ -201,14 +202,14 @@ def test_a_file_that_is_excluded_later_is_not_shown_any_more(session):
     session.edit("c.py", 0, "clean = 1\n")
     session.edit("main.py", 0, "\n")
     assert len(session.snippets("main.py").chunks) == 4
-    session.exclusion.settings = PrivacySettings(patterns=("b.py", "c.py", "tools.py"))
+    session.exclusion.settings = PrivacySettings(exclude_patterns=("b.py", "c.py", "tools.py"))
     assert session.snippets("main.py") is NO_SNIPPETS
-    session.exclusion.settings = PrivacySettings(languages=("python",))
+    session.exclusion.settings = PrivacySettings(exclude_languages=("python",))
     assert session.snippets("main.py") is NO_SNIPPETS
 
 
-def test_binary_and_long_files_are_not_shown(session):
-    session.exclusion.settings = PrivacySettings(max_file_chars=40)
+def test_binary_and_long_files_are_not_shown(session, monkeypatch):
+    monkeypatch.setattr(exclusion, "MAX_CHARS", 40)
     session.open("b.py", "total = price\n" + "#" * 100)
     session.open("c.py", "total = price\0")
     session.open("main.py", "total = price\n")

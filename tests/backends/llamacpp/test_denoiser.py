@@ -166,7 +166,7 @@ def test_spec_of_another_model_is_refused(open_denoiser, changes):
 
 
 def test_architecture_without_a_cache_is_refused(open_denoiser, masked_model):
-    with pytest.raises(ModelUnsupportedError, match=r"set runtime\.prompt_attention to exact"):
+    with pytest.raises(ModelUnsupportedError, match=r"set model\.prompt_attention to exact"):
         open_denoiser(path=masked_model("dream")[1])
 
 

@@ -206,9 +206,9 @@ def test_context_has_room_for_a_canvas_that_grows(masked_model, open_masked):
 @pytest.mark.parametrize("mode", PROMPT_ATTENTIONS)
 def test_setting_chooses_the_denoiser(masked_model, open_masked, architecture, mode):
     refusals = {
-        ("llada", "causal"): r"never a causal model.*set runtime\.prompt_attention to per_request or auto",
-        ("llada-moe", "causal"): r"no KV cache for llada-moe; set runtime\.prompt_attention to auto",
-        ("llada-moe", "per_request"): r"no KV cache for llada-moe; set runtime\.prompt_attention to auto",
+        ("llada", "causal"): r"never a causal model.*set model\.prompt_attention to per_request or auto",
+        ("llada-moe", "causal"): r"no KV cache for llada-moe; set model\.prompt_attention to auto",
+        ("llada-moe", "per_request"): r"no KV cache for llada-moe; set model\.prompt_attention to auto",
     }
     _, path = masked_model(architecture)
     if problem := refusals.get((architecture, mode)):

@@ -265,7 +265,7 @@ def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(model, "write_gguf", fail)
-    with pytest.raises(ModelError, match=r"No space left.*runtime\.prompt_attention to exact"):
+    with pytest.raises(ModelError, match=r"No space left.*model\.prompt_attention to exact"):
         LlamaModel.load(dream, CAUSAL)
     assert not list(folder.iterdir())
 
@@ -273,5 +273,5 @@ def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
 @pytest.mark.skipif(not model.IN_MEMORY, reason="this system has no files in memory")
 def test_copy_that_does_not_fit_into_memory_is_refused(dream, monkeypatch):
     monkeypatch.setattr(model, "system_free", lambda: 100 << 10)
-    with pytest.raises(ModelMemoryError, match=r"0 are free; set runtime\.prompt_attention"):
+    with pytest.raises(ModelMemoryError, match=r"0 are free; set model\.prompt_attention"):
         LlamaModel.load(dream, CAUSAL)
