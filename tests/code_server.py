@@ -203,7 +203,6 @@ class Window:
 
     def press_for(self, script, complaint, key, code, **held):
         """Presses until an expression is true: the focus, when it comes back late, closes what was just opened."""
-
         self._repeat_for(script, complaint, lambda: self.press(key, code, **held))
 
     def click_for(self, script, complaint, element):
