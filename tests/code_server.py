@@ -203,15 +203,21 @@ class Window:
 
     def press_for(self, script, complaint, key, code, **held):
         """Presses until an expression is true: the focus, when it comes back late, closes what was just opened."""
+        self._repeat_for(script, complaint, lambda: self.press(key, code, **held))
 
-        def is_there():
-            self.press(key, code, **held)
+    def click_for(self, script, complaint, element):
+        """Clicks until an expression is true: a button that is drawn again between press and release gets no click."""
+        self._repeat_for(script, complaint, lambda: self.run(f"!!({element})") and self.click(element))
+
+    def _repeat_for(self, script, complaint, act):
+        def is_done():
+            act()
             end = time.monotonic() + 5
-            while not (is_so := self.run(f"!!({script})")) and time.monotonic() < end:
+            while not (is_true := self.run(f"!!({script})")) and time.monotonic() < end:
                 time.sleep(0.05)
-            return is_so
+            return is_true
 
-        until(is_there, complaint)
+        until(is_done, complaint)
 
     def type(self, text):
         """Key by key; what is no key of a keyboard comes as an input method would put it in."""
@@ -272,7 +278,7 @@ class Window:
 
     def answer(self, text):
         """Into a box that asks for a line of text."""
-        self.until_text(".quick-input-widget .quick-input-message", "become of")
+        self.until_text(".quick-input-widget .quick-input-message", "selected code change")
         self.browser.call("Input.insertText", text=text)
         self.press("Enter", 13, text="\r")
 

@@ -3,6 +3,7 @@
 import pytest
 
 SUM = "def f(a):\n    total = a + 1\n    return total\n"
+IS_CLOSED = "!document.querySelector('.tab')?.parentElement.textContent.includes('dg-lsp: ')"
 DOUBLED = "def f(a):\n    total = a * 2\n    return total\n"
 
 
@@ -29,7 +30,7 @@ def until_preview(window, title):
 
 
 def until_back(window, text):
-    window.until("!document.querySelector('.tab')?.parentElement.textContent.includes('dg-lsp: ')", "the preview stays")
+    window.until(IS_CLOSED, "the preview stays")
     window.until_saved(text)
 
 
@@ -59,7 +60,8 @@ def test_a_code_action_asks_for_words_too(window):
     window.click_text(".action-widget .monaco-list-row", "Rewrite selection…")
     window.answer("double it")
     until_preview(window, "double it")
-    window.click("document.querySelector('.editor-actions [aria-label^=\"Apply This Rewrite\"]')")
+    button = "document.querySelector('.editor-actions [aria-label^=\"Apply This Rewrite\"]')"
+    window.click_for(IS_CLOSED, "the preview stays", button)
     until_back(window, DOUBLED)
     window.press("z", 90, ctrl=True)
     window.until_saved(SUM)
