@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 DIFFUSION, PRETRAINED, REMOTE = "diffusion", "pretrained", "remote"
-_REMOTE_OPTIONS = ("url", "api", "model", "fim", "max_prompt_tokens", "temperature")
+_REMOTE_OPTIONS = ("url", "api", "model", "fim", "max_prompt_tokens")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

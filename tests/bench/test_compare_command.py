@@ -40,7 +40,7 @@ def test_all_contenders_answer_the_same_cases(compare, make_fake, tmp_path):
     server = make_fake("server", content="w * h")
     command = make_fake("command", ms=40.0, content="x<|eom|>")
     baselines = ("--llama-server", server.program, "--llama-diffusion-cli", command.program)
-    race = DecoderName.DIFFUSION.value
+    race = DecoderName.PROMPT_LOOKUP.value
     outputs = ("--output", tmp_path / "run.jsonl", "--html", tmp_path / "page.html")
     code, out, err = compare("--decoder", race, "--json", "--limit", 2, *outputs, *baselines)
     assert (code, err) == (0, "")

@@ -114,7 +114,9 @@ def test_a_run_is_resumed_and_a_complete_one_needs_no_fills(dg_lsp, data, model)
     assert Path("run.jsonl").read_bytes() == first
 
 
-@pytest.mark.parametrize("option", ["--execute", "--warm", "--length=oracle", "--decoder=diffusion", "--suffix-lines=1"])
+@pytest.mark.parametrize(
+    "option", ["--execute", "--warm", "--length=oracle", "--decoder=diffusion", "--suffix-lines=1"]
+)
 def test_a_run_with_other_options_is_not_resumed(dg_lsp, data, model, option, bwrap):
     command = ("bench", "infill", data, "--output", "run.jsonl")
     dg_lsp(*command, "--limit", "1")

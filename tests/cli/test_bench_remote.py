@@ -155,5 +155,5 @@ def test_a_failing_server_ends_the_run_and_keeps_the_attempts(dg_lsp, data):
     outcome = dg_lsp("bench", "infill", data, "--remote", server.url, "--output", "run.jsonl")
     server.close()
     assert outcome.code == 3
-    assert "wants a key" in outcome.err
+    assert "requires a key" in outcome.err
     assert len(Run.read(Path("run.jsonl")).attempts) == 2

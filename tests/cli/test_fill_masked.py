@@ -65,8 +65,7 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, monkeypatch, architecture, 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
     (tmp_path / "dg-lsp.toml").write_text(
-        f"[model]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[completion]\n"
-        "max_tokens = 8\n"
+        f"[model]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n"
     )
     path = written(architecture)
     outcome = dg_lsp("fill", "a.py:4", "--model", path, "--json")

@@ -32,7 +32,7 @@ def test_files_with_secrets_are_never_completed_and_that_is_logged_once(filling)
 
 
 def test_languages_and_patterns_can_be_excluded(filling):
-    client = filling(exclude={"languages": ["markdown"], "patterns": ["vendored/"]})
+    client = filling(privacy={"exclude_languages": ["markdown"], "exclude_patterns": ["vendored/"]})
     client.open("", uri="file:///project/a.md", language="markdown")
     client.open("", uri="file:///project/vendored/a.py")
     client.open("", uri="file:///project/a.py")

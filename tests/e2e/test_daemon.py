@@ -49,7 +49,7 @@ def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps)
 
 
 def test_each_editor_has_its_own_settings(shared):
-    clients = [begin(shared.edit("echo"), fill={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
+    clients = [begin(shared.edit("echo"), completion={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
     for _ in range(2):
         seen = [json.loads(client.items(client.complete(0, 0))[0]["insertText"]) for client in clients]
         assert [one["settings"] for one in seen] == [5000, 6000]

@@ -84,7 +84,7 @@ def test_invalid_options_are_shown_once_and_the_others_are_used(start):
     client.handshake(options={"completion": {"deadline_ms": 77, "deadline": 5}, "model": {"threads": "many"}})
     client.wait_log("ready")
     [message] = client.told("window/showMessage")
-    assert "fill.deadline = 5" in message["message"]
+    assert "completion.deadline = 5" in message["message"]
     assert 'model.threads = "many"' in message["message"]
     client.open("")
     [item] = client.items(client.complete(0, 0))

@@ -15,7 +15,7 @@ def lines(path, num):
 
 def test_a_completion_is_logged_with_numbers_and_without_text(start, tmp_path):
     path = tmp_path / "audit.jsonl"
-    client = start(ScriptedDenoiser("total"), audit={"path": str(path)})
+    client = start(ScriptedDenoiser("total"), privacy={"audit_log": str(path)})
     body = {"input_prefix": SECRET, "input_suffix": "", "prompt": "x = ", "n_predict": 32}
     assert client.post("/infill", body).tree["content"] == "total"
     [record] = lines(path, 1)
@@ -36,7 +36,7 @@ def test_a_completion_is_logged_with_numbers_and_without_text(start, tmp_path):
 
 def test_a_request_without_a_completion_is_logged(start, tmp_path):
     path = tmp_path / "audit.jsonl"
-    client = start(ScriptedDenoiser(""), audit={"path": str(path)})
+    client = start(ScriptedDenoiser(""), privacy={"audit_log": str(path)})
     client.post("/v1/completions", {"prompt": "x = "})
     client.post("/v1/fim/completions", {"prompt": "x = ", "stream": True, "diffusing": True})
     first, second = lines(path, 2)
@@ -47,7 +47,7 @@ def test_a_request_without_a_completion_is_logged(start, tmp_path):
 def test_a_disconnect_is_logged_as_cancelled(start, gated, tmp_path):
     path = tmp_path / "audit.jsonl"
     denoiser = gated("total")
-    client = start(denoiser, audit={"path": str(path)})
+    client = start(denoiser, privacy={"audit_log": str(path)})
     connection = raw(client, b'{"input_prefix":"x = "}')
     assert denoiser.is_inside.wait(TIMEOUT)
     connection.close()

@@ -8,6 +8,7 @@ from http_server import wait_until
 from plugins import llama_vims
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.settings import CompletionSettings, Settings
 
 # captured from llama.vim a1c8e6e under Vim 9.0, where `t_max_predict_ms` is 250; its numbers are Vim's own
 LLAMA_VIM = (
@@ -178,7 +179,9 @@ def test_unknown_fields_nulls_and_whole_floats_are_accepted(module_client, more)
     assert module_client.post("/infill", {**GAP, **more}).status == 200
 
 
-def test_a_request_that_the_model_cannot_take_is_refused(start):
-    client = start(ScriptedDenoiser("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))), fill={"canvas_length": 16})
+def test_a_request_that_the_model_cannot_take_is_refused(start, monkeypatch):
+    settings = Settings(completion=CompletionSettings(canvas_length=16))
+    monkeypatch.setattr("http_server.settings_of", lambda _tree: settings)
+    client = start(ScriptedDenoiser("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))))
     reply = client.post("/infill", GAP)
     assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")

@@ -208,7 +208,7 @@ def test_an_error_of_the_engine_has_a_status_and_the_next_request_works(start, c
 
 def test_an_idle_model_is_unloaded_and_loaded_by_the_next_request(start):
     denoiser = ScriptedDenoiser("x")
-    client = start(denoiser, runtime={"idle_seconds": 0.01})
+    client = start(denoiser, model={"idle_seconds": 0.01})
     assert client.post("/infill", GAP).tree["content"] == "x"
     wait_until(lambda: client.get("/props").tree["is_sleeping"])
     wait_until(lambda: denoiser.is_closed)

@@ -33,8 +33,8 @@ def test_the_newest_snippet_is_last_and_paths_are_short(prefix_of):
 
 
 def test_a_model_trained_on_single_files_gets_snippets_only_when_always(prefix_of):
-    assert prefix_of(EXTRA, when="auto") == "x = "
-    assert prefix_of(EXTRA, when="never") == "x = "
+    assert prefix_of(EXTRA, enabled="auto") == "x = "
+    assert prefix_of(EXTRA, enabled="never") == "x = "
 
 
 def test_the_newest_snippets_are_kept_when_not_all_fit(prefix_of):

@@ -22,7 +22,7 @@ def test_props_has_the_prompt_length(module_client):
 
 
 def test_slots_has_one_object_per_slot(start):
-    client = start(ScriptedDenoiser("x"), runtime={"num_slots": 2})
+    client = start(ScriptedDenoiser("x"), model={"num_slots": 2})
     assert [(one["id"], one["is_processing"]) for one in client.get("/slots").tree] == [(0, False), (1, False)]
 
 
@@ -70,7 +70,7 @@ def test_memory_has_devices(start):
 
 def test_an_unloaded_model_uses_no_memory(start):
     denoiser = OnDevice("x")
-    client = start(denoiser, runtime={"idle_seconds": 0.05})
+    client = start(denoiser, model={"idle_seconds": 0.05})
     wait_until(lambda: client.get("/memory").tree["weights_bytes"] == 0)
     memory = client.get("/memory").tree
     assert memory["cache"]["bytes"] == 0

@@ -181,6 +181,7 @@ _MEANINGS = {
     "repeats-suffix": "It only repeats the text after the cursor.",
     "repeats-prefix": "It repeats the line before the cursor.",
     "repeats-itself": "It repeats the same few words.",
+    "low-confidence": "Its estimated probability of being right is too low.",
     "syntax-error": "It would add a syntax error.",
     "unchanged": "It equals the text that it would replace.",
     "indentation": "The lines below would be indented too deeply.",
