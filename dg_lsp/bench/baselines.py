@@ -19,11 +19,11 @@ from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOpti
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.gguf_models import Sentinels, write_as_rnd1
 from dg_lsp.bench.metrics import Attempt
-from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_prompt, prompt_parts
+from dg_lsp.canvas.fim import fim_prompt, prompt_parts
 from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at
 from dg_lsp.errors import BackendError, UsageError
 
 START_SECONDS = 120.0
@@ -105,7 +105,7 @@ class LlamaServer:
         self._process.close()
 
     def _query(self, case: TestCase) -> dict[str, Any]:
-        prompt = _prompt(case, self._max_prompt_tokens)
+        prompt = prompt_of(case.snapshot, case.offset, self._max_prompt_tokens)
         return {
             "id_slot": 0,
             "input_prefix": prompt.prefix,
@@ -247,7 +247,10 @@ class LlamaDiffusionCli:
         length = LINE_LENGTH if num_lines == 1 else BLOCK_LENGTH
         steps = self._num_steps or length
         prompt_ids = fim_prompt(
-            _prompt(case, self._spec.max_prompt_tokens), self._tokenizer, self._spec, self._spec.max_prompt_tokens
+            prompt_of(case.snapshot, case.offset, self._spec.max_prompt_tokens),
+            self._tokenizer,
+            self._spec,
+            self._spec.max_prompt_tokens,
         )
         start = time.perf_counter()
         output = self._run(self._prompt_text(prompt_ids), len(prompt_ids) + length, steps)
@@ -304,11 +307,6 @@ class LlamaDiffusionCli:
         if done.returncode:
             raise BackendError(f"llama-diffusion-cli failed ({_cause(done.returncode)}): {_last_line(output)}")
         return output
-
-
-def _prompt(case: TestCase, max_tokens: int) -> Prompt:
-    chars = max_tokens * CHARS_PER_TOKEN
-    return prompt_at(case.snapshot, case.offset, prefix_chars=chars, suffix_chars=int(chars * SUFFIX_SHARE))
 
 
 def _first_lines(text: str, num: int | None) -> str:

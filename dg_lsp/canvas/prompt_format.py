@@ -20,13 +20,13 @@ _BUILDERS = {
 }
 
 
-def prompt_of(snapshot: Snapshot, offset: int, spec: ModelSpec, suffix_lines: int | None = None) -> Prompt:
-    """The text around a cursor, about as much of it as the model's prompt holds.
+def prompt_of(snapshot: Snapshot, offset: int, max_tokens: int, suffix_lines: int | None = None) -> Prompt:
+    """The text around a cursor, about as much of it as a prompt of `max_tokens` holds.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
     """
-    chars = spec.max_prompt_tokens * CHARS_PER_TOKEN
+    chars = max_tokens * CHARS_PER_TOKEN
     suffix_chars = int(chars * SUFFIX_SHARE)
     prompt = prompt_at(snapshot, offset, prefix_chars=chars, suffix_chars=suffix_chars, suffix_lines=suffix_lines)
     return replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)

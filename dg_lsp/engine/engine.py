@@ -194,7 +194,7 @@ class Engine:
 
     def _layout(self, request: FillRequest, spec: ModelSpec, decoder: DecoderName) -> Layout:
         """Prompt and canvas; for a causal head all that precedes the gap is prompt."""
-        prompt = prompt_of(request.snapshot, request.offset, spec, request.suffix_lines)
+        prompt = prompt_of(request.snapshot, request.offset, spec.max_prompt_tokens, request.suffix_lines)
         layout = layout_of(replace(prompt, extra=request.extra), self._caching_tokenizer, spec, spec.max_prompt_tokens)
         return layout.in_prompt() if decoder.needs_causal_head else layout
 

@@ -181,7 +181,7 @@ class Rewrite:
     def _prompt(self) -> Prompt:
         request, snapshot = self._request, self._request.snapshot
         around = replace(snapshot, text=snapshot.text[: request.start] + snapshot.text[request.end :])
-        prompt = prompt_of(around, request.start, self._model.spec)
+        prompt = prompt_of(around, request.start, self._model.spec.max_prompt_tokens)
         old = snapshot.text[request.start : request.end]
         return replace(
             prompt,
