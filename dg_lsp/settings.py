@@ -212,6 +212,11 @@ class Settings:
         """A server runs the model."""
         return bool(self.remote.url)
 
+    @property
+    def model_key(self) -> tuple[ModelSettings, RemoteSettings]:
+        """The settings that select and load a model; sessions of one model can differ in all others."""
+        return self.model, self.remote
+
 
 def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:
     """Every setting: its dotted key, its field, and the class of the field; without internal fields."""
@@ -323,7 +328,7 @@ def read_settings(path: Path, over: Settings | None = None) -> Settings:
 def _line_of(text: str, key: str) -> int:
     """1-based line of a dotted key in TOML text, or of its table; 0 if it is not found."""
     *groups, last = key.split(".")
-    table, found = "", 0
+    table = ""
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if stripped.startswith("["):
@@ -333,7 +338,7 @@ def _line_of(text: str, key: str) -> int:
         name = stripped.partition("=")[0].strip().strip("\"'")
         if (table == ".".join(groups) and name == last) or name == key:
             return number
-    return found
+    return 0
 
 
 def settings_file(start: Path) -> Path | None:

