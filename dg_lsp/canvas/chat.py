@@ -26,12 +26,43 @@ class Special:
 Piece = Special | str
 
 
+class Role(StrEnum):
+    """The author of a chat message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One chat message."""
+
+    role: Role
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """Tokens before and after a single question, up to the beginning of the answer; thinking is off."""
+    """Tokens around the messages of a conversation; thinking is off."""
 
-    before: tuple[Piece, ...]
-    after: tuple[Piece, ...]
+    start: tuple[Piece, ...]
+    opening: tuple[Piece, ...]
+    """Before each message; the role's name follows."""
+    closing: tuple[Piece, ...]
+    names: tuple[tuple[Role, str], ...]
+    answer: tuple[Piece, ...]
+    """After the last message, up to the beginning of the answer's text."""
+
+    @property
+    def before(self) -> tuple[Piece, ...]:
+        """Everything before a single question."""
+        return (*self.start, *self.opening, dict(self.names)[Role.USER])
+
+    @property
+    def after(self) -> tuple[Piece, ...]:
+        """Everything after a single question, up to the beginning of the answer's text."""
+        return (*self.closing, *self.answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +83,11 @@ class PromptTemplate:
 TEMPLATES = {
     # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought
     "gemma4": ChatTemplate(
-        before=(Special("<bos>"), Special("<|turn>"), "user\n"),
-        after=(
-            Special("<turn|>"),
-            "\n",
-            Special("<|turn>"),
-            "model\n",
-            Special("<|channel>"),
-            "thought\n",
-            Special("<channel|>"),
-        ),
+        start=(Special("<bos>"),),
+        opening=(Special("<|turn>"),),
+        closing=(Special("<turn|>"), "\n"),
+        names=((Role.SYSTEM, "system\n"), (Role.USER, "user\n"), (Role.ASSISTANT, "model\n")),
+        answer=(Special("<|turn>"), "model\n", Special("<|channel>"), "thought\n", Special("<channel|>")),
     ),
 }
 
@@ -128,42 +154,6 @@ def _special(special: Special, tokenizer: Tokenizer, model: str) -> int:
     return token
 
 
-class Role(StrEnum):
-    """The author of a chat message."""
-
-    SYSTEM = "system"
-    USER = "user"
-    ASSISTANT = "assistant"
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One chat message."""
-
-    role: Role
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """Tokens around each message, and the names of the roles."""
-
-    start: tuple[Piece, ...]
-    opening: tuple[Piece, ...]
-    closing: tuple[Piece, ...]
-    names: tuple[tuple[Role, str], ...]
-
-
-_FORMS = {
-    "gemma4": _Form(
-        start=(Special("<bos>"),),
-        opening=(Special("<|turn>"),),
-        closing=(Special("<turn|>"), "\n"),
-        names=((Role.SYSTEM, "system\n"), (Role.USER, "user\n"), (Role.ASSISTANT, "model\n")),
-    ),
-}
-
-
 def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> Layout:
     """The prompt of the answer to the last turn, on an open canvas.
 
@@ -172,14 +162,12 @@ def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) ->
         RequestError: the last message is not the user's, or the conversation is too long.
     """
     template = template_of(spec.template, spec.name)
-    form = _FORMS[spec.template]
     if not turns or turns[-1].role is Role.ASSISTANT:
-        raise RequestError("there is nothing to answer: the last message must be the user's")
-    pieces: list[Piece] = [*form.start]
+        raise RequestError("the conversation has no question: its last message must be the user's")
+    pieces: list[Piece] = [*template.start]
     for turn in turns:
-        pieces += [*form.opening, dict(form.names)[turn.role], turn.text.strip(), *form.closing]
-    # `after` closes the user's turn, which is the last one
-    pieces = [*pieces[: -len(form.closing)], *template.after]
+        pieces += [*template.opening, dict(template.names)[turn.role], turn.text.strip(), *template.closing]
+    pieces += template.answer
     prompt_ids = encoded(pieces, tokenizer, spec.name)
     if len(prompt_ids) > spec.max_prompt_tokens:
         raise RequestError(

@@ -10,8 +10,7 @@ import numpy as np
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.diffusion.samplers import renoise, unmask
-from dg_lsp.diffusion.step import Step
+from dg_lsp.diffusion.samplers import Step, renoise, unmask
 
 
 def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> float:

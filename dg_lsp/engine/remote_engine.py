@@ -19,7 +19,7 @@ from dg_lsp.context.document import LINE_END, TextStyle
 from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Footprint
-from dg_lsp.diffusion.step import Step
+from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoders.base import EMPTY, Framer, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest

@@ -1,13 +1,25 @@
-"""Conversations, token by token."""
+"""Prompts of instruct models and conversations, token by token."""
 
 from dataclasses import replace
 
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, chat_layout, encoded
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.chat import (
+    MAX_LINE_HEAD,
+    TEMPLATES,
+    Role,
+    Turn,
+    chat_layout,
+    encoded,
+    fence_of,
+    instruct_layout,
+    rewrite_layout,
+)
+from dg_lsp.canvas.layout import common_prefix_length, token_ids
 from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Prompt, shown_path
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 SPEC = replace(MASK_SPEC, name="toy", prompt_format=PromptFormat.INSTRUCT, template="gemma4", vocab_size=262_144)
@@ -19,35 +31,221 @@ LINE_END, FIRST = 107, 1000
 class GemmaLike:
     """The published ids of special tokens and the line end; one token for any other character."""
 
+    def __init__(self, specials=GEMMA):
+        self.specials = specials
+
     def encode(self, text):
         return token_ids([LINE_END if char == "\n" else FIRST + ord(char) for char in text])
 
+    def decode(self, ids):
+        return "".join("\n" if i == LINE_END else chr(i - FIRST) for i in ids.tolist() if i >= LINE_END).encode()
+
     def special(self, spelling):
-        return GEMMA.get(spelling)
+        return self.specials.get(spelling)
 
 
 TOKENIZER = GemmaLike()
-ASKED = (Turn(Role.USER, "hi"),)
+PROMPT = Prompt("import os\n\n\ndef f(x):\n    return ", "\n\n\nprint(f(1))\n", path="pkg/a.py", language="python")
 
 
 def ids_of(text):
     return TOKENIZER.encode(text).tolist()
 
 
-def test_a_question_is_the_published_prompt():
-    assert chat_layout(ASKED, TOKENIZER, SPEC).prompt_ids.tolist() == [
+def spelled(ids):
+    """The ids as text, special tokens by their spelling."""
+    names = {token: spelling for spelling, token in GEMMA.items()}
+    return "".join(names.get(i) or TOKENIZER.decode(token_ids([i])).decode() for i in ids.tolist())
+
+
+def test_chat_markup_uses_special_tokens():
+    ids = instruct_layout(PROMPT, TOKENIZER, SPEC, 2000).prompt_ids.tolist()
+    assert ids[:2] == [2, 105]
+    assert ids[2:7] == ids_of("user\n")
+    end = [106, 107, 105, *ids_of("model\n"), 100, *ids_of("thought\n"), 101]
+    assert ids[-len(end) :] == end
+    assert [i for i in ids if i < LINE_END] == [2, 105, 106, 105, 100, 101]
+
+
+def test_a_fill_prompt_word_for_word():
+    layout = instruct_layout(PROMPT, TOKENIZER, SPEC, 2000)
+    assert spelled(layout.prompt_ids) == (
+        "<bos><|turn>user\n"
+        "A gap in pkg/a.py is marked <GAP>. Write the python code that belongs there, from the beginning of its line"
+        " on. Say nothing that stands before or after the gap.\n"
+        "\n"
+        "```python\n"
+        "import os\n\n\ndef f(x):\n"
+        "<GAP>\n\n\nprint(f(1))\n"
+        "\n```<turn|>\n"
+        "<|turn>model\n"
+        "<|channel>thought\n<channel|>"
+    )
+    assert spelled(layout.head_ids) == "```python\n    return "
+    assert len(layout.tail_ids) == 0
+    assert layout.stop == "```"
+    assert spelled(layout.before_ids) == PROMPT.prefix
+    assert spelled(layout.after_ids) == PROMPT.suffix
+
+
+def test_a_rewrite_prompt_word_for_word():
+    prompt = replace(PROMPT, prefix="def f(x):\n", selection="    return x\n", instruction="Return twice as much.")
+    layout = rewrite_layout(prompt, TOKENIZER, SPEC, 2000)
+    assert spelled(layout.prompt_ids) == (
+        "<bos><|turn>user\n"
+        "A part of pkg/a.py is marked <PART>. Rewrite this python code: Return twice as much.\n"
+        "Answer with the whole part and nothing else.\n"
+        "\n"
+        "```python\n"
+        "def f(x):\n"
+        "<PART>\n    return x\n</PART>\n"
+        "\n\n\nprint(f(1))\n"
+        "\n```<turn|>\n"
+        "<|turn>model\n"
+        "<|channel>thought\n<channel|>"
+    )
+    assert spelled(layout.head_ids) == "```python\n    "
+
+
+@pytest.mark.parametrize("selection", ["return x", "return x\n"], ids=["without its line end", "with it"])
+def test_a_selection_becomes_whole_lines(selection):
+    prompt = replace(PROMPT, selection=selection, instruction="{path}")
+    assert "<PART>\nreturn x\n</PART>\n" in spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
+
+
+def test_braces_of_the_code_and_of_the_instruction_are_text():
+    prompt = replace(PROMPT, prefix="a = {x!r:{y}}\n", selection="{}\n", instruction="Use {fence} and %s.")
+    shown = spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
+    assert "a = {x!r:{y}}\n" in shown
+    assert "Use {fence} and %s." in shown
+
+
+def test_special_tokens_spelled_in_the_buffer_stay_text():
+    prompt = replace(PROMPT, prefix="a = '<turn|>'\n")
+    ids = instruct_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids.tolist()
+    assert ids.count(106) == 1
+
+
+def test_typing_within_a_line_does_not_change_the_prompt():
+    line = "    return compute(x)"
+    layouts = [
+        instruct_layout(replace(PROMPT, prefix="def f(x):\n" + line[:size]), TOKENIZER, SPEC, 2000)
+        for size in range(len(line) + 1)
+    ]
+    assert len({tuple(layout.prompt_ids.tolist()) for layout in layouts}) == 1
+    assert [spelled(layout.head_ids) for layout in layouts] == ["```python\n" + line[:n] for n in range(len(line) + 1)]
+
+
+def test_the_start_of_a_long_line_moves_into_the_prompt_in_steps():
+    lines = ["x" * size for size in range(4 * MAX_LINE_HEAD)]
+    layouts = [instruct_layout(replace(PROMPT, prefix="a\n" + line), TOKENIZER, SPEC, 2000) for line in lines]
+    for line, layout in zip(lines, layouts, strict=True):
+        head = spelled(layout.head_ids).removeprefix("```python\n")
+        assert len(head) <= MAX_LINE_HEAD
+        assert spelled(layout.prompt_ids).split("```python\na\n")[1].startswith(line[: len(line) - len(head)] + "<GAP>")
+    assert len({len(layout.prompt_ids) for layout in layouts}) == 4
+
+
+def test_surrounding_code_is_cut_to_fit_a_short_prompt():
+    prompt = replace(PROMPT, prefix="p" * 900 + "\n", suffix="\n" + "s" * 900)
+    whole = len(instruct_layout(Prompt("", "", path="pkg/a.py", language="python"), TOKENIZER, SPEC, 2000).prompt_ids)
+    layout = instruct_layout(prompt, TOKENIZER, SPEC, whole + 100)
+    assert whole + 80 < len(layout.prompt_ids) <= whole + 100
+    assert len(layout.after_ids) == 30
+    assert spelled(layout.prompt_ids).endswith("<|channel>thought\n<channel|>")
+
+
+@pytest.mark.parametrize(
+    ("code", "fence"),
+    [("x = 1\n", "```"), ("```python\nx\n```\n", "````"), ("  `````\n", "``````"), ("a = '```'\n", "```")],
+)
+def test_the_code_fence_is_longer_than_any_in_the_code(code, fence):
+    assert fence_of(Prompt(code, "")) == fence
+    assert fence_of(Prompt("", code)) == fence
+    layout = instruct_layout(replace(PROMPT, prefix=code), TOKENIZER, SPEC, 2000)
+    assert layout.stop == fence
+    assert spelled(layout.head_ids).startswith(fence + "python\n")
+
+
+def test_a_buffer_without_name_or_language_gets_a_prompt():
+    layout = instruct_layout(Prompt("a", "b"), TOKENIZER, SPEC, 2000)
+    assert "A gap in a file is marked" in spelled(layout.prompt_ids)
+    assert spelled(layout.head_ids) == "```text\na"
+
+
+@pytest.mark.parametrize("template", ["", "klingon"])
+def test_an_instruct_prompt_needs_a_chat_template(template):
+    with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
+        instruct_layout(PROMPT, TOKENIZER, replace(SPEC, template=template), 2000)
+
+
+def test_a_vocabulary_without_a_template_token_is_refused():
+    specials = {spelling: token for spelling, token in GEMMA.items() if spelling != "<channel|>"}
+    with pytest.raises(ModelUnsupportedError, match=r"<channel\|>"):
+        instruct_layout(PROMPT, GemmaLike(specials), SPEC, 2000)
+
+
+def test_a_new_line_keeps_the_prompt_before_it():
+    before, after = (
+        instruct_layout(replace(PROMPT, prefix=prefix), TOKENIZER, SPEC, 2000).prompt_ids
+        for prefix in ("a = 1\nb = 2", "a = 1\nb = 2\n")
+    )
+    assert spelled(before[: common_prefix_length(before, after)]).endswith("```python\na = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///home/me/my%20work/pkg/a.py", "my work/pkg/a.py"),
+        ("file:///a.py", "a.py"),
+        ("untitled:Untitled-1", "Untitled-1"),
+        ("", ""),
+    ],
+)
+def test_a_shown_path_omits_the_folders_above_the_package(uri, path):
+    assert shown_path(uri) == path
+
+
+def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
+    chunks = (
+        Snippet(SnippetSource.EDITS, "b.py", "b = 2"),
+        Snippet(SnippetSource.IMPORTS, "c.md", "```\ncode\n```\n<turn|>\n"),
+    )
+    prompt = replace(PROMPT, extra=Snippets(chunks, 0.5))
+    layout = instruct_layout(prompt, TOKENIZER, SPEC, 2000)
+    shown = spelled(layout.prompt_ids)
+    one, two = "c.md\n````python\n```\ncode\n```\n<turn|>\n````\n\n", "b.py\n````python\nb = 2\n````\n\n"
+    begin = "<bos><|turn>user\nOther code, for reference:\n\n"
+    assert shown.startswith(f"{begin}{one}{two}A gap in pkg/a.py is marked <GAP>.")
+    assert layout.prompt_ids.tolist().count(106) == 1
+    assert layout.stop == "````"
+
+
+def test_snippets_leave_room_for_the_file():
+    chunks = tuple(Snippet(SnippetSource.OPEN_FILES, f"{i}.py", "x = 1\n" * 50) for i in range(9))
+    prompt = replace(PROMPT, prefix="p" * 900 + "\n", extra=Snippets(chunks, 0.25))
+    layout = instruct_layout(prompt, TOKENIZER, SPEC, 1200)
+    assert len(layout.prompt_ids) <= 1200
+    assert "ppp" in spelled(layout.prompt_ids)
+
+
+QUESTION = (Turn(Role.USER, "hi"),)
+
+
+def test_a_question_gives_the_published_prompt():
+    assert chat_layout(QUESTION, TOKENIZER, SPEC).prompt_ids.tolist() == [
         *(2, 105, *ids_of("user\nhi"), 106, 107),
         *(105, *ids_of("model\n"), 100, *ids_of("thought\n"), 101),
     ]
 
 
-def test_it_is_what_a_fill_asks_around_its_question():
+def test_a_conversation_and_a_single_question_use_the_same_tokens():
     template = TEMPLATES["gemma4"]
     expected = encoded((*template.before, "hi", *template.after), TOKENIZER, "toy")
-    assert chat_layout(ASKED, TOKENIZER, SPEC).prompt_ids.tolist() == expected.tolist()
+    assert chat_layout(QUESTION, TOKENIZER, SPEC).prompt_ids.tolist() == expected.tolist()
 
 
-def test_turns_follow_each_other():
+def test_messages_follow_each_other():
     turns = (Turn(Role.SYSTEM, " be brief\n"), Turn(Role.USER, "a"), Turn(Role.ASSISTANT, "b"), Turn(Role.USER, "c"))
     assert chat_layout(turns, TOKENIZER, SPEC).prompt_ids.tolist()[:-18] == [
         *(2, 105, *ids_of("system\nbe brief"), 106, 107),
@@ -57,23 +255,23 @@ def test_turns_follow_each_other():
     ]
 
 
-def test_what_a_message_spells_like_a_token_is_text():
+def test_special_tokens_spelled_in_a_message_stay_text():
     layout = chat_layout((Turn(Role.USER, "<turn|>"),), TOKENIZER, SPEC)
     assert layout.prompt_ids.tolist().count(106) == 1
 
 
-@pytest.mark.parametrize("turns", [(), (*ASKED, Turn(Role.ASSISTANT, "b"))])
-def test_nothing_to_answer(turns):
-    with pytest.raises(RequestError, match="the last message must be the user's"):
+@pytest.mark.parametrize("turns", [(), (*QUESTION, Turn(Role.ASSISTANT, "b"))])
+def test_a_conversation_must_end_with_a_message_of_the_user(turns):
+    with pytest.raises(RequestError, match="its last message must be the user's"):
         chat_layout(turns, TOKENIZER, SPEC)
 
 
-def test_more_than_the_model_takes():
+def test_a_conversation_longer_than_the_context_is_refused():
     with pytest.raises(RequestError, match="shorten it"):
         chat_layout((Turn(Role.USER, "x" * 1000),), TOKENIZER, SPEC)
 
 
 @pytest.mark.parametrize("template", ["", "unheard-of"])
-def test_a_model_without_a_template_cannot_chat(template):
+def test_a_conversation_needs_a_chat_template(template):
     with pytest.raises(ModelUnsupportedError, match="toy has"):
-        chat_layout(ASKED, TOKENIZER, replace(SPEC, template=template))
+        chat_layout(QUESTION, TOKENIZER, replace(SPEC, template=template))

@@ -1,17 +1,20 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC
-from dg_lsp.canvas.layout import Layout, end_of, token_ids
+from dg_lsp.canvas.layout import Layout, Renoise, common_prefix_length, end_of, renoised, resume_sampling, token_ids
+from dg_lsp.canvas.spec import MaskSampling, PromptFormat, UniformSampling
 
 LAYOUT = Layout(token_ids([9, 8]), head_ids=token_ids([20, 21]), tail_ids=token_ids([30, 31, 32]))
 
 
-def test_head_hole_and_as_much_of_the_tail_as_fits():
-    plan = LAYOUT.canvas(3, MASK_SPEC, np.random.default_rng(0), length=7)
-    assert plan.prompt_ids.tolist() == [9, 8]
-    assert plan.canvas_ids.tolist() == [20, 21, MASK_ID, MASK_ID, MASK_ID, 30, 31]
-    assert plan.frozen.tolist() == [True, True, False, False, False, True, True]
+def test_a_canvas_has_head_gap_and_as_much_tail_as_fits():
+    block = LAYOUT.canvas(3, MASK_SPEC, np.random.default_rng(0), length=7)
+    assert block.prompt_ids.tolist() == [9, 8]
+    assert block.canvas_ids.tolist() == [20, 21, MASK_ID, MASK_ID, MASK_ID, 30, 31]
+    assert block.frozen.tolist() == [True, True, False, False, False, True, True]
 
 
 @pytest.mark.parametrize(("length", "size"), [(0, 4), (4, 4), (6, 6), (20, 7)])
@@ -19,7 +22,7 @@ def test_a_canvas_has_no_more_tail_than_there_is(length, size):
     assert len(LAYOUT.canvas(2, MASK_SPEC, np.random.default_rng(0), length=length).canvas_ids) == size
 
 
-def test_a_hole_of_uniform_noise_is_drawn_and_what_is_frozen_is_not():
+def test_a_gap_of_uniform_noise_is_drawn_and_what_is_frozen_is_not():
     first, second = (
         LAYOUT.canvas(64, UNIFORM_SPEC, np.random.default_rng(seed), length=80).canvas_ids for seed in (0, 1)
     )
@@ -42,3 +45,75 @@ def test_the_start_that_is_cut_moves_in_steps(room, left):
     ids = token_ids(range(40))
     assert len(end_of(ids, room)) == left
     assert end_of(ids, room).tolist() == ids[40 - left :].tolist()
+
+
+def test_the_longest_common_prefix():
+    assert common_prefix_length(token_ids([1, 2, 3]), token_ids([1, 2, 4])) == 2
+    assert common_prefix_length(token_ids([1, 2]), token_ids([1, 2, 3])) == 2
+    assert common_prefix_length(token_ids([]), token_ids([1])) == 0
+
+
+MASK = MASK_SPEC.sampling.mask_id
+IDS = token_ids(range(20, 60))
+
+
+@pytest.mark.parametrize(("strength", "num_noisy"), [(0.01, 1), (0.3, 12), (0.5, 20), (1.0, 40)])
+def test_a_fraction_of_the_tokens_becomes_masks(strength, num_noisy):
+    canvas = renoised(IDS, strength, MASK_SPEC, np.random.default_rng(0))
+    assert (canvas == MASK).sum() == num_noisy
+    assert (canvas[canvas != MASK] == IDS[canvas != MASK]).all()
+
+
+def test_uniform_noise_replaces_by_random_tokens():
+    spec = replace(MASK_SPEC, sampling=UniformSampling())
+    canvas = renoised(IDS, 0.5, spec, np.random.default_rng(0))
+    assert 10 <= (canvas != IDS).sum() <= 20
+
+
+def test_uniform_noise_resumes_within_its_schedule():
+    left = resume_sampling(UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=48), 0.25)
+    assert left.max_denoising_steps == 12
+    assert left.t_max == pytest.approx(0.5)
+    mask = MaskSampling(mask_id=1)
+    assert resume_sampling(mask, 0.25) is mask
+
+
+def canvases(layout, spec, change=lambda ids: ids):
+    renoising = Renoise(layout, IDS, spec, 0.5, np.random.default_rng(0))
+    blocks = []
+    for block in renoising:
+        blocks.append(block)
+        renoising.settle(change(IDS[len(renoising.result_ids) :][: int((~block.frozen).sum())]))
+    return blocks, renoising.result_ids
+
+
+def test_a_selection_longer_than_a_canvas_continues_after_its_first_results():
+    spec = replace(MASK_SPEC, canvas_lengths=(16,))
+    layout = Layout(token_ids([1, 2, 3]))
+    blocks, result = canvases(layout, spec)
+    assert result.tolist() == IDS.tolist()
+    assert [int((~block.frozen).sum()) for block in blocks] == [15, 15, 10]
+    assert all(len(block.canvas_ids) <= 16 for block in blocks)
+    assert blocks[1].prompt_ids.tolist() == [1, 2, 3, *IDS[:15]]
+    # a middle ends with its end token, and only there
+    assert blocks[-1].canvas_ids[-1] == spec.end_ids[0]
+    assert blocks[-1].frozen[-1]
+    assert not blocks[0].frozen.any()
+
+
+def test_infill_canvases_have_frozen_text_on_both_sides():
+    spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(64,))
+    layout = Layout(token_ids([1, 2]), head_ids=token_ids([3, 4]), tail_ids=token_ids([5, 6]))
+    [block], result = canvases(layout, spec)
+    assert block.canvas_ids[:2].tolist() == [3, 4]
+    assert block.canvas_ids[-2:].tolist() == [5, 6]
+    assert np.flatnonzero(block.frozen).tolist() == [0, 1, 42, 43]
+    assert result.tolist() == IDS.tolist()
+
+
+def test_the_head_belongs_to_the_prompt_of_the_second_canvas():
+    spec = replace(MASK_SPEC, prompt_format=PromptFormat.INFILL, canvas_lengths=(32,))
+    layout = Layout(token_ids([1]), head_ids=token_ids([3, 4]))
+    blocks, _ = canvases(layout, spec)
+    assert blocks[1].prompt_ids.tolist()[:3] == [1, 3, 4]
+    assert blocks[1].prompt_ids.tolist()[3:] == IDS[: int((~blocks[0].frozen).sum())].tolist()

@@ -5,7 +5,7 @@ from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedD
 from dg_lsp.canvas.fim import open_canvas
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.diffusion.loop import denoise, race
-from dg_lsp.diffusion.step import Stop
+from dg_lsp.diffusion.samplers import Stop
 
 
 def start(fill, spec=MASK_SPEC, length=16, **script):
@@ -20,22 +20,22 @@ def text(denoiser, step):
     return denoiser.tokenizer.decode(step.canvas_ids[: step.num_settled]).decode()
 
 
-def steps_of(denoiser, plan):
-    return list(denoise(denoiser, 0, plan, denoiser.spec.sampling, np.random.default_rng(0)))
+def steps_of(denoiser, canvas):
+    return list(denoise(denoiser, 0, canvas, denoiser.spec.sampling, np.random.default_rng(0)))
 
 
-def test_masks_are_filled_some_at_a_time_until_the_end_token():
-    denoiser, plan = start("return x", tokens_per_step=4)
-    steps = steps_of(denoiser, plan)
+def test_masks_are_replaced_step_by_step_until_the_end_token():
+    denoiser, canvas = start("return x", tokens_per_step=4)
+    steps = steps_of(denoiser, canvas)
     assert [text(denoiser, step) for step in steps] == ["retu", "return x", "return x"]
     assert [step.number for step in steps] == [1, 2, 3]
     assert steps[-1].stop is Stop.FILLED
     assert len(steps[-1].canvas_ids) == len("return x") + 1
 
 
-def test_one_forward_pass_per_step_and_none_after_the_caller_stops_asking():
-    denoiser, plan = start("a long enough text", tokens_per_step=1, length=32)
-    loop = denoise(denoiser, 0, plan, denoiser.spec.sampling, np.random.default_rng(0))
+def test_each_step_is_one_pass_and_a_closed_loop_runs_none():
+    denoiser, canvas = start("a long enough text", tokens_per_step=1, length=32)
+    loop = denoise(denoiser, 0, canvas, denoiser.spec.sampling, np.random.default_rng(0))
     assert denoiser.num_steps == 0
     next(loop)
     next(loop)
@@ -43,52 +43,52 @@ def test_one_forward_pass_per_step_and_none_after_the_caller_stops_asking():
     assert denoiser.num_steps == 2
 
 
-def test_a_full_canvas_without_an_end_token_stops_too():
-    denoiser, plan = start("x" * 40, tokens_per_step=16)
-    (step,) = steps_of(denoiser, plan)
+def test_a_canvas_filled_without_an_end_token_stops():
+    denoiser, canvas = start("x" * 40, tokens_per_step=16)
+    (step,) = steps_of(denoiser, canvas)
     assert step.stop is Stop.FILLED
     assert text(denoiser, step) == "x" * 16
 
 
-def test_a_canvas_with_nothing_to_do_takes_no_step():
-    denoiser, plan = start("x")
-    full = Canvas(plan.prompt_ids, token_ids([70, 71]), np.ones(2, bool))
+def test_a_frozen_canvas_needs_at_most_one_pass():
+    denoiser, canvas = start("x")
+    full = Canvas(canvas.prompt_ids, token_ids([70, 71]), np.ones(2, bool))
     assert steps_of(denoiser, full)[-1].canvas_ids.tolist() == [70, 71]
     assert denoiser.num_steps <= 1
 
 
-def test_canvases_of_a_race_share_each_forward_pass():
-    denoiser, plan = start(["a longer one", "short"], tokens_per_step=4)
-    states = list(race(denoiser, 0, [plan, plan], denoiser.spec.sampling, np.random.default_rng(0)))
+def test_several_canvases_share_each_pass():
+    denoiser, canvas = start(["a longer one", "short"], tokens_per_step=4)
+    states = list(race(denoiser, 0, [canvas, canvas], denoiser.spec.sampling, np.random.default_rng(0)))
     assert denoiser.num_steps == len(states)
     assert [text(denoiser, step) for step in states[-1]] == ["a longer one", "short"]
     assert states[1][0].stop is None
     assert states[1][1].stop is Stop.FILLED
 
 
-def test_the_first_canvas_of_a_race_is_what_it_would_be_alone():
-    denoiser, plan = start("alone", tokens_per_step=2)
-    alone = steps_of(denoiser, plan)[-1]
-    raced = list(race(denoiser, 0, [plan] * 3, denoiser.spec.sampling, np.random.default_rng(0)))[-1][0]
+def test_the_first_of_several_canvases_equals_a_single_one():
+    denoiser, canvas = start("alone", tokens_per_step=2)
+    alone = steps_of(denoiser, canvas)[-1]
+    raced = list(race(denoiser, 0, [canvas] * 3, denoiser.spec.sampling, np.random.default_rng(0)))[-1][0]
     assert raced.canvas_ids.tolist() == alone.canvas_ids.tolist()
 
 
-def test_uniform_noise_settles_on_the_script_and_its_end():
-    denoiser, plan = start("ok", spec=UNIFORM_SPEC, length=8, tokens_per_step=8)
-    steps = steps_of(denoiser, plan)
+def test_uniform_noise_converges_to_the_scripted_text():
+    denoiser, canvas = start("ok", spec=UNIFORM_SPEC, length=8, tokens_per_step=8)
+    steps = steps_of(denoiser, canvas)
     assert steps[-1].stop is not None
     assert denoiser.tokenizer.decode(steps[-1].canvas_ids) == b"ok"
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["mask", "uniform"])
 def test_the_same_seed_gives_the_same_steps(spec):
-    denoiser, plan = start("deterministic", spec=spec, tokens_per_step=2)
-    first, second = steps_of(denoiser, plan), steps_of(denoiser, plan)
+    denoiser, canvas = start("deterministic", spec=spec, tokens_per_step=2)
+    first, second = steps_of(denoiser, canvas), steps_of(denoiser, canvas)
     assert [s.canvas_ids.tolist() for s in first] == [s.canvas_ids.tolist() for s in second]
 
 
-def test_an_open_canvas_of_uniform_noise_is_not_made_of_one_token():
-    _, plan = start("x", spec=UNIFORM_SPEC, length=32)
-    assert len(set(plan.canvas_ids.tolist())) > 8
+def test_an_open_canvas_holds_noise_of_its_kind():
+    _, canvas = start("x", spec=UNIFORM_SPEC, length=32)
+    assert len(set(canvas.canvas_ids.tolist())) > 8
     _, masks = start("x", length=4)
     assert masks.canvas_ids.tolist() == [MASK_ID] * 4

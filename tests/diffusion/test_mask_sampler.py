@@ -1,4 +1,4 @@
-"""Every step here was worked out by hand."""
+"""Every expected step was calculated by hand."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import pytest
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.diffusion.samplers import unmask
-from dg_lsp.diffusion.step import Step, Stop
+from dg_lsp.diffusion.samplers import Step, Stop, unmask
 
 MASK, END = 0, 1
 END_IDS = token_ids([END])
@@ -34,22 +33,24 @@ def after(step, prediction, sampling=LEFTMOST, explore=False):
     ("sampling", "ids", "confidence", "canvas_after"),
     [
         pytest.param(
-            LEFTMOST, [5, 6, 7], [0.2, 0.95, 0.3], [5, 6, 0], id="leftmost takes the first mask however unsure"
+            LEFTMOST, [5, 6, 7], [0.2, 0.95, 0.3], [5, 6, 0], id="leftmost replaces the first mask at any confidence"
         ),
-        pytest.param(CONFIDENT, [5, 6, 7], [0.2, 0.4, 0.3], [0, 6, 0], id="confident takes the surest mask"),
-        pytest.param(CONFIDENT, [5, 6, 7], [0.2, 0.91, 0.95], [0, 6, 7], id="all above the threshold are taken"),
-        pytest.param(LEFTMOST, [5, 6, 7], [0.9, 0.9, 0.9], [5, 0, 0], id="the threshold itself is not above it"),
-        pytest.param(LEFTMOST, [5, 6, END], [0.2, 0.3, 0.99], [5, 0, 0], id="an end token waits for its turn"),
+        pytest.param(CONFIDENT, [5, 6, 7], [0.2, 0.4, 0.3], [0, 6, 0], id="confident replaces the most confident mask"),
+        pytest.param(CONFIDENT, [5, 6, 7], [0.2, 0.91, 0.95], [0, 6, 7], id="all above the threshold are replaced"),
+        pytest.param(LEFTMOST, [5, 6, 7], [0.9, 0.9, 0.9], [5, 0, 0], id="the threshold itself is not above"),
         pytest.param(
-            LEFTMOST, [5, END, 7], [0.95, 0.99, 0.99], [5, END], id="an end token right after what is taken cuts"
+            LEFTMOST, [5, 6, END], [0.2, 0.3, 0.99], [5, 0, 0], id="an end token waits for the positions before it"
+        ),
+        pytest.param(
+            LEFTMOST, [5, END, 7], [0.95, 0.99, 0.99], [5, END], id="an end token right after replaced masks cuts"
         ),
         pytest.param(
             LEFTMOST, [END, 6, 7], [0.2, 0.3, 0.99], [END], id="an end token as the forced mask ends the fill"
         ),
         pytest.param(
-            CONFIDENT, [5, 6, END], [0.2, 0.3, 0.99], [0, 0, END], id="confident order takes an end out of order"
+            CONFIDENT, [5, 6, END], [0.2, 0.3, 0.99], [0, 0, END], id="confident order accepts an end token anywhere"
         ),
-        pytest.param(CONFIDENT, [5, END, 7], [0.2, 0.99, 0.95], [0, END], id="and cuts what follows it"),
+        pytest.param(CONFIDENT, [5, END, 7], [0.2, 0.99, 0.95], [0, END], id="and cuts the positions after it"),
     ],
 )
 def test_one_step_on_three_masks(sampling, ids, confidence, canvas_after):
@@ -99,13 +100,13 @@ def test_exploring_takes_the_sampled_token_at_the_forced_mask_only():
     assert step.confidence.tolist() == pytest.approx([0.25, 0.95])
 
 
-def test_settled_is_the_leading_run_of_committed_positions():
+def test_settled_positions_are_the_leading_committed_ones():
     step = after(canvas(0, 0, 0, 0), predicts([5, 6, 7, 8], [0.1, 0.95, 0.2, 0.95]))
     assert step.num_settled == 2
     assert step.draft_ids.tolist() == [5, 6, 7, 8]
 
 
-def test_arrays_of_the_step_before_are_left_alone():
+def test_arrays_of_the_previous_step_are_unchanged():
     before = canvas(0, 0)
     after(before, predicts([5, 6], [0.1, 0.2]))
     assert before.canvas_ids.tolist() == [0, 0]

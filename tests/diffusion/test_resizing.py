@@ -1,4 +1,4 @@
-"""Masks that become two or go away; every step here was worked out by hand."""
+"""Expansion and deletion of masks; every step here was worked out by hand."""
 
 from dataclasses import replace
 
@@ -11,8 +11,7 @@ from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import denoise
-from dg_lsp.diffusion.samplers import unmask
-from dg_lsp.diffusion.step import Step, Stop
+from dg_lsp.diffusion.samplers import Step, Stop, unmask
 
 MASK, END, GROW, GONE = 0, 1, 2, 3
 SAMPLING = MaskSampling(MASK, order=UnmaskOrder.CONFIDENT, expand_id=GROW, delete_id=GONE, max_free=4)
@@ -25,7 +24,7 @@ def canvas(*ids, frozen=()):
     return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
 
 
-def says(ids, confidence, unexpanded=None):
+def predicts(ids, confidence, unexpanded=None):
     floats = np.array(confidence, np.float32)
     other = (None, None) if unexpanded is None else (token_ids(unexpanded), np.full_like(floats, 0.5))
     return Prediction(token_ids(ids), token_ids(ids), floats, np.zeros_like(floats), *other)
@@ -38,18 +37,20 @@ def after(step, prediction, sampling=SAMPLING):
 @pytest.mark.parametrize(
     ("ids", "confidence", "expected"),
     [
-        pytest.param([9, 8, GROW, 7], [1, 0.4, 0.6, 1], [9, 0, 0, 0, 7], id="the surest mask becomes two"),
-        pytest.param([9, GROW, GROW, 7], [1, 0.95, 0.99, 1], [9, 0, 0, 0, 0, 7], id="both are sure and become four"),
-        pytest.param([9, 8, GROW, 7], [1, 0.95, 0.92, 1], [9, 8, 0, 0, 7], id="one is filled, one becomes two"),
-        pytest.param([9, 8, GONE, 7], [1, 0.4, 0.6, 1], [9, 0, 7], id="the surest mask goes away"),
-        pytest.param([9, GONE, 8, 7], [1, 0.6, 0.4, 1], [9, 7], id="and takes the open one after it along"),
-        pytest.param([9, GONE, 8, 7], [1, 0.95, 0.92, 1], [9, 8, 7], id="but none that is filled in the same step"),
-        pytest.param([9, GONE, GROW, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="nor one that becomes two"),
-        pytest.param([9, GROW, GONE, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="one becomes two, the other goes away"),
+        pytest.param([9, 8, GROW, 7], [1, 0.4, 0.6, 1], [9, 0, 0, 0, 7], id="the most confident mask becomes two"),
+        pytest.param([9, GROW, GROW, 7], [1, 0.95, 0.99, 1], [9, 0, 0, 0, 0, 7], id="both masks become four"),
+        pytest.param([9, 8, GROW, 7], [1, 0.95, 0.92, 1], [9, 8, 0, 0, 7], id="one is replaced, one expands"),
+        pytest.param([9, 8, GONE, 7], [1, 0.4, 0.6, 1], [9, 0, 7], id="the most confident mask is deleted"),
+        pytest.param([9, GONE, 8, 7], [1, 0.6, 0.4, 1], [9, 7], id="with the open mask after it"),
+        pytest.param(
+            [9, GONE, 8, 7], [1, 0.95, 0.92, 1], [9, 8, 7], id="but not one that is replaced in the same step"
+        ),
+        pytest.param([9, GONE, GROW, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="and not one that expands"),
+        pytest.param([9, GROW, GONE, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="one expands, the other is deleted"),
     ],
 )
 def test_one_step_on_two_masks_between_frozen_tokens(ids, confidence, expected):
-    step = after(canvas(9, 0, 0, 7, frozen=[0, 3]), says(ids, confidence))
+    step = after(canvas(9, 0, 0, 7, frozen=[0, 3]), predicts(ids, confidence))
     assert step.canvas_ids.tolist() == expected
     assert step.committed.tolist() == [token != MASK for token in expected]
     assert np.flatnonzero(step.frozen).tolist() == [0, len(expected) - 1]
@@ -58,72 +59,74 @@ def test_one_step_on_two_masks_between_frozen_tokens(ids, confidence, expected):
 
 
 def test_tokens_that_were_filled_before_stay_where_they_were():
-    first = after(canvas(0, 0, 0), says([5, 6, 7], [0.3, 0.95, 0.2]))
-    grown = after(first, says([GROW, 6, 7], [0.6, 1, 0.2]))
+    first = after(canvas(0, 0, 0), predicts([5, 6, 7], [0.3, 0.95, 0.2]))
+    grown = after(first, predicts([GROW, 6, 7], [0.6, 1, 0.2]))
     assert grown.canvas_ids.tolist() == [0, 0, 6, 0]
     assert grown.confidence[2] == pytest.approx(0.95)
-    shrunk = after(grown, says([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]))
+    shrunk = after(grown, predicts([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]))
     assert shrunk.canvas_ids.tolist() == [0, 6, 0], "a filled token ends the run of masks that go away"
 
 
 def test_at_the_limit_the_next_best_token_is_taken():
-    step = after(canvas(0, 0, 0, 0), says([GROW, 5, 6, 7], [0.8, 0.1, 0.1, 0.1], unexpanded=[4, 5, 6, 7]))
+    step = after(canvas(0, 0, 0, 0), predicts([GROW, 5, 6, 7], [0.8, 0.1, 0.1, 0.1], unexpanded=[4, 5, 6, 7]))
     assert step.canvas_ids.tolist() == [4, 0, 0, 0]
     assert step.confidence[0] == 0.5
 
 
-def test_what_finds_no_room_any_more_is_asked_again():
-    step = after(canvas(0, 0, 0), says([GROW, GROW, 7], [0.95, 0.99, 0.1]))
+def test_an_expansion_without_room_stays_a_mask():
+    step = after(canvas(0, 0, 0), predicts([GROW, GROW, 7], [0.95, 0.99, 0.1]))
     assert step.canvas_ids.tolist() == [0, 0, 0, 0], "room for one: the leftmost expands, the other stays a mask"
     assert not step.committed.any()
 
 
-def test_what_goes_away_makes_room_in_the_same_step():
-    step = after(canvas(0, 0, 0), says([GROW, GROW, GONE], [0.95, 0.95, 0.95]))
+def test_a_deletion_makes_room_in_the_same_step():
+    step = after(canvas(0, 0, 0), predicts([GROW, GROW, GONE], [0.95, 0.95, 0.95]))
     assert step.canvas_ids.tolist() == [0, 0, 0, 0]
 
 
-def test_frozen_positions_are_no_part_of_the_limit():
-    step = after(canvas(9, 9, 9, 9, 0, 9, frozen=[0, 1, 2, 3, 5]), says([9, 9, 9, 9, GROW, 9], [1, 1, 1, 1, 0.6, 1]))
+def test_frozen_positions_do_not_count_towards_the_limit():
+    step = after(
+        canvas(9, 9, 9, 9, 0, 9, frozen=[0, 1, 2, 3, 5]), predicts([9, 9, 9, 9, GROW, 9], [1, 1, 1, 1, 0.6, 1])
+    )
     assert step.canvas_ids.tolist() == [9, 9, 9, 9, 0, 0, 9]
 
 
-def test_a_frozen_token_that_means_deletion_stays():
-    step = after(canvas(GONE, 0, frozen=[0]), says([GONE, 5], [1, 0.3]))
+def test_a_frozen_delete_token_stays():
+    step = after(canvas(GONE, 0, frozen=[0]), predicts([GONE, 5], [1, 0.3]))
     assert step.canvas_ids.tolist() == [GONE, 5]
-    full = after(canvas(GONE, 5, frozen=[0, 1]), says([GONE, 5], [1, 1]))
+    full = after(canvas(GONE, 5, frozen=[0, 1]), predicts([GONE, 5], [1, 1]))
     assert full.canvas_ids.tolist() == [GONE, 5]
 
 
-def test_a_hole_that_goes_away_altogether_is_filled():
-    step = after(canvas(0, 0), says([GONE, GONE], [0.9, 0.5]))
+def test_a_completely_deleted_gap_counts_as_filled():
+    step = after(canvas(0, 0), predicts([GONE, GONE], [0.9, 0.5]))
     assert len(step.canvas_ids) == 0
     assert step.stop is Stop.FILLED
 
 
 def test_the_last_step_expands_nothing():
     last = replace(SAMPLING, max_denoising_steps=1)
-    step = after(canvas(0, 0), says([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), last)
+    step = after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), last)
     assert step.canvas_ids.tolist() == [6, 5]
-    assert after(canvas(0, 0), says([GROW, 5], [0.9, 0.2]), last).stop is Stop.MAX_STEPS
+    assert after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2]), last).stop is Stop.MAX_STEPS
 
 
 def test_in_leftmost_order_a_deletion_waits_for_its_turn():
-    step = after(canvas(0, 0, 0), says([5, 6, GONE], [0.2, 0.3, 0.99]), LEFTMOST)
+    step = after(canvas(0, 0, 0), predicts([5, 6, GONE], [0.2, 0.3, 0.99]), LEFTMOST)
     assert step.canvas_ids.tolist() == [5, 0, 0]
-    step = after(canvas(0, 0, 0), says([5, GONE, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
+    step = after(canvas(0, 0, 0), predicts([5, GONE, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
     assert step.canvas_ids.tolist() == [5]
-    step = after(canvas(0, 0, 0), says([GONE, 5, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
+    step = after(canvas(0, 0, 0), predicts([GONE, 5, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
     assert step.canvas_ids.tolist() == [5], "what goes away in its turn holds up nothing"
 
 
-def test_without_the_two_tokens_they_are_tokens_like_any_other():
+def test_a_model_without_resizing_treats_both_tokens_as_text():
     plain = replace(SAMPLING, expand_id=None, delete_id=None)
-    assert after(canvas(0, 0), says([GROW, GONE], [0.95, 0.95]), plain).canvas_ids.tolist() == [GROW, GONE]
+    assert after(canvas(0, 0), predicts([GROW, GONE], [0.95, 0.95]), plain).canvas_ids.tolist() == [GROW, GONE]
 
 
-class Stretching:
-    """Says: too few, until there are as many masks as a text has tokens; then the text, one token at a time."""
+class ExpandingModel:
+    """Expands until there is one mask for each token of a text; then predicts the text."""
 
     num_slots = 1
     spec = ModelSpec("s", 16, SAMPLING, end_ids=(END,), prompt_format=PromptFormat.INFILL)
@@ -134,24 +137,24 @@ class Stretching:
     def predict(self, _slot, canvases, *_):
         (ids,) = canvases
         self.seen.append(len(ids))
-        hole = len(ids) - 2
-        fill = [*self.wanted, *[GONE] * hole][:hole] if hole >= len(self.wanted) else [GROW] * hole
-        return [says([9, *fill, 7], [1, *np.linspace(0.5, 0.6, hole), 1])]
+        gap = len(ids) - 2
+        fill = [*self.wanted, *[GONE] * gap][:gap] if gap >= len(self.wanted) else [GROW] * gap
+        return [predicts([9, *fill, 7], [1, *np.linspace(0.5, 0.6, gap), 1])]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
 @pytest.mark.parametrize("wanted", [[5], [5, 6], [4, 5, 6, 8]])
-def test_the_loop_finds_a_length_of_its_own(length, wanted):
-    model = Stretching(wanted)
-    plan = Canvas(token_ids([]), token_ids([9, *[MASK] * length, 7]), np.array([True, *[False] * length, True]))
-    *_, last = denoise(model, 0, plan, SAMPLING, np.random.default_rng(0))
+def test_the_loop_finds_the_length_of_the_fill(length, wanted):
+    model = ExpandingModel(wanted)
+    block = Canvas(token_ids([]), token_ids([9, *[MASK] * length, 7]), np.array([True, *[False] * length, True]))
+    *_, last = denoise(model, 0, block, SAMPLING, np.random.default_rng(0))
     assert last.canvas_ids.tolist() == [9, *wanted, 7]
     assert last.stop is Stop.FILLED
     assert max(model.seen) <= 2 + SAMPLING.max_free
 
 
-class Babbling:
-    """Says anything anywhere, expansions and deletions most of all."""
+class RandomModel:
+    """Predicts random tokens, mostly expansions and deletions."""
 
     num_slots = 1
 
@@ -162,9 +165,9 @@ class Babbling:
     def predict(self, _slot, canvases, *_):
         (ids,) = canvases
         self.seen.append(ids)
-        said = np.where(ids == MASK, self._rng.choice([GROW, GROW, GONE, 4, 5, 6], len(ids)), ids)
-        sure = np.where(ids == MASK, self._rng.random(len(ids)), 1).astype(np.float32)
-        return [says(said, sure, np.where(said == GROW, 7, said))]
+        predicted = np.where(ids == MASK, self._rng.choice([GROW, GROW, GONE, 4, 5, 6], len(ids)), ids)
+        confidence = np.where(ids == MASK, self._rng.random(len(ids)), 1).astype(np.float32)
+        return [predicts(predicted, confidence, np.where(predicted == GROW, 7, predicted))]
 
 
 @given(
@@ -174,11 +177,11 @@ class Babbling:
     st.integers(1, 12),
     st.integers(1, 30),
 )
-def test_whatever_is_said_the_frozen_tokens_stay_and_the_limit_holds(seed, frozen, order, max_free, max_steps):
+def test_frozen_tokens_and_the_limit_hold_for_any_prediction(seed, frozen, order, max_free, max_steps):
     frozen = np.array(frozen)
     sampling = replace(SAMPLING, order=order, max_free=max_free, max_denoising_steps=max_steps)
     ids = token_ids(np.where(frozen, np.arange(8, 8 + len(frozen)), MASK))
-    model = Babbling(sampling, seed)
+    model = RandomModel(sampling, seed)
     steps = list(denoise(model, 0, Canvas(token_ids([]), ids, frozen), sampling, np.random.default_rng(seed)))
     most = max(max_free, int((~frozen).sum()))
     for step in steps:

@@ -1,4 +1,4 @@
-"""Every step here was worked out by hand, after transformers 5.23's `EntropyBoundSampler`."""
+"""Every expected step was calculated by hand, after transformers 5.23's `EntropyBoundSampler`."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,7 @@ from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import temperature
-from dg_lsp.diffusion.samplers import accept, renoise
-from dg_lsp.diffusion.step import Step, Stop
+from dg_lsp.diffusion.samplers import Step, Stop, accept, renoise
 
 VOCAB = 1000
 
@@ -31,13 +30,13 @@ def after(step, prediction, seed=0, **sampling):
 @pytest.mark.parametrize(
     ("entropy", "accepted"),
     [
-        pytest.param([5.0, 4.0], [False, True], id="the surest one is always kept"),
-        pytest.param([0.06, 0.04, 0.02], [True, True, True], id="its own entropy does not count: 0.02 + 0.04 <= 0.1"),
+        pytest.param([5.0, 4.0], [False, True], id="the most certain position is always kept"),
+        pytest.param([0.06, 0.04, 0.02], [True, True, True], id="the own entropy does not count: 0.02 + 0.04 <= 0.1"),
         pytest.param(
             [0.06, 0.05, 0.05, 0.06], [True, True, True, False], id="0.05 + 0.05 is the bound, + 0.06 is over"
         ),
-        pytest.param([0.0, 9.0, 0.0], [True, True, True], id="certain ones cost nothing"),
-        pytest.param([0.2, 0.2], [True, False], id="of equals the first"),
+        pytest.param([0.0, 9.0, 0.0], [True, True, True], id="certain positions cost nothing"),
+        pytest.param([0.2, 0.2], [True, False], id="the first of equal ones"),
     ],
 )
 def test_accepts_while_the_entropies_before_add_up_to_the_bound(entropy, accepted):
@@ -52,14 +51,14 @@ def test_accepted_positions_hold_the_sample_and_the_others_fresh_noise():
     assert not step.committed.any()
 
 
-def test_what_was_accepted_may_be_renoised_by_the_next_step():
+def test_an_accepted_position_may_be_renoised_by_the_next_step():
     first = after(canvas(1, 2, 3), predicts([10, 11, 12], [0.0, 1.0, 5.0]))
     second = after(first, predicts([10, 11, 12], [5.0, 1.0, 0.0]), seed=3)
     assert first.canvas_ids[0] == 10
     assert second.canvas_ids[0] == np.random.default_rng(3).integers(0, VOCAB, 3, dtype=np.int32)[0]
 
 
-def test_frozen_positions_stay_whatever_is_predicted():
+def test_frozen_positions_ignore_the_prediction():
     step = after(canvas(7, 2, frozen=[0]), predicts([10, 11], [9.0, 9.0], sampled=[20, 21]))
     assert step.canvas_ids.tolist() == [7, 21]  # the frozen one counts as entropy 0 and uses up nothing of the bound
     assert step.draft_ids.tolist() == [7, 11]
@@ -80,11 +79,11 @@ def test_stops_once_the_draft_is_stable_and_confident():
     ("second", "stop"),
     [
         pytest.param(predicts([10, 12], [0.0, 0.0]), None, id="confident but changed"),
-        pytest.param(predicts([10, 11], [0.0, 0.02]), None, id="stable but unsure: mean 0.01"),
-        pytest.param(predicts([10, 11], [0.0, 0.009]), Stop.STABLE, id="stable and sure: mean 0.0045"),
+        pytest.param(predicts([10, 11], [0.0, 0.02]), None, id="stable but uncertain: mean 0.01"),
+        pytest.param(predicts([10, 11], [0.0, 0.009]), Stop.STABLE, id="stable and certain: mean 0.0045"),
     ],
 )
-def test_needs_both_to_stop(second, stop):
+def test_stability_and_confidence_are_both_needed_to_stop(second, stop):
     first = after(canvas(1, 2), predicts([10, 11], [0.5, 0.5]))
     assert after(first, second).stop is stop
 

@@ -14,7 +14,7 @@ from dg_lsp.canvas.layout import Layout, TokenIds, among, common_prefix_length, 
 from dg_lsp.canvas.spec import Sampling
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.diffusion.loop import denoise
-from dg_lsp.diffusion.step import Step
+from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress
 
 MAX_OPENING = 16

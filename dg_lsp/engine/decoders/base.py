@@ -11,7 +11,7 @@ from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Floats
-from dg_lsp.diffusion.step import Step
+from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
 

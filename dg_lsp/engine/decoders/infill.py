@@ -15,7 +15,7 @@ from dg_lsp.canvas.layout import Layout, TokenIds, among, noise
 from dg_lsp.canvas.spec import MaskSampling, Sampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import race
-from dg_lsp.diffusion.step import Step
+from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress, gap_of, gap_slice
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 

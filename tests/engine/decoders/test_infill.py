@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.infill import MIN_SUFFIX, PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
-from dg_lsp.diffusion.step import Step
+from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoders.base import gap_of
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS
 from dg_lsp.errors import RequestError

@@ -27,11 +27,11 @@ def laid_out(prefix, suffix, spec=SPEC, max_tokens=100):
     return tuple(TOKENIZER.decode(ids).decode() for ids in (layout.prompt_ids, layout.head_ids, layout.tail_ids))
 
 
-def test_the_prefixs_tail_stands_in_the_canvas_and_the_rest_in_the_prompt():
+def test_the_end_of_the_prefix_is_in_the_canvas_and_the_rest_in_the_prompt():
     assert laid_out("def f(x):\n    return ", "\n\nf(1)\n") == ("def f(x):\n   ", " return ", "\n\nf(1)\n")
 
 
-def test_what_a_prompt_starts_with_is_there_even_where_the_buffer_is_empty():
+def test_the_start_token_precedes_an_empty_buffer():
     layout = infill_layout(Prompt("", "x"), TOKENIZER, START, 100)
     assert layout.prompt_ids.tolist() == [1]
     assert TOKENIZER.decode(layout.head_ids) == b"\n"
@@ -49,7 +49,7 @@ def test_a_long_prefix_keeps_its_end_and_typing_moves_its_start_rarely():
     assert len(starts) <= 60 // 12 + 2
 
 
-def test_no_more_of_the_suffix_than_any_canvas_holds():
+def test_the_suffix_is_cut_to_the_longest_canvas():
     assert len(laid_out("x" * 20, "s" * 500)[2]) == 64 - PREFIX_TAIL - 1
 
 
@@ -58,7 +58,7 @@ LAST = Layout(token_ids([1]), head_ids=token_ids(range(8)))
 
 
 @pytest.mark.parametrize(
-    ("layout", "length", "holes"),
+    ("layout", "length", "gaps"),
     [
         (LONG, 64, (4, 8, 16, 32)),
         (LONG, 47, (4, 8, 16)),
@@ -69,22 +69,22 @@ LAST = Layout(token_ids([1]), head_ids=token_ids(range(8)))
     ],
     ids=["all", "without the longest", "one", "shorter than any", "nothing after", "nothing after, short canvas"],
 )
-def test_holes_leave_room_for_what_they_join_with(layout, length, holes):
-    assert gap_lengths(layout, length, SPEC) == holes
+def test_gap_lengths_leave_room_for_the_suffix(layout, length, gaps):
+    assert gap_lengths(layout, length, SPEC) == gaps
 
 
-def test_a_model_may_name_its_own_lengths():
+def test_gap_lengths_of_the_model_replace_the_defaults():
     assert gap_lengths(LONG, 64, replace(SPEC, gap_lengths=(6, 12))) == (6, 12)
     assert GAP_LENGTHS == (4, 8, 16, 32)
 
 
-def test_a_race_fits_into_one_pass():
+def test_all_canvases_fit_into_one_pass():
     assert raced_length(LONG, 64, 4) == 64
     assert raced_length(LONG, 128, 4) == 64
     assert raced_length(LONG, 128, 1) == 128
 
 
-def test_holes_double_as_far_as_they_fit():
+def test_a_gap_doubles_as_far_as_it_fits():
     assert grown(8, LONG, SPEC, 64) == 16
     assert grown(32, LONG, SPEC, 64) == 48
     assert grown(32, LONG, SPEC, 40) == 40
@@ -92,7 +92,7 @@ def test_holes_double_as_far_as_they_fit():
     assert grown(32, LAST, SPEC, 64) == 56
 
 
-def test_the_shortest_canvas_that_holds_a_hole():
+def test_the_shortest_canvas_for_a_gap():
     assert canvas_of(16, LONG, SPEC) == 32
     assert canvas_of(17, LONG, SPEC) == 64
     assert canvas_of(60, LONG, SPEC) == 64

@@ -1,0 +1,96 @@
+import pytest
+
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.repetition import BufferTokens, Repetition
+
+NOTHING = token_ids([])
+
+
+def following(before, fill=(), after=()):
+    match = Repetition(token_ids(before), token_ids(after)).following(token_ids(fill))
+    return match and match.token
+
+
+@pytest.mark.parametrize(
+    ("before", "fill", "after", "expected"),
+    [
+        pytest.param([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3], [], [], 4, id="three tokens that occurred twice"),
+        pytest.param([1, 2, 3, 4, 9, 1, 2, 3], [], [], None, id="three tokens that occurred once are not enough"),
+        pytest.param([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5], [], [], 6, id="five tokens that occurred once are enough"),
+        pytest.param([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2], [3], [], 4, id="the fill is part of the match"),
+        pytest.param([7, 1, 2, 3], [], [5, 1, 2, 3, 8, 6, 1, 2, 3, 8], 8, id="text after the cursor is searched"),
+        pytest.param([2, 3, 4, 9, 2, 3, 4, 8, 2, 3], [], [], None, id="two tokens are not enough"),
+        pytest.param([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [], [], None, id="two different continuations"),
+        pytest.param(
+            [0, 1, 2, 3, 4, 9, 0, 1, 2, 3, 4, 7, 1, 2, 3, 5, 0, 1, 2, 3], [], [], 4, id="the longest match decides"
+        ),
+        pytest.param([1, 2, 3], [], [], None, id="no earlier occurrence"),
+        pytest.param([1, 2, 3], [], [1, 2, 3], None, id="no match across the cursor"),
+        pytest.param([], [], [], None, id="an empty buffer"),
+        pytest.param([], [], [1, 2, 3, 4], None, id="nothing before the cursor"),
+    ],
+)
+def test_the_token_that_followed_the_same_tokens(before, fill, after, expected):
+    assert following(before, fill, after) == expected
+
+
+def test_longer_and_more_frequent_matches_have_more_confidence():
+    once = Repetition(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
+    twice = Repetition(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING).following(NOTHING)
+    longer = Repetition(token_ids([9, 8, 1, 2, 3, 4, 5, 6, 9, 8, 1, 2, 3, 4, 5]), NOTHING).following(NOTHING)
+    assert once and twice and longer
+    assert 0 < once.confidence < min(twice.confidence, longer.confidence) < 1
+
+
+class WordTokenizer:
+    """One id per word; records the encoded texts."""
+
+    def __init__(self):
+        self.ids, self.encoded = {}, []
+
+    def encode(self, text):
+        self.encoded.append(text)
+        return token_ids([self.ids.setdefault(word, len(self.ids)) for word in text.split()])
+
+    def decode(self, _ids):
+        return b""
+
+
+def test_a_model_can_require_longer_matches():
+    assert (
+        Repetition(token_ids([1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3]), NOTHING, min_match=4).following(NOTHING) is None
+    )
+    longer = token_ids([0, 1, 2, 3, 4, 9, 0, 1, 2, 3, 4, 8, 0, 1, 2, 3])
+    assert Repetition(longer, NOTHING, min_match=4).following(NOTHING)
+
+
+def test_repetition_ends_with_the_first_line_of_a_fill():
+    before = token_ids([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
+    repetition = Repetition(before, NOTHING, ends_line=lambda token: token == 4)
+    assert repetition.run(NOTHING, 8).tolist() == [4]
+    assert repetition.following(token_ids([4])) is None
+
+
+def test_a_keystroke_tokenizes_one_line():
+    words = WordTokenizer()
+    buffers = BufferTokens(words)
+    text = "a b c d\n" + "x y\n" * 50 + "a b c d\n" + "a b c"
+    assert buffers.repetition(text, len(text)).following(NOTHING).token == words.ids["d"]
+    before = len(words.encoded)
+    buffers.repetition(text + " d", len(text) + 2)
+    assert words.encoded[before:] == ["a b c d"]
+
+
+def test_hidden_suffix_lines_are_not_searched():
+    words = WordTokenizer()
+    text = "a b c\nother\na b c d\nx\na b c d\n"
+    offset = len("a b c")
+    assert BufferTokens(words).repetition(text, offset).following(NOTHING).token == words.ids["d"]
+    assert BufferTokens(words).repetition(text, offset, suffix_lines=1).following(NOTHING) is None
+
+
+def test_a_run_continues_while_the_buffer_has_one_continuation():
+    repetition = Repetition(token_ids([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5, 6, 8, 1, 2, 3]), NOTHING)
+    assert repetition.run(NOTHING, 8).tolist() == [4, 5, 6]
+    assert repetition.run(NOTHING, 2).tolist() == [4, 5]
+    assert repetition.run(token_ids([4, 7]), 8).tolist() == []
