@@ -8,13 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.library import Signature, declare, devices, library
-from dg_lsp.backends.llamacpp.self_conditioning import (
-    EmbeddingTable,
-    HostFeedback,
-    SelfConditioning,
-    embedding_scale,
-)
+from dg_lsp.backends.llamacpp.library import devices, ggml_functions
+from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import BackendError
 from dg_lsp.gguf import F16, F32, TensorType
@@ -32,34 +27,6 @@ class _InitParams(ctypes.Structure):
     _fields_ = (("mem_size", _SIZE), ("mem_buffer", _HANDLE), ("no_alloc", ctypes.c_bool))
 
 
-_SIGNATURES: tuple[Signature, ...] = (
-    ("ggml_init", _HANDLE, [_InitParams]),
-    ("ggml_free", None, [_HANDLE]),
-    ("ggml_tensor_overhead", _SIZE, []),
-    ("ggml_graph_overhead_custom", _SIZE, [_SIZE, ctypes.c_bool]),
-    ("ggml_new_graph_custom", _HANDLE, [_HANDLE, _SIZE, ctypes.c_bool]),
-    ("ggml_build_forward_expand", None, [_HANDLE, _HANDLE]),
-    ("ggml_new_tensor_2d", _HANDLE, [_HANDLE, ctypes.c_int, _NUMBER, _NUMBER]),
-    ("ggml_view_2d", _HANDLE, [_HANDLE, _HANDLE, _NUMBER, _NUMBER, _SIZE, _SIZE]),
-    ("ggml_transpose", _HANDLE, [_HANDLE, _HANDLE]),
-    ("ggml_cpy", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
-    ("ggml_mul_mat", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
-    ("ggml_rms_norm", _HANDLE, [_HANDLE, _HANDLE, ctypes.c_float]),
-    ("ggml_mul", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
-    ("ggml_add", _HANDLE, [_HANDLE, _HANDLE, _HANDLE]),
-    ("ggml_gelu", _HANDLE, [_HANDLE, _HANDLE]),
-    ("ggml_prec_set_acc", ctypes.c_bool, [_HANDLE, ctypes.c_int]),
-    ("ggml_backend_dev_init", _HANDLE, [_HANDLE, ctypes.c_char_p]),
-    ("ggml_backend_dev_supports_op", ctypes.c_bool, [_HANDLE, _HANDLE]),
-    ("ggml_backend_alloc_ctx_tensors", _HANDLE, [_HANDLE, _HANDLE]),
-    ("ggml_backend_tensor_set", None, [_HANDLE, _HANDLE, _SIZE, _SIZE]),
-    ("ggml_backend_tensor_get", None, [_HANDLE, _HANDLE, _SIZE, _SIZE]),
-    ("ggml_backend_graph_compute", ctypes.c_int, [_HANDLE, _HANDLE]),
-    ("ggml_backend_buffer_free", None, [_HANDLE]),
-    ("ggml_backend_free", None, [_HANDLE]),
-)
-
-
 @functools.cache
 def functions() -> Any:
     """ggml's functions with their types.
@@ -67,7 +34,27 @@ def functions() -> Any:
     Raises:
         BackendError: this ggml lacks a function.
     """
-    return declare(library().ggml, _SIGNATURES)
+    unary, binary, transfer = (_HANDLE,) * 3, (_HANDLE,) * 4, (None, _HANDLE, _HANDLE, _SIZE, _SIZE)
+    return ggml_functions(
+        init=(_HANDLE, _InitParams),
+        tensor_overhead=(_SIZE,),
+        graph_overhead_custom=(_SIZE, _SIZE, ctypes.c_bool),
+        new_graph_custom=(_HANDLE, _HANDLE, _SIZE, ctypes.c_bool),
+        build_forward_expand=(None, _HANDLE, _HANDLE),
+        new_tensor_2d=(_HANDLE, _HANDLE, ctypes.c_int, _NUMBER, _NUMBER),
+        view_2d=(_HANDLE, _HANDLE, _HANDLE, _NUMBER, _NUMBER, _SIZE, _SIZE),
+        rms_norm=(_HANDLE, _HANDLE, _HANDLE, ctypes.c_float),
+        prec_set_acc=(ctypes.c_bool, _HANDLE, ctypes.c_int),
+        backend_dev_get=(_HANDLE, _SIZE),
+        backend_dev_init=(_HANDLE, _HANDLE, ctypes.c_char_p),
+        backend_dev_supports_op=(ctypes.c_bool, _HANDLE, _HANDLE),
+        backend_alloc_ctx_tensors=unary,
+        backend_graph_compute=(ctypes.c_int, _HANDLE, _HANDLE),
+        **dict.fromkeys(("transpose", "gelu"), unary),
+        **dict.fromkeys(("cpy", "mul_mat", "mul", "add"), binary),
+        **dict.fromkeys(("backend_tensor_set", "backend_tensor_get"), transfer),
+        **dict.fromkeys(("free", "backend_buffer_free", "backend_free"), (None, _HANDLE)),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,14 +72,14 @@ class GraphDevice:
         ggml = functions()
         for index, device in enumerate(devices()):
             if device.kind in kinds:
-                native = ggml.ggml_backend_dev_get(index)
-                backend = ggml.ggml_backend_dev_init(native, None)
+                native = ggml.backend_dev_get(index)
+                backend = ggml.backend_dev_init(native, None)
                 return cls(native, backend, device.memory_free) if backend else None
         return None
 
     def close(self) -> None:
         """Called after its graphs are closed."""
-        functions().ggml_backend_free(self.backend)
+        functions().backend_free(self.backend)
 
 
 class DeviceGraph:
@@ -103,8 +90,8 @@ class DeviceGraph:
 
     def __init__(self, device: GraphDevice, num_tensors: int) -> None:
         ggml = functions()
-        graph_bytes = ggml.ggml_graph_overhead_custom(_GRAPH_NODES, False)
-        size = num_tensors * ggml.ggml_tensor_overhead() + graph_bytes + 1024
+        graph_bytes = ggml.graph_overhead_custom(_GRAPH_NODES, False)
+        size = num_tensors * ggml.tensor_overhead() + graph_bytes + 1024
         self._ggml = ggml
         self._device = device
         self._buffer: Any = None
@@ -112,11 +99,11 @@ class DeviceGraph:
         self._result: Any = None
         self._inputs: list[Any] = []
         self._operations: list[Any] = []
-        self._context: Any = ggml.ggml_init(_InitParams(size, None, True))
+        self._context: Any = ggml.init(_InitParams(size, None, True))
 
     def tensor(self, rows: int, width: int, kind: TensorType = F32) -> Any:
         """A new tensor."""
-        return self._ggml.ggml_new_tensor_2d(self._context, kind.number, width, rows)
+        return self._ggml.new_tensor_2d(self._context, kind.number, width, rows)
 
     def input(self, rows: int, width: int) -> Any:
         """A new tensor that `compute` fills."""
@@ -126,22 +113,22 @@ class DeviceGraph:
     def view(self, tensor: Any, shape: tuple[int, int], *, row_bytes: int, start: int) -> Any:
         """A part of a tensor's memory, from the byte `start` on."""
         rows, width = shape
-        return self._ggml.ggml_view_2d(self._context, tensor, width, rows, row_bytes, start)
+        return self._ggml.view_2d(self._context, tensor, width, rows, row_bytes, start)
 
     def apply(self, name: str, *arguments: Any) -> Any:
         """The result of ggml's operation of this name."""
-        self._operations.append(getattr(self._ggml, f"ggml_{name}")(self._context, *arguments))
+        self._operations.append(getattr(self._ggml, name)(self._context, *arguments))
         return self._operations[-1]
 
     def product(self, matrix: Any, rows: Any) -> Any:
         """`rows @ matrix.T`, accumulated in float32."""
         product = self.apply("mul_mat", matrix, rows)
-        self._ggml.ggml_prec_set_acc(product, _FLOAT_PRECISION)
+        self._ggml.prec_set_acc(product, _FLOAT_PRECISION)
         return product
 
     def transposed(self, tensor: Any) -> Any:
         """A view of the tensor's transpose."""
-        return self._ggml.ggml_transpose(self._context, tensor)
+        return self._ggml.transpose(self._context, tensor)
 
     def allocate(self) -> None:
         """Allocates all tensors; the last operation is the result.
@@ -152,11 +139,11 @@ class DeviceGraph:
         ggml, device = self._ggml, self._device
         if self._operations:
             self._result = self._operations[-1]
-            self._graph = ggml.ggml_new_graph_custom(self._context, _GRAPH_NODES, False)
-            ggml.ggml_build_forward_expand(self._graph, self._result)
+            self._graph = ggml.new_graph_custom(self._context, _GRAPH_NODES, False)
+            ggml.build_forward_expand(self._graph, self._result)
         # an unsupported operation would end the process
-        is_supported = all(ggml.ggml_backend_dev_supports_op(device.native, each) for each in self._operations)
-        self._buffer = is_supported and ggml.ggml_backend_alloc_ctx_tensors(self._context, device.backend)
+        is_supported = all(ggml.backend_dev_supports_op(device.native, each) for each in self._operations)
+        self._buffer = is_supported and ggml.backend_alloc_ctx_tensors(self._context, device.backend)
         if not self._buffer:
             self.close()
             problem = "has no memory" if is_supported else "lacks an operation"
@@ -165,7 +152,7 @@ class DeviceGraph:
     def put(self, tensor: Any, values: Floats) -> None:
         """Copies numbers to the start of a tensor."""
         content = np.ascontiguousarray(values)  # in a variable: the address of a temporary would dangle
-        self._ggml.ggml_backend_tensor_set(tensor, content.ctypes.data, 0, content.nbytes)
+        self._ggml.backend_tensor_set(tensor, content.ctypes.data, 0, content.nbytes)
 
     def compute(self, *values: Floats) -> None:
         """Computes the result from the values of all inputs.
@@ -175,22 +162,22 @@ class DeviceGraph:
         """
         for tensor, content in zip(self._inputs, values, strict=True):
             self.put(tensor, content)
-        if status := self._ggml.ggml_backend_graph_compute(self._device.backend, self._graph):
+        if status := self._ggml.backend_graph_compute(self._device.backend, self._graph):
             raise BackendError(f"llama.cpp: self-conditioning failed on the device ({status}); try gpu_layers = 0")
 
     def result(self, rows: int, width: int) -> Floats:
         """The result, which is float32 and has this shape."""
         values = np.empty((rows, width), dtype=np.float32)
-        self._ggml.ggml_backend_tensor_get(self._result, values.ctypes.data, 0, values.nbytes)
+        self._ggml.backend_tensor_get(self._result, values.ctypes.data, 0, values.nbytes)
         return values
 
     def close(self) -> None:
         """Idempotent."""
         if self._buffer:
-            self._ggml.ggml_backend_buffer_free(self._buffer)
+            self._ggml.backend_buffer_free(self._buffer)
             self._buffer = None
         if self._context:
-            self._ggml.ggml_free(self._context)
+            self._ggml.free(self._context)
             self._context = None
 
 
@@ -218,6 +205,7 @@ class DeviceFeedback:
         self._graphs: dict[tuple[Callable[[int], DeviceGraph], int], DeviceGraph] = {}
         """By the function that makes it, and canvas length."""
         self._is_closed = False
+        self._scale = table.scale
         self._weights = DeviceGraph(device, 4)
         self._columns = self._weights.tensor(self._width, self._vocab_size, F16)
         parts = (network.pre_norm, network.gate_up, network.down)
@@ -235,7 +223,7 @@ class DeviceFeedback:
 
     def record(self, weights: Floats, prediction: Prediction) -> Floats:
         """See `HostFeedback.record`: the mean embedding, shape (L, H)."""
-        return self.sums(weights) * (prediction.confidence[:, None] * embedding_scale(self._width))
+        return self.sums(weights) * (prediction.confidence[:, None] * self._scale)
 
     def condition(self, embedded: Floats, record: Floats) -> Floats:
         """See `HostFeedback.condition`."""
@@ -302,7 +290,7 @@ class DeviceFeedback:
             graph.apply("cpy", graph.transposed(rows), target)
             graph.allocate()
             try:
-                graph.compute(table.span(start, start + count))
+                graph.compute(table.rows(slice(start, start + count)))
             finally:
                 graph.close()
 

@@ -116,8 +116,8 @@ def test_embeddings_as_input_compute_what_their_tokens_compute(denoiser, tiny_pa
     table = next(t.data for t in gguf.GGUFReader(tiny_path).tensors if t.name == "token_embd.weight")
     positions, logits = np.arange(len(PROMPT), dtype=np.int32), []
     for put in (
-        lambda: context.batch.put_tokens(PROMPT, positions, 0, 1),
-        lambda: context.batch.put_rows(table[PROMPT], positions, 0),
+        lambda: context.batch.put(PROMPT, positions, 0, 1),
+        lambda: context.batch.put(table[PROMPT], positions, 0),
     ):
         put()
         assert context.decode(causal=False) == 0

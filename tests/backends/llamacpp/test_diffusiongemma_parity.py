@@ -15,9 +15,8 @@ from margins import lead
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback
-from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, supports_bidirectional
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept
 from dg_lsp.models.metadata import describe
@@ -63,15 +62,15 @@ class Recording:
         self._reduce = self.denoiser._reducer.reduce
         self.denoiser._reducer.reduce = self._recorded
 
-    def _recorded(self, logits, *rest):
+    def _recorded(self, logits, **options):
         self.logits = logits.copy()
-        return self._reduce(logits, *rest)
+        return self._reduce(logits, **options)
 
     def predict(self, canvas, temperature, conditioning=None):
         """`conditioning` replaces the last prediction by these tempered logits."""
         if conditioning is not None:
-            prediction = self.denoiser._reducer.reduce(conditioning.copy(), 1.0, np.random.default_rng(0))
-            self.denoiser._last_passes[0] = self.denoiser._recorded([prediction], [0])
+            prediction = self._reduce(conditioning.copy(), 1.0, np.random.default_rng(0))
+            self.denoiser._records[0] = {0: self.denoiser._record(slice(0, len(canvas)), prediction)}
         (prediction,) = self.denoiser.predict(0, [token_ids(canvas)], temperature, np.random.default_rng(0))
         return prediction
 

@@ -8,8 +8,8 @@ import tiny_masked
 from margins import check_close
 from tiny_masked import MASK
 
+from dg_lsp.backends.llamacpp import denoiser_for
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.backends.llamacpp.masked import CausalDenoiser, ExactDenoiser, PerRequestDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp.reduce import Reducer, draw
+from dg_lsp.backends.llamacpp.denoiser import Reducer, draw
 from dg_lsp.errors import BackendError
 
 

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp.reduce import Reducer
+from dg_lsp.backends.llamacpp.denoiser import Reducer
 from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, SelfConditioning, StoredMatrix, mixture
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import ModelUnsupportedError
