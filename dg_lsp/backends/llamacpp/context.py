@@ -96,12 +96,7 @@ class LlamaContext:
     """
 
     def __init__(self, model: LlamaModel, budget: ContextBudget, *, flash_attention: bool) -> None:
-        """Starts with the budget's `first_length`.
-
-        Raises:
-            ModelMemoryError: there is not enough memory.
-            ModelUnsupportedError: llama.cpp cannot run the model this way.
-        """
+        """Starts with the budget's `first_length`. Raises `ModelMemoryError` or `ModelUnsupportedError`."""
         self._native = library()
         self._api = self._native.api
         self._model = model
@@ -207,10 +202,7 @@ class LlamaContext:
         model = self._model
 
         def estimate(cells: int) -> MemoryEstimate:
-            share, has_cache = model.gpu_share, model.has_cache
-            return estimate_context(
-                model.sizes, self._budget, cells, gpu_share=share, flash=self._flash, has_cache=has_cache
-            )
+            return estimate_context(model.sizes, self._budget, cells, gpu_share=model.gpu_share, flash=self._flash)
 
         needed = estimate(num_cells) + MemoryEstimate(host=Counter({PROMPTS: copied}))
         if self._handle:
@@ -219,11 +211,7 @@ class LlamaContext:
         check_fits(what, needed, advice, mapped=model.mapped_bytes)
 
     def decode(self, *, causal: bool) -> int:
-        """Runs the batch; returns 0 or `NO_CELLS`.
-
-        Raises:
-            BackendError: llama.cpp failed. The content of the batch's sequences is undefined.
-        """
+        """Runs the batch; returns 0 or `NO_CELLS`. After a `BackendError`, the batch's sequences are undefined."""
         self._check_open()
         # each call logs a line through Python
         if causal != self._is_causal:
@@ -340,11 +328,7 @@ class KvCache:
         return len(ids) - kept
 
     def decode(self, slot: int, *, causal: bool) -> None:
-        """Runs the batch; if the cache turns out to be full, evicts all other slots and retries.
-
-        Raises:
-            BackendError: llama.cpp failed.
-        """
+        """Runs the batch; if the cache turns out to be full, evicts all other slots and retries."""
         if self._context.decode(causal=causal) != NO_CELLS:
             return
         for other in self._ids.keys() - {slot}:

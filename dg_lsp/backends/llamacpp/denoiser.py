@@ -49,11 +49,7 @@ class Reducer:
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
     def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Prediction:
-        """Reduces logits of shape (N, V), which are overwritten, to a prediction of N positions.
-
-        Raises:
-            BackendError: the model computed values that are not numbers.
-        """
+        """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers."""
         if len(self._banned):
             logits[:, self._banned] = _NEVER
         argmax = logits.argmax(axis=1)
@@ -130,20 +126,25 @@ def take(prediction: Prediction, rows: npt.NDArray[np.intp] | slice) -> Predicti
     return Prediction(*taken)
 
 
+def join(predictions: Sequence[Prediction]) -> Prediction:
+    """Predictions of the same model, one after the other."""
+    values = ([getattr(prediction, name) for prediction in predictions] for name in _FIELDS)
+    joined: list[Any] = [None if listed[0] is None else np.concatenate(listed) for listed in values]
+    return Prediction(*joined)
+
+
 OpenCanvas = tuple[TokenIds, Flags]
-"""A canvas, and the positions that the model has to predict; shape (L,) each."""
+"""A canvas, and the positions that the model has to predict, at least one; shape (L,) each."""
 Reduce = Callable[[Floats], Prediction]
 """`Reducer.reduce` with the temperature and the random numbers of a step."""
 
 
 class CanvasQuery:
-    """The tokens of one pass over canvases, and which rows of its logits predict which positions."""
+    """The tokens of one pass over canvases, and which rows of its logits predict their open positions."""
 
     def __init__(self, canvases: Sequence[OpenCanvas], ahead: TokenIds, *, is_shifted: bool) -> None:
         """Decodes the tokens `ahead`, shape (A,), again before each canvas."""
-        self._canvases = canvases
         self.lengths = [len(ahead) + len(ids) for ids, _ in canvases]
-        self._stops = np.cumsum([np.count_nonzero(flags) for _, flags in canvases]).tolist()
         self.ids = np.concatenate([part for ids, _ in canvases for part in (ahead, ids)])
         """Shape (N,)."""
         starts = np.cumsum([0, *self.lengths[:-1]])
@@ -152,40 +153,29 @@ class CanvasQuery:
             start + np.maximum(np.flatnonzero(flags) + len(ahead) - is_shifted, 0)
             for start, (_, flags) in zip(starts, canvases, strict=True)
         ]
-        found = np.concatenate(rows)
-        self._places: slice | npt.NDArray[np.intp] = slice(None)
-        if is_shifted:  # the first two tokens of all may be predicted by the same row
-            found, self._places = np.unique(found, return_inverse=True)
+        found, self._places = np.unique(np.concatenate(rows), return_inverse=True)
         self.outputs = np.zeros(len(self.ids), dtype=np.bool_)
         """Shape (N,): the tokens whose logits are needed."""
         self.outputs[found] = True
         self.num_rows = len(found)
 
-    def predictions(self, reduced: Prediction) -> list[Prediction]:
-        """One for each canvas, from the reduced logits of `outputs`."""
-        reduced = take(reduced, self._places)
-        rows = (slice(start, stop) for start, stop in zip([0, *self._stops], self._stops, strict=False))
-        return [
-            _merged(ids, flags, take(reduced, part)) for (ids, flags), part in zip(self._canvases, rows, strict=True)
-        ]
+    def prediction(self, reduced: Prediction) -> Prediction:
+        """Of the open positions of all canvases, from the reduced logits of `outputs`."""
+        return take(reduced, self._places)
 
 
-def _merged(canvas: TokenIds, flags: Flags, found: Prediction) -> Prediction:
-    """The canvas's own tokens, and the model's at the open positions."""
-    if flags.all():
+def _with_own_tokens(ids: TokenIds, flags: Flags, found: Prediction | None) -> Prediction:
+    """The model's prediction at the open positions; every other position predicts its own token."""
+    if found is not None and flags.all():
         return found
-    merged = []
-    for own, name in zip(_own_values(canvas), _FIELDS, strict=True):
-        if (values := getattr(found, name)) is not None:
-            own[flags] = values
-            merged.append(own)
+    ones, zeros = np.ones(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.float32)
+    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ids.copy(), ones.copy()]
+    for number, name in enumerate(_FIELDS):
+        if (values := getattr(found, name, None)) is not None:
+            merged[number][flags] = values
+        elif number > 3:
+            merged[number] = None
     return Prediction(*merged)
-
-
-def _own_values(canvas: TokenIds) -> list[Any]:
-    """The values of a `Prediction` in which every position predicts its own token."""
-    ones, zeros = np.ones(len(canvas), dtype=np.float32), np.zeros(len(canvas), dtype=np.float32)
-    return [canvas.copy(), canvas.copy(), ones, zeros, canvas.copy(), ones.copy()]
 
 
 _FLASH_FROM = 64
@@ -203,12 +193,7 @@ class ContextDenoiser(ABC):
     """Whether the prompt stays in the KV cache; otherwise every step computes it."""
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
-        """Makes the context and measures the threads.
-
-        Raises:
-            ModelUnsupportedError: spec and model do not fit, or llama.cpp cannot run the model this way.
-            ModelMemoryError: there is not enough memory.
-        """
+        """Makes the context and measures the threads; raises `ModelUnsupportedError` or `ModelMemoryError`."""
         check_compatible(spec, model, needs_cache=self._is_cached)
         self.spec = spec
         self.num_slots = settings.num_slots
@@ -231,7 +216,7 @@ class ContextDenoiser(ABC):
         used = gpus() if model.on_gpu else ()
         return Footprint(
             weights_bytes=model.weights.gpu + model.weights.host,
-            cache_bytes=num_cells * model.sizes.kv_bytes_per_token if model.has_cache else 0,
+            cache_bytes=num_cells * model.sizes.kv_bytes_per_token,
             cache_cells=num_cells,
             cache_limit=self._budget.context_length,
             cache_used=self._num_used(),
@@ -256,11 +241,7 @@ class ContextDenoiser(ABC):
         return self._predict(slot, checked, lanes, partial(self._reducer.reduce, temperature=temperature, rng=rng))
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; not possible with a bidirectional prompt.
-
-        Raises:
-            BackendError: always.
-        """
+        """See `Denoiser.extend`; not possible with a bidirectional prompt."""
         del slot, ids
         raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
@@ -277,27 +258,21 @@ class ContextDenoiser(ABC):
         self, slot: int, canvases: Sequence[TokenIds], _lanes: Sequence[int], reduce: Reduce
     ) -> list[Prediction]:
         """Predicts checked canvases; those without an open position cost nothing. Keeps no state by lane."""
-        flags = [self._open_positions(canvas) for canvas in canvases]
+        mask_id = self.spec.sampling.mask_id if isinstance(self.spec.sampling, MaskSampling) else None
+        flags = [np.ones(len(ids), np.bool_) if mask_id is None else ids == mask_id for ids in canvases]
         opened = [(canvas, each) for canvas, each in zip(canvases, flags, strict=True) if each.any()]
-        found = iter(self._predict_open(slot, opened, reduce) if opened else ())
-        return [
-            next(found) if each.any() else Prediction(*_own_values(canvas)[:4])
-            for canvas, each in zip(canvases, flags, strict=True)
-        ]
+        found = self._predict_open(slot, opened, reduce) if opened else None
+        whole = _with_own_tokens(np.concatenate(canvases), np.concatenate(flags), found)
+        stops = np.cumsum([len(canvas) for canvas in canvases]).tolist()
+        return [take(whole, slice(start, stop)) for start, stop in zip([0, *stops], stops, strict=False)]
 
     @abstractmethod
-    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> list[Prediction]:
-        """Predicts canvases that have an open position."""
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
+        """Predicts the open positions of canvases."""
 
     def _num_used(self) -> int:
         """Cells in use for prompts."""
         return 0
-
-    def _open_positions(self, canvas: TokenIds) -> Flags:
-        """Masks, or for uniform noise all positions."""
-        if isinstance(self.spec.sampling, MaskSampling):
-            return canvas == self.spec.sampling.mask_id
-        return np.ones(len(canvas), dtype=np.bool_)
 
     def _checked_prompt(self, slot: int, prompt_ids: TokenIds) -> TokenIds:
         check_slot(slot, self.num_slots)
@@ -378,10 +353,10 @@ class LlamaDenoiser(ContextDenoiser):
                 f"all slots together {limit_of_all}; raise context_length"
             )
 
-    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> list[Prediction]:
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         query = CanvasQuery(canvases, self._ahead(slot), is_shifted=self.spec.is_shifted)
         self._decode_canvases(slot, query.ids, query.lengths, query.outputs)
-        return query.predictions(reduce(self._context.logits(query.num_rows)))
+        return query.prediction(reduce(self._context.logits(query.num_rows)))
 
     def _decode_canvases(
         self, slot: int, content: TokenIds | Floats, lengths: Sequence[int], outputs: Flags | int = 1

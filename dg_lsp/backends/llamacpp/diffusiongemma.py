@@ -50,17 +50,10 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         mass: float = MASS,
         kinds: tuple[str, ...] = GPU_KINDS,
     ) -> None:
-        """Reads the side file, makes the context and measures the threads.
+        """Reads the side file, makes the context and measures the threads. See `LlamaDenoiser`.
 
-        Args:
-            model: becomes the denoiser's.
-            spec: names the side file.
-            settings: of the runtime.
-            mass: probability mass that the host feeds back; 1 is exact, and slow with a large vocabulary.
-            kinds: of devices that may do it instead of the host if the model is on a GPU.
-
-        Raises:
-            ModelError: see `LlamaDenoiser`; or the side file is missing, damaged or another model's.
+        The host feeds back the probability `mass`; 1 is exact, and slow with a large vocabulary. If the model is on a
+        GPU, a device of one of these `kinds` may do it instead.
         """
         if spec.self_conditioning is None:
             raise ModelUnsupportedError(f"{model.path} has no self-conditioning; open it with LlamaDenoiser")
@@ -135,12 +128,7 @@ _NOISE = 1e-3
 
 
 def require_runtime(path: Path) -> None:
-    """Checks the runtime for the DiffusionGemma in `path`.
-
-    Raises:
-        ModelRuntimeError: this llama.cpp would compute the model wrongly, without an error.
-        BackendError: llama-cpp-python cannot be loaded.
-    """
+    """Raises `ModelRuntimeError` if this llama.cpp would compute the DiffusionGemma in `path` wrongly."""
     if supports_bidirectional():
         return
     note = f" ({library().note})" if library().note else ""
@@ -155,9 +143,6 @@ def supports_bidirectional() -> bool:
 
     In full layers a token must attend to later ones; in sliding layers the whole canvas must attend to the part of the
     prompt that its first token attends to.
-
-    Raises:
-        BackendError: llama-cpp-python cannot be loaded, or does not support this arch.
     """
     ahead = _logits(_FULL, prompt=(), canvas=(1, 2))[0] - _logits(_FULL, prompt=(), canvas=(1, 3))[0]
     behind = _logits(_SLIDING, prompt=(1,), canvas=(2, 2))[1] - _logits(_SLIDING, prompt=(3,), canvas=(2, 2))[1]

@@ -27,19 +27,8 @@ LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
     ("failed to allocate", ModelMemoryError, "does not fit into memory"),
     ("out of memory", ModelMemoryError, "does not fit into memory"),
     ("bad_alloc", ModelMemoryError, "does not fit into memory"),
-    ("data is not within the file bounds", ModelBrokenError, "is cut short"),
-    ("failed to read", ModelBrokenError, "is cut short"),
-    ("exceeds remaining file size", ModelBrokenError, "is cut short"),
-    ("unexpectedly reached end of file", ModelBrokenError, "is cut short"),
-    ("invalid magic characters", ModelBrokenError, "is not a GGUF file"),
-    ("key not found in model", ModelBrokenError, "lacks metadata that its architecture needs"),
-    ("missing tensor", ModelBrokenError, "lacks tensors that its architecture needs"),
-    ("wrong number of tensors", ModelBrokenError, "has tensors that do not belong to its architecture"),
-    ("has wrong shape", ModelBrokenError, "has tensors of the wrong shape"),
-    ("corrupted or incomplete", ModelBrokenError, "is damaged"),
-    ("invalid", ModelBrokenError, "is damaged"),
 )
-"""Texts that llama.cpp logs when it cannot load a file. The first text found decides."""
+"""Texts that llama.cpp logs when it cannot load a file; the first text found decides. Others mean a broken file."""
 
 _NOT_REPACKED = "unknown model architecture: 'diffusion-gemma'"
 _REPACK = "dg-lsp models repack"
@@ -47,7 +36,6 @@ _REPACK = "dg-lsp models repack"
 _ADVICE: dict[type[ModelError], str] = {
     ModelUnsupportedError: "update llama-cpp-python or use another model",
     ModelMemoryError: "use a smaller model or set gpu_layers lower",
-    ModelBrokenError: "download or export it again",
 }
 
 
@@ -65,7 +53,7 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
         if any(text in line for line in lines):
             return kind(f"{path} {problem}; {_ADVICE[kind]}")
     logged = f": {_one_line(lines[0])}" if lines else ""
-    return ModelBrokenError(f"{path} cannot be loaded{logged}; {_ADVICE[ModelBrokenError]}")
+    return ModelBrokenError(f"{path} cannot be loaded{logged}; download or export it again")
 
 
 def context_error(log: Iterable[str]) -> ModelError:

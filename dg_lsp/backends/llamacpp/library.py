@@ -1,13 +1,12 @@
 """The native library of llama.cpp: loads it once per process, lists its devices, chooses the threads of a step."""
 
-import contextlib
 import ctypes
 import functools
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ _WARN, _ERROR = 3, 4  # enum ggml_log_level
 # Threads of OpenMP spin at each of a graph's hundreds of barriers by default. When another program needs a core, a
 # spinning thread takes it from the thread that the barrier waits for: with two threads, steps of 5 ms took 15 to
 # 1600 ms. Sleeping costs up to 50 % on an idle machine; the thread measurement at load includes this cost.
-_WAITING = ("OMP_WAIT_POLICY", "passive")
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _FOLDER_VARIABLE = "LLAMA_CPP_LIB_PATH"
 
@@ -43,33 +41,27 @@ class Library:
     log_callback: Any
     """Keeps the C callback alive. It prints nothing."""
 
-    @property
-    def has_amx(self) -> bool:
-        """Built for AMX. GCC optimises the tile set-up away: the first pass over 8-bit weights would crash."""
-        return b"AMX_INT8 = 1" in self.api.llama_print_system_info()
-
 
 def set_wait_policy(environment: MutableMapping[str, str]) -> None:
     """Makes OpenMP threads sleep while they wait, unless the user chose otherwise. OpenMP reads it when it loads."""
     if not any(name in environment for name in _WAIT_VARIABLES):
-        name, value = _WAITING
-        environment[name] = value
+        environment[_WAIT_VARIABLES[0]] = "passive"
 
 
 @functools.cache
 def library() -> Library:
-    """The library; the first call loads it.
-
-    Raises:
-        BackendError: llama-cpp-python is not installed, or its native part cannot be loaded.
-    """
+    """The library; the first call loads it, or raises `BackendError`."""
     set_wait_policy(os.environ)
     found = _loadable(find_runtime())
+    if found.runtime:
+        os.environ[_FOLDER_VARIABLE] = str(found.runtime.folder)
     try:
-        with _library_folder(found.runtime):
-            from llama_cpp import llama_cpp as api
+        from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise library_error(error) from error
+    finally:
+        if found.runtime:  # child processes must not inherit it
+            del os.environ[_FOLDER_VARIABLE]
     problems: deque[str] = deque(maxlen=MAX_PROBLEMS)
 
     @api.llama_log_callback
@@ -95,26 +87,10 @@ def _loadable(found: RuntimeSearch) -> RuntimeSearch:
     return found
 
 
-@contextlib.contextmanager
-def _library_folder(runtime: Runtime | None) -> Iterator[None]:
-    """Makes llama-cpp-python load the runtime's library; child processes do not inherit that."""
-    if runtime is None:
-        yield
-        return
-    os.environ[_FOLDER_VARIABLE] = str(runtime.folder)
-    try:
-        yield
-    finally:
-        del os.environ[_FOLDER_VARIABLE]
-
-
 def ggml_functions(**signatures: tuple[Any, ...]) -> Any:
     """Functions of the loaded library's ggml, by name without `ggml_`: result type, then types of the arguments.
 
-    `llama_cpp._ggml` loads another copy, without the devices of a changed runtime.
-
-    Raises:
-        BackendError: this ggml lacks a function, or llama-cpp-python cannot be loaded.
+    `llama_cpp._ggml` loads another copy, without the devices of a changed runtime. Raises `BackendError` if one lacks.
     """
     api, found = library().api, SimpleNamespace()
     # elsewhere than on Windows, the handle also finds the symbols of its dependencies
@@ -146,11 +122,7 @@ class Device:
 
 
 def devices() -> tuple[Device, ...]:
-    """All devices, in llama.cpp's order.
-
-    Raises:
-        BackendError: llama-cpp-python cannot be loaded.
-    """
+    """All devices, in llama.cpp's order."""
     size, handle = ctypes.c_size_t, ctypes.c_void_p
     ggml = ggml_functions(
         backend_dev_count=(size,),

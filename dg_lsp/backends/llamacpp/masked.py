@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dg_lsp.backends.llamacpp.context import NOTHING
-from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce
+from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce, join
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
@@ -31,11 +31,8 @@ class CausalDenoiser(LlamaDenoiser):
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`; the last token of a shifted model is not counted."""
         prompt, last = self._split(self._checked_prompt(slot, prompt_ids))
-        try:
-            num_decoded = self._cache.prefill(slot, prompt)
-        except BackendError:
-            self._last.pop(slot, None)
-            raise
+        self._last[slot] = NOTHING  # if the next line fails
+        num_decoded = self._cache.prefill(slot, prompt)
         self._last[slot] = last
         return num_decoded
 
@@ -62,11 +59,11 @@ class PerRequestDenoiser(CausalDenoiser):
         self._prompts[slot], self._last[slot] = self._split(prompt)
         return len(prompt)
 
-    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> list[Prediction]:
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         if not self._num_missing(slot):
             return super()._predict_open(slot, canvases, reduce)
         first = self._predict_with_prompt(slot, canvases[0], reduce)
-        return [first, *(super()._predict_open(slot, canvases[1:], reduce) if len(canvases) > 1 else ())]
+        return join([first, super()._predict_open(slot, canvases[1:], reduce)]) if len(canvases) > 1 else first
 
     def _predict_with_prompt(self, slot: int, canvas: OpenCanvas, reduce: Reduce) -> Prediction:
         """One pass over prompt and canvas; the prompt stays in the cache."""
@@ -76,7 +73,7 @@ class PerRequestDenoiser(CausalDenoiser):
         self._context.batch.put(query.ids, np.arange(len(query.ids), dtype=np.int32), slot, query.outputs)
         try:
             self._cache.decode(slot, causal=False)
-            [prediction] = query.predictions(reduce(self._context.logits(query.num_rows)))
+            prediction = query.prediction(reduce(self._context.logits(query.num_rows)))
         except BackendError:
             self._cache.clear(slot)
             raise
@@ -122,7 +119,7 @@ class ExactDenoiser(ContextDenoiser):
             )
         return checked
 
-    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> list[Prediction]:
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         """Decodes as many canvases together as fit."""
         prompt = self._prompts.get(slot, NOTHING)
         lengths = [len(prompt) + len(canvas) for canvas, _ in canvases]
@@ -136,14 +133,10 @@ class ExactDenoiser(ContextDenoiser):
             groups[-1].append(canvas)
             used += length
         queries = (CanvasQuery(group, prompt, is_shifted=self.spec.is_shifted) for group in groups)
-        return [prediction for query in queries for prediction in self._predict_group(query, reduce)]
+        return join([self._predict_group(query, reduce) for query in queries])
 
     def _make_room(self, num_needed: int, num_wanted: int) -> int:
-        """Tokens of one decode: all of them, or at least those of the longest canvas.
-
-        Raises:
-            ModelMemoryError: there is not enough memory for the longest canvas.
-        """
+        """Tokens of one decode: all of them, or without memory at least those of the longest canvas."""
         limit = self._budget.slot_limit
         try:
             self._context.grow(min(num_wanted, limit) - self._context.num_cells)
@@ -152,7 +145,7 @@ class ExactDenoiser(ContextDenoiser):
                 raise
         return min(limit, self._context.num_cells)
 
-    def _predict_group(self, query: CanvasQuery, reduce: Reduce) -> list[Prediction]:
+    def _predict_group(self, query: CanvasQuery, reduce: Reduce) -> Prediction:
         """One decode; each canvas is a sequence of its own."""
         context, has_cache = self._context, self._model.has_cache
         positions = np.concatenate([np.arange(length, dtype=np.int32) for length in query.lengths])
@@ -163,7 +156,7 @@ class ExactDenoiser(ContextDenoiser):
             if status := context.decode(causal=False):
                 raise decode_error(status)
             logits = context.logits(query.num_rows) if has_cache else context.logits(len(query.ids))[query.outputs]
-            return query.predictions(reduce(logits))
+            return query.prediction(reduce(logits))
         finally:
             for sequence in range(len(query.lengths)) if has_cache else ():
                 context.crop(sequence, 0)

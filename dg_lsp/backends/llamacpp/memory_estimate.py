@@ -45,7 +45,7 @@ class ModelSizes:
     vocab_size: int
     trained_length: int
     kv_bytes_per_token: int
-    """Bytes of an F16 KV cache."""
+    """Bytes of an F16 KV cache; 0 without a cache."""
 
     @classmethod
     def of(cls, architecture: str, values: Mapping[str, Sequence[int]], vocab_size: int) -> "ModelSizes":
@@ -209,10 +209,10 @@ def estimate_weights(weights: WeightBytes) -> MemoryEstimate:
 
 
 def estimate_context(
-    sizes: ModelSizes, budget: ContextBudget, num_cells: int, *, gpu_share: float, flash: bool, has_cache: bool = True
+    sizes: ModelSizes, budget: ContextBudget, num_cells: int, *, gpu_share: float, flash: bool
 ) -> MemoryEstimate:
     """Memory of a context with this many cells; `gpu_share` is the share of the layers on the GPU."""
-    cache = num_cells * sizes.kv_bytes_per_token if has_cache else 0
+    cache = num_cells * sizes.kv_bytes_per_token
     batch, outputs = min(budget.batch_tokens, num_cells), min(budget.canvas_tokens, num_cells)
     scores = num_cells * (2 if flash else 2 + sizes.heads)
     logits = _FLOAT_BYTES * outputs * sizes.vocab_size
@@ -241,10 +241,9 @@ def estimate_load(
 
 
 def check_fits(what: str, estimate: MemoryEstimate, advice: str, *, mapped: int = 0) -> None:
-    """Compares an estimate with the free memory; `mapped` bytes of files count as free for the system, but are in use.
+    """Raises `ModelMemoryError` with the numbers where an estimate exceeds the free memory.
 
-    Raises:
-        ModelMemoryError: there is not enough memory; the message has the numbers.
+    `mapped` bytes of files count as free for the system, but are in use.
     """
     used = gpus() if estimate.gpu.total() else ()
     if free := sum(device.memory_free for device in used):  # 0 if the driver does not report it

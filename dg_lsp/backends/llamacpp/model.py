@@ -47,10 +47,7 @@ def checked_header(path: Path) -> GGUFHeader | None:
     """The file's header; None if only llama.cpp may be able to read it, or reports the problem.
 
     Raises:
-        ModelNotFoundError: the file does not exist, or is a directory.
-        ModelBrokenError: the file is not a GGUF, cut short, or has no weights.
-        ModelUnsupportedError: llama.cpp would abort the process.
-        ModelError: the file cannot be read.
+        ModelError: the file is missing, not a GGUF, cut short or without weights, or would make llama.cpp abort.
     """
     if path.is_dir():
         raise ModelNotFoundError(f"{path} is a directory; name the GGUF file in it")
@@ -87,15 +84,11 @@ class LlamaModel:
         vocabulary = api.llama_model_get_vocab(handle)
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))
-        if header:  # of a split model, it may lack the vocabulary
-            self.sizes = replace(ModelSizes.of_header(header), vocab_size=self.vocab_size)
-        else:
-            values = {key: [int(text)] for key, text in self.metadata.items() if text.isdecimal()}
-            self.sizes = ModelSizes.of(self.metadata.get("general.architecture", ""), values, self.vocab_size)
-        self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
-        """Share of the layers on the GPU; their keys and values are there as well."""
         self.has_cache = not api.llama_model_is_diffusion(handle)
         """llama.cpp has no KV cache for its own diffusion architectures."""
+        self.sizes = self._sizes(header)
+        self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
+        """Share of the layers on the GPU; their keys and values are there as well."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
         self._check_supported(api.llama_vocab_type(vocabulary))
 
@@ -110,7 +103,8 @@ class LlamaModel:
         header, native = checked_header(path), library()
         params = native.api.llama_model_default_params()
         params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
-        params.use_extra_bufts = not native.has_amx
+        # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
+        params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
         weights, needed = estimate_load(
             header, path, gpu_layers=params.n_gpu_layers, context_length=settings.context_length
         )
@@ -133,11 +127,7 @@ class LlamaModel:
 
     @property
     def native(self) -> Any:
-        """llama.cpp's model.
-
-        Raises:
-            BackendError: the model is closed.
-        """
+        """llama.cpp's model; raises `BackendError` if it is closed."""
         if self._handle is None:
             raise BackendError("the model is closed; open it again")
         return self._handle
@@ -148,6 +138,14 @@ class LlamaModel:
             self.tokenizer.close()
             self._api.llama_model_free(self._handle)
             self._handle = None
+
+    def _sizes(self, header: GGUFHeader | None) -> ModelSizes:
+        if header:  # of a split model, it may lack the vocabulary
+            sizes = replace(ModelSizes.of_header(header), vocab_size=self.vocab_size)
+        else:
+            values = {key: [int(text)] for key, text in self.metadata.items() if text.isdecimal()}
+            sizes = ModelSizes.of(self.metadata.get("general.architecture", ""), values, self.vocab_size)
+        return sizes if self.has_cache else replace(sizes, kv_bytes_per_token=0)
 
     def _check_supported(self, vocab_type: int) -> None:
         """Refuses models that llama.cpp loads but that cannot denoise a canvas."""
@@ -186,11 +184,7 @@ def _text(read: Callable[[Any, int], int]) -> str:
 
 
 def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = True) -> None:
-    """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later.
-
-    Raises:
-        ModelUnsupportedError: they do not fit, the KV cache is missing, or there is nothing to predict.
-    """
+    """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later."""
     if needs_cache and not model.has_cache:
         raise ModelUnsupportedError(
             f"llama.cpp has no KV cache for {model.path}; set model.prompt_attention to exact, or use another model"
@@ -291,8 +285,6 @@ CACHED_ALIAS = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
 """Architectures without a KV cache, and architectures with the same layers and a cache."""
 IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 """Whether the copy is a file in memory, which llama.cpp maps, instead of a temporary file, which it reads."""
-_OTHER_ATTENTION = ".attention.causal"
-"""llama.cpp would apply it to the prompt as well."""
 
 
 @contextlib.contextmanager
@@ -300,9 +292,7 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
     """A temporary copy of a file as another architecture; `general.relabelled_from` has the original one.
 
     Raises:
-        ModelUnsupportedError: the model is split into several files.
-        ModelMemoryError: the copy does not fit into memory.
-        ModelError: the copy cannot be written.
+        ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
     """
     path, advice = header.path, "set model.prompt_attention to exact"
     if (split := header.values.get("split.count")) and split.read() not in (0, 1):
@@ -315,28 +305,19 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
     values = {
         f"{architecture}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
         for key, value in header.values.items()
-        if key != old + _OTHER_ATTENTION
+        if key != f"{old}.attention.causal"  # llama.cpp would apply it to the prompt as well
     }
     values |= {"general.architecture": gguf.text(architecture), "general.relabelled_from": gguf.text(old)}
-    with _temporary_file(path) as (file, copy):
+    with contextlib.ExitStack() as stack:
+        if IN_MEMORY:
+            file: BinaryIO = stack.enter_context(os.fdopen(os.memfd_create(path.stem), "wb"))
+            copy = Path(f"/proc/self/fd/{file.fileno()}")
+        else:
+            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.gguf"
+            file = stack.enter_context(copy.open("wb"))
         try:
             write_gguf(file, values, [copied(path, tensor) for tensor in header.tensors.values()])
             file.flush()
         except OSError as error:
             raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
         yield copy
-
-
-@contextlib.contextmanager
-def _temporary_file(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A file that is deleted afterwards, and a path to read it."""
-    if IN_MEMORY:
-        with os.fdopen(os.memfd_create(path.stem), "wb") as file:
-            yield file, Path(f"/proc/self/fd/{file.fileno()}")
-        return
-    handle, name = tempfile.mkstemp(suffix=".gguf")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file, Path(name)
-    finally:
-        Path(name).unlink()

@@ -60,20 +60,14 @@ FILE_TYPES = {
     )
 }
 """The types that need no importance matrix, the largest first."""
-_SHORT = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
 
 
 def file_type(name: str) -> FileType:
-    """The file type of a name in any case; `Q4_K` means `Q4_K_M`.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """The file type of a name in any case; `Q4_K` means `Q4_K_M`. Raises `UsageError`."""
     upper = name.upper()
-    found = FILE_TYPES.get(_SHORT.get(upper, upper))
-    if found is None:
-        raise UsageError(f"no type {name!r} for weights: use one of {', '.join(FILE_TYPES)}")
-    return found
+    if found := FILE_TYPES.get(upper, FILE_TYPES.get(f"{upper}_M")):
+        return found
+    raise UsageError(f"no type {name!r} for weights: use one of {', '.join(FILE_TYPES)}")
 
 
 def quantize(source: Path, target: Path, kind: FileType, on_progress: ProgressCallback = lambda _: None) -> None:
@@ -110,16 +104,10 @@ def quantize(source: Path, target: Path, kind: FileType, on_progress: ProgressCa
 
 
 def main(source: str, target: str, number: str) -> int:
-    """Runs in the child process: quantizes, with llama.cpp's log on standard output, one line for each tensor."""
+    """Runs in the child process: quantizes, with llama.cpp's log on standard error, one line for each tensor."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     api = library().api
-
-    @api.llama_log_callback
-    def write(_level: int, text: bytes, _user_data: object) -> None:
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
-
-    api.llama_log_set(write, None)
+    api.llama_log_set(api.llama_log_callback(), None)  # llama.cpp's own log
     params = api.llama_model_quantize_default_params()
     params.ftype, params.max_buf_size = int(number), _BUFFER_BYTES
     return int(api.llama_model_quantize(os.fsencode(source), os.fsencode(target), params))

@@ -56,11 +56,7 @@ class StoredMatrix:
 
     @classmethod
     def of(cls, header: GGUFHeader, name: str, *, mapped_bytes: int = MAPPED_BYTES) -> "StoredMatrix":
-        """A tensor of a file, a vector as one row; mapped from this size on.
-
-        Raises:
-            ModelUnsupportedError: the tensor is missing, or ggml cannot convert its format to float32.
-        """
+        """A tensor of a file, a vector as one row; mapped from this size on. Raises `ModelUnsupportedError`."""
         stored = header.tensors.get(name)
         if stored is None:
             raise ModelUnsupportedError(f"{header.path} has no tensor {name}; repack the model again")
@@ -93,11 +89,7 @@ class EmbeddingTable:
     """Converts rows to float32 on demand; they stay in the file in their stored format. One thread only."""
 
     def __init__(self, header: GGUFHeader, vocab_size: int, width: int, *, threads: int) -> None:
-        """Decodes rows with `threads` threads.
-
-        Raises:
-            ModelUnsupportedError: the file has no table of this shape.
-        """
+        """Decodes rows with `threads` threads; raises `ModelUnsupportedError` for a table of another shape."""
         self._matrix = StoredMatrix.of(header, _EMBEDDINGS)
         if self._matrix.raw.shape[0] != vocab_size or self._matrix.width != width:
             raise ModelUnsupportedError(f"{header.path}: {_EMBEDDINGS} does not fit its vocabulary; repack it again")
@@ -206,15 +198,14 @@ def _most_probable(weights: Floats, total: np.float32, entropy: np.float32, mass
     return fewest
 
 
+_CURVE = np.float32(math.sqrt(2 / math.pi))
+
+
 class SelfConditioning:
     """The network: a gated MLP of inner width M between two norms of width H."""
 
     def __init__(self, header: GGUFHeader, width: int, epsilon: float) -> None:
-        """`epsilon` is the one of the model's norms.
-
-        Raises:
-            ModelUnsupportedError: a tensor is missing, or does not fit the width.
-        """
+        """`epsilon` is the one of the model's norms; raises `ModelUnsupportedError` for other tensors."""
         self.epsilon = np.float32(epsilon)
         norm, gate, up, down = (
             StoredMatrix.of(header, f"self_cond.{name}").floats() for name in ("pre_norm", "gate", "up", "down")
@@ -230,12 +221,7 @@ class SelfConditioning:
 
     @classmethod
     def open(cls, model_path: Path, side: SideFile, width: int, epsilon: float) -> "SelfConditioning":
-        """Reads the side file of a model.
-
-        Raises:
-            ModelNotFoundError: the file is missing.
-            ModelUnsupportedError, ModelBrokenError, ModelError: the file is another one, or damaged.
-        """
+        """Reads the side file of a model; raises `ModelError` if it is missing, damaged or another one."""
         path = model_path.with_name(side.filename)
         if not path.is_file():
             raise ModelNotFoundError(
@@ -259,21 +245,14 @@ class SelfConditioning:
         if soft is None:
             return self._normed(embedded)
         gate, up = np.hsplit((self._normed(soft) * self.pre_norm) @ self.gate_up.T, 2)
-        return self._normed(embedded + (_gelu(gate) * up) @ self.down.T)
+        # the tanh approximation of GELU
+        opened = np.float32(0.5) * gate * (1 + np.tanh(_CURVE * (gate + np.float32(0.044715) * gate * gate * gate)))
+        return self._normed(embedded + (opened * up) @ self.down.T)
 
     def _normed(self, rows: Floats) -> Floats:
         square = np.einsum("lh,lh->l", rows, rows) / np.float32(rows.shape[1])
         normed: Floats = rows / np.sqrt(square + self.epsilon)[:, None]
         return normed
-
-
-_CURVE = np.float32(math.sqrt(2 / math.pi))
-
-
-def _gelu(x: Floats) -> Floats:
-    """The tanh approximation."""
-    curve: Floats = np.float32(0.5) * x * (1 + np.tanh(_CURVE * (x + np.float32(0.044715) * x * x * x)))
-    return curve
 
 
 class HostFeedback:
