@@ -14,10 +14,7 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
     """Chooses the denoiser by spec and settings. It takes the model over, unless this raises.
 
     Raises:
-        ModelUnsupportedError: spec and model do not fit, or the model does not support the setting `prompt_attention`.
-        ModelRuntimeError: the installed llama.cpp would compute the model wrongly.
-        ModelNotFoundError, ModelBrokenError: the side file is missing or damaged.
-        ModelMemoryError: there is not enough memory.
+        ModelError: the model does not fit its spec, the settings, the installed llama.cpp or the memory.
     """
     from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, require_runtime
     from dg_lsp.backends.llamacpp.masked import CausalDenoiser, ExactDenoiser, PerRequestDenoiser

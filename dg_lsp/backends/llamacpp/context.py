@@ -57,13 +57,9 @@ class Batch:
     def put(
         self, content: TokenIds | Floats, positions: TokenIds, sequences: TokenIds | int, outputs: Outputs = 1
     ) -> None:
-        """Fills the batch with N tokens, at most `capacity`.
+        """Fills the batch with N tokens, at most `capacity`; `outputs` are those that need logits.
 
-        Args:
-            content: token ids of shape (N,), or embeddings of shape (N, embedding length).
-            positions: shape (N,).
-            sequences: shape (N,), or one for all tokens.
-            outputs: the tokens that need logits.
+        `content` has token ids of shape (N,), or embeddings of shape (N, embedding length).
         """
         count = len(content)
         if content.ndim == 1:
@@ -106,7 +102,7 @@ class LlamaContext:
         self._is_closed = False
         self._handle: Any = None
         self.num_cells = 0
-        self.batch: Any = None
+        self.batch: Batch
         self._check_room(budget.first_length, ADVICE)
         try:
             self._open(budget.first_length)
@@ -142,16 +138,12 @@ class LlamaContext:
                 f"{model.path} has no KV cache or only computes embeddings; use a causal language model"
             )
         self.num_cells = int(api.llama_n_ctx(self._handle))
-        capacity = int(api.llama_n_ubatch(self._handle))
-        if self.batch is None or self.batch.capacity != capacity:
-            self.batch = Batch(api, capacity, model.embedding_length)
+        self.batch = Batch(api, int(api.llama_n_ubatch(self._handle)), model.embedding_length)
 
     def grow(self, num_missing: int, sequences: Sequence[int] = ()) -> None:
         """Adds at least this many cells if the budget allows. The given sequences keep their content, others are lost.
 
-        Raises:
-            ModelMemoryError: there is not enough memory; nothing has changed.
-            BackendError: the content of all sequences is lost.
+        After a `ModelMemoryError` nothing has changed, after a `BackendError` all sequences are empty.
         """
         limit = self._budget.context_length
         needed = min(padded(self.num_cells + num_missing), limit)
@@ -169,9 +161,10 @@ class LlamaContext:
         self._check_open()
         sizes = {sequence: int(self._api.llama_state_seq_get_size(self._handle, sequence)) for sequence in sequences}
         self._check_room(num_cells, "shorten the prompt or free memory", copied=sum(sizes.values()))
-        states = {sequence: ctypes.create_string_buffer(size) for sequence, size in sizes.items()}
+        states = {sequence: np.empty(size, dtype=np.uint8) for sequence, size in sizes.items()}
         for sequence, state in states.items():
-            if self._api.llama_state_seq_get_data(self._handle, _bytes(state), len(state), sequence) != len(state):
+            pointer = _pointer(state, ctypes.c_uint8)
+            if self._api.llama_state_seq_get_data(self._handle, pointer, len(state), sequence) != len(state):
                 raise BackendError(_NOT_COPIED)
         before = self.num_cells
         # freed first: there may not be enough memory for both
@@ -191,9 +184,10 @@ class LlamaContext:
         except ModelMemoryError as error:
             raise BackendError("llama.cpp: no memory for the KV cache any more; free some memory and retry") from error
 
-    def _restore(self, states: dict[int, Any]) -> None:
+    def _restore(self, states: dict[int, npt.NDArray[np.uint8]]) -> None:
         for sequence, state in states.items():
-            if not self._api.llama_state_seq_set_data(self._handle, _bytes(state), len(state), sequence):
+            pointer = _pointer(state, ctypes.c_uint8)
+            if not self._api.llama_state_seq_set_data(self._handle, pointer, len(state), sequence):
                 self._api.llama_memory_clear(self._memory, False)
                 raise BackendError(_NOT_COPIED)
 
@@ -267,19 +261,13 @@ class LlamaContext:
 
 
 _NOT_COPIED = "llama.cpp: the KV cache cannot be copied; set context_length"
-
-
-def _bytes(state: Any) -> Any:
-    return ctypes.cast(state, ctypes.POINTER(ctypes.c_uint8))
-
-
 NOTHING = token_ids([])
 
 
 class KvCache:
     """Prompts by slot; slot N is sequence N of the context. The least recently used slots are evicted first."""
 
-    def __init__(self, context: LlamaContext, *, prefill_tokens: int) -> None:
+    def __init__(self, context: LlamaContext, prefill_tokens: int) -> None:
         """Prompts are decoded in batches of at most `prefill_tokens`."""
         self._context = context
         self._prefill_tokens = prefill_tokens
@@ -304,9 +292,7 @@ class KvCache:
     def prefill(self, slot: int, ids: TokenIds) -> int:
         """Gives the slot this prompt; returns the number of tokens that had to be decoded.
 
-        Raises:
-            ModelMemoryError: there is not enough memory; the slot keeps the common prefix.
-            BackendError: llama.cpp failed; the slot is empty.
+        After a `ModelMemoryError` the slot keeps the common prefix, after a `BackendError` it is empty.
         """
         old = self.ids(slot)
         kept = common_prefix_length(old, ids)
@@ -339,9 +325,7 @@ class KvCache:
     def make_room(self, slot: int, num_tokens: int) -> None:
         """Makes cells for more tokens in the slot: the context grows, or other slots are evicted.
 
-        Raises:
-            ModelMemoryError: there is not enough memory, even without the other slots.
-            BackendError: the content of all slots is lost.
+        After a `ModelMemoryError` nothing has changed, after a `BackendError` all slots are empty.
         """
         num_missing = self.num_used + num_tokens - self._context.num_cells
         if num_missing <= 0:

@@ -121,16 +121,18 @@ _FIELDS = tuple(each.name for each in fields(Prediction))
 
 def take(prediction: Prediction, rows: npt.NDArray[np.intp] | slice) -> Prediction:
     """The prediction at some positions."""
-    values = (getattr(prediction, name) for name in _FIELDS)
-    taken: list[Any] = [None if value is None else value[rows] for value in values]
-    return Prediction(*taken)
+    return _combined(lambda values: values[0][rows], prediction)
 
 
 def join(predictions: Sequence[Prediction]) -> Prediction:
     """Predictions of the same model, one after the other."""
-    values = ([getattr(prediction, name) for prediction in predictions] for name in _FIELDS)
-    joined: list[Any] = [None if listed[0] is None else np.concatenate(listed) for listed in values]
-    return Prediction(*joined)
+    return _combined(np.concatenate, *predictions)
+
+
+def _combined(function: Callable[[list[Any]], Any], *predictions: Prediction) -> Prediction:
+    by_name = ([getattr(prediction, name) for prediction in predictions] for name in _FIELDS)
+    made: list[Any] = [None if values[0] is None else function(values) for values in by_name]
+    return Prediction(*made)
 
 
 OpenCanvas = tuple[TokenIds, Flags]
@@ -300,9 +302,7 @@ class LlamaDenoiser(ContextDenoiser):
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
         capacity = self._context.batch.capacity
-        self._cache = KvCache(
-            self._context, prefill_tokens=capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
-        )
+        self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS))
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:

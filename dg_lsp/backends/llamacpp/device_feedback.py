@@ -83,11 +83,7 @@ class DeviceGraph:
     """Tensors on a device, and a computation over them. One thread only. Shapes are numpy's: (rows, width)."""
 
     def __init__(self, device: GraphDevice, build: Callable[["DeviceGraph"], object]) -> None:
-        """Allocates all tensors that `build` declares; its last operation is the result.
-
-        Raises:
-            BackendError: the device lacks an operation, or memory.
-        """
+        """Allocates all tensors that `build` declares; its last operation is the result. Raises `BackendError`."""
         ggml = functions()
         self._ggml = ggml
         self._device = device
@@ -273,12 +269,9 @@ class DeviceFeedback:
                 raise BackendError("the device computes another self-conditioning than the host")
 
 
-Feedback = HostFeedback | DeviceFeedback
-
-
 def choose_feedback(
     table: EmbeddingTable, network: SelfConditioning, *, mass: float, kinds: tuple[str, ...]
-) -> Feedback:
+) -> HostFeedback | DeviceFeedback:
     """Uses the first device of these kinds if it works and agrees with the host, otherwise the host."""
     if device := GraphDevice.first(kinds):
         with contextlib.suppress(BackendError):

@@ -119,8 +119,7 @@ NO = 10
 _WIDTH, _VOCABULARY = 32, 4
 _WINDOW = 2
 """Window of the sliding layer: a token attends to itself and the one before it."""
-_SLIDING, _FULL = 0, 1
-"""The two layers."""
+_SLIDING, _FULL = 0, 1  # the two layers
 _BUDGET = ContextBudget(256, 256, 256, 256, 16, 1, 240)
 _SETTINGS = ModelSettings(threads=1, gpu_layers=0)
 _NOISE = 1e-3
@@ -132,9 +131,8 @@ def require_runtime(path: Path) -> None:
     if supports_bidirectional():
         return
     note = f" ({library().note})" if library().note else ""
-    raise ModelRuntimeError(
-        f"{path} is a DiffusionGemma, and llama.cpp as installed computes it wrongly{note}; run: {COMMAND}"
-    )
+    problem = f"is a DiffusionGemma, and llama.cpp as installed computes it wrongly{note}"
+    raise ModelRuntimeError(f"{path} {problem}; run: {COMMAND}")
 
 
 @functools.cache
@@ -195,24 +193,25 @@ def _metadata() -> dict[str, gguf.Value]:
 
 def _tensors(attending: int) -> Iterator[gguf.Tensor]:
     """Weights of both layers; the attention of the other layer adds nothing."""
-    square, row = (_WIDTH, _WIDTH), (_WIDTH,)
     matrices = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     rows = ("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": (_VOCABULARY, _WIDTH), "rope_freqs": (_WIDTH // 2,)}
-    shapes["output_norm"] = row
-    for layer in range(2):
-        shapes |= {f"blk.{layer}.{name}": square for name in matrices}
-        shapes |= {f"blk.{layer}.{name}": row for name in rows}
+    blocks = [f"blk.{layer}" for layer in (_SLIDING, _FULL)]
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (_VOCABULARY, _WIDTH),
+        "rope_freqs": (_WIDTH // 2,),
+        "output_norm": (_WIDTH,),
+        **{f"{block}.{name}": (_WIDTH, _WIDTH) for block in blocks for name in matrices},
+        **{f"{block}.{name}": (_WIDTH,) for block in blocks for name in rows},
+    }
     rng = np.random.default_rng(0)
     for name, shape in shapes.items():
         values = rng.standard_normal(shape) / 4 if len(shape) > 1 else np.ones(shape)
-        if name == f"blk.{1 - attending}.attn_output":
-            values = np.zeros(shape)
-        yield gguf.vector(f"{name}.weight", values.astype(np.float32))
+        is_silent = name == f"blk.{1 - attending}.attn_output"
+        yield gguf.vector(f"{name}.weight", (0 * values if is_silent else values).astype(np.float32))
 
 
 def main() -> None:
-    """Exits with the answer; with a message if the environment names a runtime that cannot be loaded."""
+    """Exits with the answer, or with a message if the environment names a runtime that cannot be loaded."""
     if os.environ.get(VARIABLE, STOCK) != STOCK and library().runtime is None:
         sys.exit(library().note)
     sys.exit(0 if supports_bidirectional() else NO)

@@ -1,5 +1,6 @@
 """Maps failures of llama.cpp to dg-lsp's errors. No other module does that."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,22 +17,13 @@ DECODE_STATUS: dict[int, str] = {
 
 LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
     ("unknown model architecture", ModelUnsupportedError, "has an architecture that this llama.cpp does not support"),
-    ("unknown pre-tokenizer type", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not support"),
-    ("unknown tokenizer", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not support"),
+    ("unknown (pre-)?tokenizer", ModelUnsupportedError, "has a tokenizer that this llama.cpp does not support"),
     ("CLIP cannot be used", ModelUnsupportedError, "is a vision encoder, not a language model"),
-    ("only supports up to version", ModelUnsupportedError, "is a GGUF of a newer version"),
-    ("GGUFv1 is no longer supported", ModelUnsupportedError, "is a GGUF of a version that is too old"),
-    ("different endianness", ModelUnsupportedError, "was written for a machine of the other endianness"),
-    ("mismatch between the host and model endian", ModelUnsupportedError, "was written for the other endianness"),
-    ("unable to allocate", ModelMemoryError, "does not fit into memory"),
-    ("failed to allocate", ModelMemoryError, "does not fit into memory"),
-    ("out of memory", ModelMemoryError, "does not fit into memory"),
-    ("bad_alloc", ModelMemoryError, "does not fit into memory"),
+    ("to allocate|out of memory|bad_alloc", ModelMemoryError, "does not fit into memory"),
 )
-"""Texts that llama.cpp logs when it cannot load a file; the first text found decides. Others mean a broken file."""
+"""What llama.cpp logs when it cannot load a file; the first pattern found decides. Anything else is a broken file."""
 
 _NOT_REPACKED = "unknown model architecture: 'diffusion-gemma'"
-_REPACK = "dg-lsp models repack"
 
 _ADVICE: dict[type[ModelError], str] = {
     ModelUnsupportedError: "update llama-cpp-python or use another model",
@@ -48,9 +40,11 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
     """`llama_model_load_from_file` returned null after it logged these lines."""
     lines = tuple(log)
     if any(_NOT_REPACKED in line for line in lines):
-        return ModelUnsupportedError(f"{path} is a DiffusionGemma that is not repacked yet; run: {_REPACK} {path}")
-    for text, kind, problem in LOAD_FAILURES:
-        if any(text in line for line in lines):
+        return ModelUnsupportedError(
+            f"{path} is a DiffusionGemma that is not repacked yet; run: dg-lsp models repack {path}"
+        )
+    for pattern, kind, problem in LOAD_FAILURES:
+        if any(re.search(pattern, line) for line in lines):
             return kind(f"{path} {problem}; {_ADVICE[kind]}")
     logged = f": {_one_line(lines[0])}" if lines else ""
     return ModelBrokenError(f"{path} cannot be loaded{logged}; download or export it again")

@@ -144,8 +144,8 @@ def devices() -> tuple[Device, ...]:
 def gpus() -> tuple[Device, ...]:
     """The devices that llama.cpp puts layers on: all cards, or without cards those that share the machine's memory."""
     found = devices()
-    cards = tuple(device for device in found if device.kind == "gpu")
-    return cards or tuple(device for device in found if device.kind == "igpu")
+    by_kind = {kind: tuple(device for device in found if device.kind == kind) for kind in ("gpu", "igpu")}
+    return by_kind["gpu"] or by_kind["igpu"]
 
 
 def has_gpu() -> bool:

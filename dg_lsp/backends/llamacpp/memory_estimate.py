@@ -3,11 +3,11 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dg_lsp.backends.llamacpp.library import Device, gpus
+from dg_lsp.backends.llamacpp.library import gpus
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.gguf import GGUFHeader
@@ -48,43 +48,37 @@ class ModelSizes:
     """Bytes of an F16 KV cache; 0 without a cache."""
 
     @classmethod
-    def of(cls, architecture: str, values: Mapping[str, Sequence[int]], vocab_size: int) -> "ModelSizes":
-        """From the integers of a file's metadata; some keys have a value for each layer."""
+    def of(cls, header: GGUFHeader) -> "ModelSizes":
+        """From a file, without llama.cpp."""
+
+        def numbers(name: str) -> list[int]:
+            value = header.values.get(f"{header.architecture}.{name}")
+            read = value.read() if value else []
+            return [each for each in (read if isinstance(read, list) else [read]) if isinstance(each, int)]
 
         def number(name: str, default: int = 0) -> int:
-            return max(values.get(f"{architecture}.{name}", ()), default=default)
+            return max(numbers(name), default=default)
 
         def by_layer(name: str, default: int) -> Sequence[int]:
-            found = values.get(f"{architecture}.attention.{name}", [default])
-            return found if len(found) > 1 else [*found] * layers
+            found = numbers(f"attention.{name}") or [default]
+            return found if len(found) > 1 else found * layers
 
         layers, heads, width = number("block_count"), max(1, number("attention.head_count")), number("embedding_length")
         experts = number("expert_used_count") * number("expert_feed_forward_length", number("feed_forward_length"))
-        full = [number(f"attention.{part}_length", width // heads) for part in ("key", "value")]
-        sliding = [
-            number(f"attention.{part}_length_swa", size) for part, size in zip(("key", "value"), full, strict=True)
-        ]
+        parts = ("key", "value")
+        full = [number(f"attention.{part}_length", width // heads) for part in parts]
+        sliding = [number(f"attention.{part}_length_swa", size) for part, size in zip(parts, full, strict=True)]
         layer_kinds = zip(by_layer("head_count_kv", heads), by_layer("sliding_window_pattern", 0), strict=False)
+        table = header.tensors.get("token_embd.weight")
         return cls(
             layers=layers,
             heads=heads,
             width=width,
             inner=max(number("feed_forward_length"), experts),
-            vocab_size=vocab_size,
+            vocab_size=table.shape[0] if table else 0,
             trained_length=number("context_length"),
             kv_bytes_per_token=2 * sum(count * sum(sliding if slides else full) for count, slides in layer_kinds),
         )
-
-    @classmethod
-    def of_header(cls, header: GGUFHeader) -> "ModelSizes":
-        """From a file, without llama.cpp."""
-        values: dict[str, list[int]] = {}
-        for key, value in header.values.items():
-            if not key.startswith("tokenizer."):
-                read = value.read()
-                values[key] = [each for each in (read if isinstance(read, list) else [read]) if isinstance(each, int)]
-        table = header.tensors.get("token_embd.weight")
-        return cls.of(header.architecture, values, table.shape[0] if table else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +149,7 @@ class WeightBytes:
     @classmethod
     def of(cls, header: GGUFHeader, gpu_layers: int) -> "WeightBytes":
         """llama.cpp puts the last layers on the GPU, and token embeddings only if they are also the output layer."""
-        layers = ModelSizes.of_header(header).layers
+        layers = ModelSizes.of(header).layers
         first = layers + 1 - num_gpu_layers(gpu_layers, layers)
         bytes_of_layer = Counter[int]()
         for name, tensor in header.tensors.items():
@@ -203,11 +197,6 @@ class MemoryEstimate:
         return MemoryEstimate(self.gpu - other.gpu, self.host - other.host)
 
 
-def estimate_weights(weights: WeightBytes) -> MemoryEstimate:
-    """Mapped weights count as well: every step reads all of them."""
-    return MemoryEstimate(Counter({WEIGHTS: weights.gpu}), Counter({WEIGHTS: weights.host}))
-
-
 def estimate_context(
     sizes: ModelSizes, budget: ContextBudget, num_cells: int, *, gpu_share: float, flash: bool
 ) -> MemoryEstimate:
@@ -223,21 +212,19 @@ def estimate_context(
     return MemoryEstimate(Counter({PROMPTS: on_gpu, STEP: step if gpu_share else 0}), host)
 
 
-def estimate_load(
-    header: GGUFHeader | None, path: Path, *, gpu_layers: int, context_length: int
-) -> tuple[WeightBytes, MemoryEstimate]:
+def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -> tuple[WeightBytes, MemoryEstimate]:
     """The weights of a file, and all memory that they and a first context need."""
-    size = total_file_size(path)
-    if header is None or path.stat().st_size != size:  # of a split model, only the size is known
-        weights = WeightBytes(size, 0) if gpu_layers else WeightBytes(0, size)
-        return weights, estimate_weights(weights)
-    weights, sizes = WeightBytes.of(header, gpu_layers), ModelSizes.of_header(header)
-    share = num_gpu_layers(gpu_layers, sizes.layers) / (sizes.layers + 1)
-    length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
-    budget = ContextBudget(length, length, length, 512, 256, 1, 0)  # before the model's spec is known
-    return weights, estimate_weights(weights) + estimate_context(
-        sizes, budget, length, gpu_share=share, flash=share > 0
-    )
+    size = total_file_size(header.path)
+    if header.path.stat().st_size != size:  # of a split model, only the size is known
+        weights, needed = WeightBytes(size, 0) if gpu_layers else WeightBytes(0, size), MemoryEstimate()
+    else:
+        weights, sizes = WeightBytes.of(header, gpu_layers), ModelSizes.of(header)
+        share = num_gpu_layers(gpu_layers, sizes.layers) / (sizes.layers + 1)
+        length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
+        budget = ContextBudget(length, length, length, 512, 256, 1, 0)  # before the model's spec is known
+        needed = estimate_context(sizes, budget, length, gpu_share=share, flash=share > 0)
+    # mapped weights count as well: every step reads all of them
+    return weights, needed + MemoryEstimate(Counter({WEIGHTS: weights.gpu}), Counter({WEIGHTS: weights.host}))
 
 
 def check_fits(what: str, estimate: MemoryEstimate, advice: str, *, mapped: int = 0) -> None:
@@ -248,13 +235,9 @@ def check_fits(what: str, estimate: MemoryEstimate, advice: str, *, mapped: int 
     used = gpus() if estimate.gpu.total() else ()
     if free := sum(device.memory_free for device in used):  # 0 if the driver does not report it
         _check_free(what, estimate.gpu, free, " and ".join(device.name for device in used), advice)
-    host = estimate.gpu + estimate.host if _is_unified(used) else estimate.host
+    is_unified = any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")
+    host = estimate.gpu + estimate.host if is_unified else estimate.host
     _check_free(what, host, max(0, system_free() - mapped), "this machine", advice)
-
-
-def _is_unified(used: Sequence[Device]) -> bool:
-    """Whether the GPU uses the machine's memory."""
-    return any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")
 
 
 def _check_free(what: str, use: Counter[str], free: int, where: str, advice: str) -> None:

@@ -43,21 +43,14 @@ _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
 
 
-def checked_header(path: Path) -> GGUFHeader | None:
-    """The file's header; None if only llama.cpp may be able to read it, or reports the problem.
-
-    Raises:
-        ModelError: the file is missing, not a GGUF, cut short or without weights, or would make llama.cpp abort.
-    """
+def checked_header(path: Path) -> GGUFHeader:
+    """The file's header. Raises `ModelError` for a file that has no weights, or that would make llama.cpp abort."""
     if path.is_dir():
         raise ModelNotFoundError(f"{path} is a directory; name the GGUF file in it")
-    try:
-        header = read_header(path)
-    except ModelUnsupportedError:
-        return None
+    header = read_header(path)
     if not header.tensors:
         raise ModelBrokenError(f"{path} has a vocabulary but no weights; name a complete model")
-    if (layers := ModelSizes.of_header(header).layers) > _MAX_LAYERS:
+    if (layers := ModelSizes.of(header).layers) > _MAX_LAYERS:
         raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {_MAX_LAYERS}; use another model")
     return header
 
@@ -66,7 +59,7 @@ class LlamaModel:
     """A loaded model. Only for one thread, which also runs its contexts."""
 
     def __init__(
-        self, handle: Any, path: Path, weights: WeightBytes, header: GGUFHeader | None, *, gpu_layers: int, mapped: bool
+        self, handle: Any, path: Path, weights: WeightBytes, header: GGUFHeader, *, gpu_layers: int, mapped: bool
     ) -> None:
         api = library().api
         self._api = api
@@ -86,7 +79,11 @@ class LlamaModel:
         self.embedding_length = int(api.llama_model_n_embd(handle))
         self.has_cache = not api.llama_model_is_diffusion(handle)
         """llama.cpp has no KV cache for its own diffusion architectures."""
-        self.sizes = self._sizes(header)
+        self.sizes = replace(
+            ModelSizes.of(header), vocab_size=self.vocab_size
+        )  # of a split model, it has no vocabulary
+        if not self.has_cache:
+            self.sizes = replace(self.sizes, kv_bytes_per_token=0)
         self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
         """Share of the layers on the GPU; their keys and values are there as well."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
@@ -105,16 +102,14 @@ class LlamaModel:
         params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
         # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
         params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
-        weights, needed = estimate_load(
-            header, path, gpu_layers=params.n_gpu_layers, context_length=settings.context_length
-        )
+        weights, needed = estimate_load(header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length)
         check_fits(str(path), needed, ADVICE)
         needs_cache = settings.prompt_attention in ("per_request", "causal")
-        alias = CACHED_ALIAS.get(header.architecture, "") if header and needs_cache else ""
+        alias = CACHED_ALIAS.get(header.architecture, "") if needs_cache else ""
         is_read = path.stat().st_size < _MAPPED_BYTES or bool(alias and not IN_MEMORY)
         if is_read:
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
-        with aliased_copy(header, alias) if header and alias else contextlib.nullcontext(path) as source:
+        with aliased_copy(header, alias) if alias else contextlib.nullcontext(path) as source:
             native.problems.clear()
             handle = native.api.llama_model_load_from_file(str(source).encode(), params)
         if not handle:
@@ -138,14 +133,6 @@ class LlamaModel:
             self.tokenizer.close()
             self._api.llama_model_free(self._handle)
             self._handle = None
-
-    def _sizes(self, header: GGUFHeader | None) -> ModelSizes:
-        if header:  # of a split model, it may lack the vocabulary
-            sizes = replace(ModelSizes.of_header(header), vocab_size=self.vocab_size)
-        else:
-            values = {key: [int(text)] for key, text in self.metadata.items() if text.isdecimal()}
-            sizes = ModelSizes.of(self.metadata.get("general.architecture", ""), values, self.vocab_size)
-        return sizes if self.has_cache else replace(sizes, kv_bytes_per_token=0)
 
     def _check_supported(self, vocab_type: int) -> None:
         """Refuses models that llama.cpp loads but that cannot denoise a canvas."""
@@ -256,15 +243,12 @@ class LlamaTokenizer:
         self._check_open()
         # bytes that are not UTF-8 make llama.cpp throw through C, which ends the process
         raw = text.encode("utf-8", "replace")
-        capacity = len(raw) + 8
-        for _ in range(2):
-            ids = np.empty(capacity, dtype=np.int32)
-            pointer = ids.ctypes.data_as(ctypes.POINTER(self._api.llama_token))
-            count = self._api.llama_tokenize(self._vocabulary, raw, len(raw), pointer, capacity, False, with_specials)
-            if count >= 0:
-                return token_ids(ids[:count])
-            capacity = -count
-        raise BackendError("llama.cpp: the text cannot be tokenized; see `dg-lsp doctor`")
+        ids = np.empty(len(raw) + 8, dtype=np.int32)  # a token has at least one byte
+        pointer = ids.ctypes.data_as(ctypes.POINTER(self._api.llama_token))
+        count = self._api.llama_tokenize(self._vocabulary, raw, len(raw), pointer, len(ids), False, with_specials)
+        if count < 0:
+            raise BackendError("llama.cpp: the text cannot be tokenized; see `dg-lsp doctor`")
+        return token_ids(ids[:count])
 
     def _piece(self, token: int) -> bytes:
         if token in self._pieces:
@@ -298,9 +282,8 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
     if (split := header.values.get("split.count")) and split.read() not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
     if IN_MEMORY and path.stat().st_size > (free := system_free()):
-        raise ModelMemoryError(
-            f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory, {free >> 20} are free; {advice}"
-        )
+        needed = f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory"
+        raise ModelMemoryError(f"{needed}, {free >> 20} are free; {advice}")
     old = header.architecture
     values = {
         f"{architecture}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value

@@ -100,16 +100,14 @@ class EmbeddingTable:
         self._scratch: Floats = np.empty((_PIECE_ROWS * threads, width), dtype=np.float32)
 
     def rows(self, which: TokenIds | slice, out: Floats | None = None) -> Floats:
-        """Rows by their ids or by a range, shape (number of rows, width), not scaled; `out` is used as memory."""
+        """Rows by ids or by a range, shape (number of rows, width), not scaled; `out` is used as memory."""
         count = which.stop - which.start if isinstance(which, slice) else len(which)
         rows: Floats = np.empty((count, self.shape[1]), dtype=np.float32) if out is None else out[:count]
 
         def decode_piece(first: int) -> None:
             last = min(first + _PIECE_ROWS, count)
-            if isinstance(which, slice):
-                self._matrix.decode(slice(which.start + first, which.start + last), rows[first:last])
-            else:
-                self._matrix.decode(which[first:last], rows[first:last])
+            piece = slice(which.start + first, which.start + last) if isinstance(which, slice) else which[first:last]
+            self._matrix.decode(piece, rows[first:last])
 
         # ctypes releases the GIL while ggml decodes
         run = map if self._pool is None or count <= _PIECE_ROWS else self._pool.map
@@ -236,11 +234,9 @@ class SelfConditioning:
         return cls(read_header(path), width, epsilon)
 
     def condition(self, embedded: Floats, soft: Floats | None) -> Floats:
-        """The model's input instead of the embeddings of the canvas, shape (L, H).
+        """The model's input instead of the canvas's scaled embeddings; both have the shape (L, H).
 
-        Args:
-            embedded: scaled embeddings of the canvas's tokens, shape (L, H).
-            soft: scaled mean embedding of the last prediction, shape (L, H); None at the first step.
+        `soft` is the scaled mean embedding of the last prediction, shape (L, H); None at the first step.
         """
         if soft is None:
             return self._normed(embedded)

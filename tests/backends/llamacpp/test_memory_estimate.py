@@ -174,7 +174,7 @@ def test_context_length_of_the_settings_counts_before_the_model_is_loaded(tiny_p
 
 
 def test_sizes_are_the_same_with_and_without_llama_cpp(tiny_path, tiny_repacked, opened):
-    plain, gemma = (ModelSizes.of_header(read_header(path)) for path in (tiny_path, tiny_repacked))
+    plain, gemma = (ModelSizes.of(read_header(path)) for path in (tiny_path, tiny_repacked))
     loaded = [opened(LlamaModel.load(path, CPU)) for path in (tiny_path, tiny_repacked)]
     assert [each.sizes for each in loaded] == [plain, gemma]
     assert plain.kv_bytes_per_token == 2 * 2 * 64 * 2
