@@ -8,8 +8,7 @@ import torch
 
 from dg_lsp.backends.transformers.cache import PrefixCache, PromptBuffers, prefix_bytes
 from dg_lsp.backends.transformers.errors import map_step_errors
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepInputs, Stepper
-from dg_lsp.backends.transformers.reduce import Reduce, reduce_logits
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, Reduce, StepInputs, Stepper, reduce_logits
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -60,20 +59,14 @@ class TransformersDenoiser:
         captures: bool | None = None,
         compiles: bool | None = None,
     ) -> None:
-        """`captures` and `compiles`: see `Stepper`.
-
-        Raises:
-            ModelUnsupportedError: spec and network have different vocabularies.
-        """
-        if spec.vocab_size != network.vocab_size:
+        """See `Stepper`. Raises `ModelUnsupportedError` if spec and network have different vocabularies."""
+        if spec.vocab_size != (size := len(network.embedding)):
             raise ModelUnsupportedError(
-                f"{spec.name}: its description does not fit its vocabulary of {network.vocab_size}; download it again"
+                f"{spec.name}: its description does not fit its vocabulary of {size}; download it again"
             )
         self.spec = spec
         self.tokenizer = tokenizer
         self.num_slots = limits.num_slots
-        self.prompt_limit = limits.prompt
-        """Longest prompt in tokens."""
         self._limits = limits
         self._network = network
         self._device = network.embedding.device
@@ -82,7 +75,7 @@ class TransformersDenoiser:
             network,
             self._buffers,
             reduce,
-            torch.tensor(spec.banned_ids, dtype=torch.long, device=self._device),
+            self._tensor(np.array(spec.banned_ids)),
             prompt_limit=limits.prompt,
             captures=captures,
             compiles=compiles,
@@ -174,13 +167,8 @@ class TransformersDenoiser:
         return [_prediction(part, is_greedy=temperature == 0) for part in parts]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; the decoder has no causal head.
-
-        Raises:
-            BackendError: always.
-        """
-        check_slot(slot, self.num_slots)
-        checked_ids("extension", ids, self.spec.vocab_size)
+        """See `Denoiser.extend`; the decoder has no causal head."""
+        del slot, ids
         raise BackendError(f"{self.spec.name} cannot decode causally; use the decoder diffusion")
 
     def close(self) -> None:
@@ -188,7 +176,6 @@ class TransformersDenoiser:
         if self._is_closed:
             return
         self._is_closed = True
-        self.stepper.close()
         self._conditioning.clear()
         del self.stepper, self._buffers, self._prefixes, self._network
         if self._device.type == "cuda":
@@ -219,17 +206,17 @@ class TransformersDenoiser:
         floats = np.append(rng.random(num_tokens), temperature or 1.0).astype(np.float32)
         floats[:-1] = np.minimum(floats[:-1], np.nextafter(np.float32(1), np.float32(0)))  # float32 rounds up to 1
         uniforms = torch.from_numpy(floats).to(self._device)
-        conditioning = torch.cat([self._last_conditioning(*one) for one in zip(keys, lengths, strict=True)])
+        last = [self._conditioning.get(key) for key in keys]  # of another length, or None in the first step: zeros
+        empty, width = self._network.embedding.new_zeros, self._network.embedding.shape[1]
+        conditioning = torch.cat(
+            [
+                empty((length, width)) if one is None or len(one) != length else one
+                for one, length in zip(last, lengths, strict=True)
+            ]
+        )
         return StepInputs(
             ids, positions, canvas_numbers, prompt_lengths[0], conditioning, uniforms[-1], uniforms[:-1]
         )  # fmt: skip
-
-    def _last_conditioning(self, key: tuple[int, int], length: int) -> torch.Tensor:
-        """Shape (L, hidden); zeros for a canvas in its first step or of another length than in the step before."""
-        found, embedding = self._conditioning.get(key), self._network.embedding
-        if found is not None and len(found) == length:
-            return found
-        return embedding.new_zeros((length, embedding.shape[1]))
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)

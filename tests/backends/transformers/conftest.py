@@ -10,8 +10,7 @@ from tiny_diffusiongemma import TinyShape, tiny_model
 from transformers import DynamicCache
 
 from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
-from dg_lsp.backends.transformers.reduce import reduce_logits, soft_cap
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, reduce_logits, soft_cap
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 
 WINDOW = 24

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dg_lsp.backends.transformers.cache import RollbackSlidingLayer
-from dg_lsp.backends.transformers.reduce import reduce_logits
+from dg_lsp.backends.transformers.network import reduce_logits
 from dg_lsp.canvas.layout import Canvas
 from dg_lsp.diffusion.loop import race
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError

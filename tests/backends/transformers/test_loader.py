@@ -151,7 +151,7 @@ def test_the_device_is_the_first_gpu_unless_the_settings_name_another(monkeypatc
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
     monkeypatch.delitem(sys.modules, "dg_lsp.backends.transformers.loader", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(BackendError, match=r"pip install 'dg-lsp\[hf\]'"):
+    with pytest.raises(BackendError, match=r"pip install 'dg-lsp\[transformers\]'"):
         open_checkpoint(*read_folder(tiny_checkpoint), CPU)
 
 

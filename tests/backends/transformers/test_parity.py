@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
-from dg_lsp.backends.transformers.network import StepInputs
-from dg_lsp.backends.transformers.reduce import reduce_logits, soft_cap
+from dg_lsp.backends.transformers.network import StepInputs, reduce_logits, soft_cap
 from dg_lsp.canvas.layout import Canvas
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.diffusion.samplers import accept

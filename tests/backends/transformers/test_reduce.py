@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dg_lsp.backends.transformers.reduce import draw, reduce_logits, soft_cap
+from dg_lsp.backends.transformers.network import draw, reduce_logits, soft_cap
 
 BANNED_IDS = torch.tensor([3, 7])
 
