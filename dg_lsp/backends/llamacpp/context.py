@@ -102,7 +102,7 @@ class LlamaContext:
         self._is_closed = False
         self._handle: Any = None
         self.num_cells = 0
-        self.batch: Batch
+        self.batch: Any = None
         self._check_room(budget.first_length, ADVICE)
         try:
             self._open(budget.first_length)
@@ -138,7 +138,9 @@ class LlamaContext:
                 f"{model.path} has no KV cache or only computes embeddings; use a causal language model"
             )
         self.num_cells = int(api.llama_n_ctx(self._handle))
-        self.batch = Batch(api, int(api.llama_n_ubatch(self._handle)), model.embedding_length)
+        capacity = int(api.llama_n_ubatch(self._handle))
+        if self.batch is None or self.batch.capacity != capacity:  # a full one may be waiting for a new context
+            self.batch = Batch(api, capacity, model.embedding_length)
 
     def grow(self, num_missing: int, sequences: Sequence[int] = ()) -> None:
         """Adds at least this many cells if the budget allows. The given sequences keep their content, others are lost.

@@ -110,8 +110,7 @@ class TransformersDenoiser:
     @torch.inference_mode()
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
-        self._check_open()
-        check_slot(slot, self.num_slots)
+        self._check_slot(slot)
         prompt = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
         check_prompt_length(len(prompt), self._limits.prompt)
         for key in [key for key in self._conditioning if key[0] == slot]:
@@ -142,8 +141,7 @@ class TransformersDenoiser:
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        self._check_open()
-        check_slot(slot, self.num_slots)
+        self._check_slot(slot)
         check_temperature(temperature)
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._limits.canvas
@@ -181,9 +179,10 @@ class TransformersDenoiser:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _check_open(self) -> None:
+    def _check_slot(self, slot: int) -> None:
         if self._is_closed:
             raise BackendError("the model is closed; open it again")
+        check_slot(slot, self.num_slots)
 
     def _inputs(
         self,
@@ -206,17 +205,13 @@ class TransformersDenoiser:
         floats = np.append(rng.random(num_tokens), temperature or 1.0).astype(np.float32)
         floats[:-1] = np.minimum(floats[:-1], np.nextafter(np.float32(1), np.float32(0)))  # float32 rounds up to 1
         uniforms = torch.from_numpy(floats).to(self._device)
-        last = [self._conditioning.get(key) for key in keys]  # of another length, or None in the first step: zeros
-        empty, width = self._network.embedding.new_zeros, self._network.embedding.shape[1]
-        conditioning = torch.cat(
-            [
-                empty((length, width)) if one is None or len(one) != length else one
-                for one, length in zip(last, lengths, strict=True)
-            ]
-        )
-        return StepInputs(
-            ids, positions, canvas_numbers, prompt_lengths[0], conditioning, uniforms[-1], uniforms[:-1]
-        )  # fmt: skip
+        conditioning = self._network.embedding.new_zeros((num_tokens, self._network.embedding.shape[1]))
+        for key, part in zip(keys, conditioning.split(lengths), strict=True):
+            last = self._conditioning.get(key)
+            if last is not None and len(last) == len(part):  # not in the first step of a canvas
+                part.copy_(last)
+        length, temperatures = prompt_lengths[0], uniforms[-1]
+        return StepInputs(ids, positions, canvas_numbers, length, conditioning, temperatures, uniforms[:-1])
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)

@@ -37,14 +37,6 @@ def test_canvas_is_bidirectional(denoiser):
     assert abs(predict(denoiser, masks())[0].confidence[0] - predict(denoiser, changed)[0].confidence[0]) > 1e-3
 
 
-def test_prompt_is_causal(denoiser):
-    """The cells of a cropped prompt equal those of a shorter one."""
-    denoiser.prefill(0, PROMPT)
-    denoiser.prefill(0, PROMPT[:20])
-    denoiser.prefill(1, PROMPT[:20])
-    check_close(*predict(denoiser, masks()), *predict(denoiser, masks(), slot=1), 1e-3)
-
-
 def test_long_prompt_is_decoded_in_several_batches(open_denoiser):
     denoiser = open_denoiser(replace(open_denoiser.mask, max_prompt_tokens=1500))
     assert denoiser.prefill(0, LONG) == 1300

@@ -17,8 +17,6 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     check_fits,
     context_budget,
     estimate_context,
-    estimate_load,
-    estimate_weights,
     num_gpu_layers,
     total_file_size,
 )
@@ -161,16 +159,6 @@ def test_estimate_of_a_context_follows_its_layers():
     half = estimate_context(SIZES, BUDGET, 1024, gpu_share=0.5, flash=True)
     assert half.gpu[PROMPTS] == half.host[PROMPTS] == MIB
     assert half.gpu.total() > half.host.total() > MIB
-    assert estimate_context(SIZES, BUDGET, 1024, gpu_share=1, flash=True, has_cache=False).gpu[PROMPTS] == 0
-
-
-def test_context_length_of_the_settings_counts_before_the_model_is_loaded(tiny_path):
-    header = read_header(tiny_path)
-    small, large = (
-        estimate_load(header, tiny_path, gpu_layers=0, context_length=length)[1].host[PROMPTS]
-        for length in (0, 1 << 20)
-    )
-    assert (small, large) == (2048 * 512, 512 << 20)
 
 
 def test_sizes_are_the_same_with_and_without_llama_cpp(tiny_path, tiny_repacked, opened):
@@ -193,7 +181,6 @@ def test_weights_count_where_their_layers_are(tiny_repacked):
     assert some.host < everything
     assert some.gpu >= header.tensors["output_norm.weight"].size + table
     assert [num_gpu_layers(wanted, 4) for wanted in (-1, 0, 3, 9)] == [5, 0, 3, 5]
-    assert estimate_weights(some) == MemoryEstimate(Counter({WEIGHTS: some.gpu}), Counter({WEIGHTS: some.host}))
 
 
 def test_split_model_counts_all_parts(tmp_path):

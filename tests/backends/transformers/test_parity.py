@@ -55,13 +55,6 @@ def test_first_and_conditioned_steps_compute_the_logits_of_transformers(models, 
             assert np.abs(prediction.confidence - confidence).max() < tolerance
 
 
-def test_self_conditioning_changes_the_logits(float64_models, draw_ids):
-    reference, _ = float64_models
-    cache, canvas = reference.encode(draw_ids(20)), draw_ids(16)
-    first = reference.logits(cache, canvas)
-    assert (reference.logits(cache, canvas, first) - first).abs().max() > 0.01
-
-
 def test_a_prompt_that_grows_shrinks_and_changes_gives_the_same_logits(float64_models, open_denoiser, draw_ids):
     """Across the edge of the sliding window and far beyond it, by single tokens and by many."""
     reference, network = float64_models
