@@ -143,14 +143,11 @@ def test_canvases_beyond_the_context_are_refused(open_denoiser):
         {"vocab_size": 100},
         {"canvas_lengths": ()},
         {"banned_ids": (0, 5000)},
-        {"end_ids": (-1,)},
-        {"start_ids": (5000,)},
         {"fim": FimTokens(2, 5000, 4)},
         {"sampling": MaskSampling(mask_id=5000)},
-        {"sampling": MaskSampling(mask_id=0, expand_id=5000)},
         {"sampling": MaskSampling(mask_id=0, delete_id=5000)},
     ],
-    ids=["vocabulary", "no canvas", "banned", "end", "start", "fim", "mask", "expand", "delete"],
+    ids=["vocabulary", "no canvas", "banned", "fim", "mask", "delete"],
 )
 def test_spec_of_another_model_is_refused(open_denoiser, changes):
     with pytest.raises(ModelUnsupportedError):

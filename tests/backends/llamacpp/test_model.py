@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 
-import gguf
 import numpy as np
 import pytest
 import tiny_masked
@@ -23,7 +22,6 @@ from dg_lsp.errors import (
     ModelNotFoundError,
     ModelUnsupportedError,
 )
-from dg_lsp.gguf import read_header
 from dg_lsp.settings import ModelSettings
 
 CPU = ModelSettings(threads=1, gpu_layers=0)
@@ -174,26 +172,6 @@ def folder(request, monkeypatch, tmp_path):
 @pytest.fixture
 def dream(tmp_path):
     return tiny_masked.write(tmp_path / "dream.gguf", tiny_masked.make("dream"))
-
-
-def contents(path):
-    reader = gguf.GGUFReader(path)
-    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    return fields, {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-
-
-def test_copy_as_another_architecture_changes_only_names(dream, folder, tmp_path):
-    fields, tensors = contents(dream)
-    with model.aliased_copy(read_header(dream), "qwen3moe") as copy:
-        (tmp_path / "kept").write_bytes(copy.read_bytes())
-    new_fields, new_tensors = contents(tmp_path / "kept")
-    assert new_fields.pop("general.architecture") == "qwen3moe"
-    assert new_fields.pop("general.relabelled_from") == fields.pop("general.architecture") == "dream"
-    fields.pop("dream.attention.causal")
-    assert new_fields == {name.replace("dream.", "qwen3moe."): value for name, value in fields.items()}
-    assert list(new_tensors) == list(tensors)
-    assert all(np.array_equal(new_tensors[name], values) for name, values in tensors.items())
-    assert not list(folder.iterdir())
 
 
 def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypatch, open_masked):

@@ -8,7 +8,6 @@ import pytest
 
 from dg_lsp.backends.llamacpp.denoiser import Reducer
 from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, SelfConditioning, StoredMatrix, mixture
-from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.gguf import read_header
 
@@ -50,14 +49,6 @@ def table(tmp_path, opened):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_follow_the_number_format(table, kind):
-    made, dense = table(kind)
-    ids = token_ids([0, 699, 5, 5, 300])
-    # K-quants of random bytes have scales that cancel, where the two roundings differ a little
-    np.testing.assert_allclose(made.rows(ids), dense[ids], rtol=1e-5, atol=1e-6 * np.abs(dense).max())
-
-
-@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q6_K"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_sums_of_rows_equal_those_of_the_dense_table(table, kind, threads):
     made, dense = table(kind, threads)
