@@ -22,7 +22,7 @@ from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.gguf import F32, GGUFHeader, TensorType, map_file_errors, read_header
 
-MAPPED_BYTES = 16 << 20
+_MAPPED_BYTES = 16 << 20
 """A smaller tensor is read, not mapped: if another program truncates a mapped file, this process crashes."""
 
 
@@ -55,15 +55,15 @@ class StoredMatrix:
     width: int
 
     @classmethod
-    def of(cls, header: GGUFHeader, name: str, *, mapped_bytes: int = MAPPED_BYTES) -> "StoredMatrix":
-        """A tensor of a file, a vector as one row; mapped from this size on. Raises `ModelUnsupportedError`."""
+    def of(cls, header: GGUFHeader, name: str) -> "StoredMatrix":
+        """A tensor of a file, a vector as one row; mapped if it is large. Raises `ModelUnsupportedError`."""
         stored = header.tensors.get(name)
         if stored is None:
             raise ModelUnsupportedError(f"{header.path} has no tensor {name}; repack the model again")
         if stored.kind != F32 and not _traits(stored.kind.number).to_float:
             raise ModelUnsupportedError(f"{header.path}: {name} cannot be read as {stored.kind.name}; use another type")
         rows = header.rows(name)
-        return cls(rows if stored.size >= mapped_bytes else np.array(rows), stored.kind, stored.shape[-1])
+        return cls(rows if stored.size >= _MAPPED_BYTES else np.array(rows), stored.kind, stored.shape[-1])
 
     def floats(self) -> Floats:
         """The whole matrix, shape (N, width)."""
@@ -222,15 +222,13 @@ class SelfConditioning:
         """Reads the side file of a model; raises `ModelError` if it is missing, damaged or another one."""
         path = model_path.with_name(side.filename)
         if not path.is_file():
-            raise ModelNotFoundError(
-                f"{path} is missing: {model_path.name} needs it beside it; put it there or repack the model again"
-            )
+            advice = "put it there or repack the model again"
+            raise ModelNotFoundError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
         with map_file_errors(path), path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != side.sha256:
-            raise ModelBrokenError(
-                f"{path} is not the file that {model_path.name} was written with; repack the model again"
-            )
+            problem = f"is not the file that {model_path.name} was written with"
+            raise ModelBrokenError(f"{path} {problem}; repack the model again")
         return cls(read_header(path), width, epsilon)
 
     def condition(self, embedded: Floats, soft: Floats | None) -> Floats:

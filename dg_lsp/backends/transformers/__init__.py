@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.errors import BackendError
+from dg_lsp.settings import ModelSettings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-    from dg_lsp.canvas.spec import Checkpoint, ModelSpec
-    from dg_lsp.settings import ModelSettings
 
 
-def open_checkpoint(checkpoint: "Checkpoint", spec: "ModelSpec", settings: "ModelSettings") -> "TransformersDenoiser":
+def open_checkpoint(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings) -> "TransformersDenoiser":
     """Loads a checkpoint directory.
 
     Raises:

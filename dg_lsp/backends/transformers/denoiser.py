@@ -161,8 +161,12 @@ class TransformersDenoiser:
             rows = rows_on_device.cpu().numpy()
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
-        parts = np.split(rows, np.cumsum(lengths)[:-1], axis=1)
-        return [_prediction(part, is_greedy=temperature == 0) for part in parts]
+        argmax, sampled = rows[0].astype(np.int32), rows[0 if temperature == 0 else 1].astype(np.int32)
+        values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0))
+        return [
+            Prediction(*parts)
+            for parts in zip(*(np.split(each, np.cumsum(lengths)[:-1]) for each in values), strict=True)
+        ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Denoiser.extend`; the decoder has no causal head."""
@@ -221,9 +225,3 @@ def gpu_memory(device: torch.device) -> DeviceMemory:
     """The memory of a GPU, shared by all processes."""
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(torch.cuda.get_device_name(device), free, total)
-
-
-def _prediction(rows: np.ndarray, *, is_greedy: bool) -> Prediction:
-    """From rows of shape (4, L), see `ReducedLogits`."""
-    argmax, sampled = rows[0].astype(np.int32), rows[1].astype(np.int32)
-    return Prediction(argmax, argmax if is_greedy else sampled, rows[2].copy(), np.maximum(rows[3], 0.0))

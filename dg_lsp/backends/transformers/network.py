@@ -81,14 +81,10 @@ def soft_cap(raw: torch.Tensor, cap: float) -> torch.Tensor:
 def reduce_logits(
     raw: torch.Tensor, cap: float, banned_ids: torch.Tensor, temperature: torch.Tensor, uniforms: torch.Tensor
 ) -> ReducedLogits:
-    """Caps, bans and tempers logits in the order of transformers, and samples from the result.
+    """Caps, bans and tempers logits of shape (T, vocabulary) in the order of transformers, and samples from the result.
 
-    Args:
-        raw: output of the head, shape (T, vocabulary), in the number format of the embedding.
-        cap: bound of the logits.
-        banned_ids: tokens that are never predicted, shape (B,).
-        temperature: above 0, shape ().
-        uniforms: random numbers in [0, 1), shape (T,); with the distribution they decide the samples.
+    `banned_ids`, shape (B,), are never predicted; `temperature`, shape (), is above 0; `uniforms`, shape (T,), are
+    random numbers in [0, 1) that decide the samples.
     """
     logits = soft_cap(raw, cap).index_fill_(1, banned_ids, float("-inf")) / temperature
     exact = torch.softmax(logits, dim=-1)
