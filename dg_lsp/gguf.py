@@ -74,6 +74,8 @@ TENSOR_TYPES = {
         TensorType(35, "TQ2_0", 256, 66),
         TensorType(39, "MXFP4", 32, 17),
         TensorType(40, "NVFP4", 64, 36),
+        TensorType(41, "Q1_0", 128, 18),
+        TensorType(42, "Q2_0", 64, 18),
     )
 }
 """By number."""

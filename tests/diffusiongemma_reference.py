@@ -42,34 +42,38 @@ class ForcedStep:
 
 
 class Reference:
-    def __init__(self, checkpoint):
+    """transformers without changes."""
+
+    def __init__(self, model):
         torch.set_num_threads(1)
-        options = {"dtype": torch.float32, "attn_implementation": "eager", "experts_implementation": "eager"}
-        self.model = DiffusionGemmaForBlockDiffusion.from_pretrained(checkpoint, **options).eval()
-        self.window = self.model.config.text_config.sliding_window
-        self.vocab_size = self.model.config.text_config.vocab_size
+        self.model = model.eval()
+        self.window = model.config.text_config.sliding_window
+
+    @classmethod
+    def load(cls, checkpoint, **options):
+        options = {"dtype": torch.float32, "attn_implementation": "eager", "experts_implementation": "eager", **options}
+        return cls(DiffusionGemmaForBlockDiffusion.from_pretrained(checkpoint, **options))
 
     @torch.no_grad()
     def encoded(self, prompt):
         cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
-        self.model.model.encoder(input_ids=torch.tensor([prompt.tolist()]), past_key_values=cache)
+        if len(prompt):
+            self.model.model.encoder(input_ids=torch.tensor([prompt.tolist()]), past_key_values=cache)
         return cache
 
     @torch.no_grad()
-    def logits(self, cache, num_prompt, canvas, conditioning=None, *, per_token=False):
+    def logits(self, cache, canvas, conditioning=None, *, per_token=False):
         """`conditioning` are the tempered logits of the last step; `per_token` gives each position its own window."""
-        masks = EVERYTHING
+        num_prompt, masks = int(cache.get_seq_length()), EVERYTHING
         if per_token and num_prompt + len(canvas) > self.window:
             masks = {"full_attention": None, "sliding_attention": self._windows(num_prompt, len(canvas))}
-        positions = torch.arange(num_prompt, num_prompt + len(canvas))[None]
-        out = self.model(
+        return self.model(
             decoder_input_ids=torch.tensor([canvas.tolist()]),
             past_key_values=cache,
-            decoder_position_ids=positions,
+            decoder_position_ids=torch.arange(num_prompt, num_prompt + len(canvas))[None],
             decoder_attention_mask=masks,
-            self_conditioning_logits=None if conditioning is None else torch.from_numpy(conditioning)[None],
-        )
-        return out.logits[0].float().numpy()
+            self_conditioning_logits=None if conditioning is None else conditioning[None].to(self.model.dtype),
+        ).logits[0]
 
     def steps(self, prompt, canvas, temperatures, noise, *, frozen=None, bound=0.1, per_token=False):
         """Accepted positions get the argmax, the others the noise; frozen ones stay."""
@@ -78,7 +82,8 @@ class Reference:
         cache, conditioning, done = self.encoded(prompt), None, []
         frozen = np.zeros(len(canvas), dtype=np.bool_) if frozen is None else frozen
         for temperature, fresh in zip(temperatures, noise, strict=True):
-            logits = self.logits(cache, len(prompt), canvas, conditioning, per_token=per_token)
+            last = None if conditioning is None else torch.from_numpy(conditioning)
+            logits = self.logits(cache, canvas, last, per_token=per_token).float().numpy()
             tempered = (logits / np.float32(temperature)).astype(np.float32)
             entropy = np.where(frozen, 0, entropy_of(tempered))
             done.append(ForcedStep(canvas, temperature, logits, entropy, conditioning))

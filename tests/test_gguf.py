@@ -38,8 +38,9 @@ def small(tmp_path):
 def test_number_formats_are_ggmls():
     sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
     for number, kind in TENSOR_TYPES.items():
-        assert (kind.block_weights, kind.block_bytes) == sizes[number]
-        assert gguf.GGMLQuantizationType(number).name == kind.name
+        if kind.name != "Q2_0":  # the package does not know it yet
+            assert (kind.block_weights, kind.block_bytes) == sizes[number]
+            assert gguf.GGMLQuantizationType(number).name == kind.name
 
 
 def test_bundled_model_reads_the_same_as_with_the_package():

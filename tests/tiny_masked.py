@@ -102,10 +102,12 @@ def write(
     shift_logits=None,
     add_start=False,
     fim_ids=None,
+    parts=1,
 ):
     """Writes the GGUF file with the metadata of llama.cpp's own converter."""
     out = gguf.GGUFWriter(path, architecture or tiny.architecture)
     out.add_name(name or f"tiny {tiny.architecture}")
+    out.add_uint16("split.count", parts)
     out.add_context_length(tiny.trained_length)
     out.add_embedding_length(tiny.width)
     out.add_block_count(tiny.layers)

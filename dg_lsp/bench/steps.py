@@ -285,7 +285,7 @@ def functions_of(denoiser: "ContextDenoiser | TransformersDenoiser") -> Mapping[
     return {
         "decode": ((context, "decode"), (context, "logits")),
         "reduction": ((reducer, "reduce"),),
-        "self_conditioning": ((denoiser, "_input_rows"), (denoiser, "_recorded")) if has_memory else (),
+        "self_conditioning": ((denoiser, "_input_rows"), (denoiser, "_record")) if has_memory else (),
     }
 
 

@@ -236,8 +236,8 @@ def _try_remote(checkup: Checkup, settings: "Settings") -> None:
 
 
 def _runtime_checkup() -> dict[str, Any]:
+    from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
     from dg_lsp.backends.llamacpp.library import library
-    from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
 
     runtime, note = library().runtime, library().note
     return {

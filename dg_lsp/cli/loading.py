@@ -100,7 +100,7 @@ def open_denoiser(model: LoadedModel, settings: Settings) -> "ContextDenoiser | 
         from dg_lsp.backends.transformers import open_checkpoint
 
         return open_checkpoint(model.weights, model.spec, settings.model)
-    from dg_lsp.backends.llamacpp.loader import denoiser_for
+    from dg_lsp.backends.llamacpp import denoiser_for
 
     try:
         return denoiser_for(model.weights, model.spec, settings.model)

@@ -336,7 +336,7 @@ def _supports_bidirectional(folder: Path | None) -> bool:
     runtime = str(folder.absolute() if folder else STOCK)
     environment = {**os.environ, VARIABLE: runtime, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
     environment.pop("LLAMA_CPP_LIB_PATH", None)
-    command = python_command("dg_lsp.backends.llamacpp.runtime_check")
+    command = python_command("dg_lsp.backends.llamacpp.diffusiongemma")
     done = subprocess.run(
         command, env=environment, cwd=NEUTRAL_FOLDER, capture_output=True, text=True, errors="replace", check=False
     )

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import tiny_masked
 
-from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
-from dg_lsp.backends.llamacpp.loader import denoiser_for
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser_for
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings

@@ -77,7 +77,7 @@ def test_steps_through_transformers_are_measured(script, capsys):
 
 
 def test_steps_through_llamacpp_are_measured(script, tmp_path, capsys):
-    from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
+    from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
 
     if not supports_bidirectional():
         pytest.skip("the installed llama.cpp is not changed; run: dg-lsp models build-runtime")

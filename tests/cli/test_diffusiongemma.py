@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import tiny_diffusiongemma as tiny
 
-from dg_lsp.backends.llamacpp import runtime_check
+from dg_lsp.backends.llamacpp import diffusiongemma
 
 BUFFER = "def total(items):\n    result = 0\n    for item in items:\n        result += \n    return result\n"
 QUICK = ("--json", "--deadline", "30000", "--threads", "1")
 
 needs_runtime = pytest.mark.skipif(
-    not runtime_check.supports_bidirectional(),
+    not diffusiongemma.supports_bidirectional(),
     reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
 )
 
@@ -63,7 +63,7 @@ def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, hole, model
 
 
 def test_llama_cpp_as_installed_is_told_to_be_changed(dg_lsp, hole, tiny_repacked, monkeypatch):
-    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: False)
+    monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: False)
     outcome = dg_lsp("fill", hole, "--model", tiny_repacked)
     assert outcome.code == 3
     assert "dg-lsp models build-runtime" in outcome.err

@@ -53,7 +53,7 @@ def model(folder):
 def llama_logits(context, ids, start, *, causal):
     ids = token_ids(ids)
     positions = np.arange(start, start + len(ids), dtype=np.int32)
-    context.batch.put_tokens(ids, positions, np.zeros_like(positions), 1)
+    context.batch.put(ids, positions, np.zeros_like(positions), 1)
     assert context.decode(causal=causal) == 0
     return context.logits(len(ids)).copy()
 
@@ -81,7 +81,7 @@ def test_torch_and_llama_cpp_compute_the_same_logits(file_type, tolerance, netwo
     limit = tolerance * expected.std()
     model = LlamaModel.load(folder / f"{file_type}.gguf", CPU)
     size = len(prompt) + len(canvas)
-    context = LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, len(canvas)), flash_attention=False)
+    context = LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, len(prompt)), flash_attention=False)
     of_prompt = llama_logits(context, prompt, 0, causal=True)
     assert np.abs(of_prompt - expected[: len(prompt)]).max() < limit
     for _ in range(2):  # the second time after the first canvas was removed from the cache

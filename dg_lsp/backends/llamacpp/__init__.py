@@ -1,7 +1,41 @@
 """llama.cpp in this process, through llama-cpp-python. The native library is loaded on first use."""
 
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser, LlamaDenoiser
 from dg_lsp.backends.llamacpp.library import Device, devices
 from dg_lsp.backends.llamacpp.model import LlamaModel
+from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.settings import ModelSettings
 
-__all__ = ["Device", "LlamaDenoiser", "LlamaModel", "devices"]
+__all__ = ["Device", "LlamaDenoiser", "LlamaModel", "denoiser_for", "devices"]
+
+
+def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> ContextDenoiser:
+    """Chooses the denoiser by spec and settings. It takes the model over, unless this raises.
+
+    Raises:
+        ModelError: the model does not fit its spec, the settings, the installed llama.cpp or the memory.
+    """
+    from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, require_runtime
+    from dg_lsp.backends.llamacpp.masked import CausalDenoiser, ExactDenoiser, PerRequestDenoiser
+
+    if spec.self_conditioning is not None:
+        require_runtime(model.path)
+        return SelfConditionedDenoiser(model, spec, settings)
+    if not spec.is_bidirectional:
+        return LlamaDenoiser(model, spec, settings)
+    if settings.prompt_attention not in ("per_request", "causal"):
+        return ExactDenoiser(model, spec, settings)
+    if not model.has_cache:
+        architecture = model.metadata.get("general.architecture", "")
+        raise ModelUnsupportedError(
+            f"{spec.name}: llama.cpp has no KV cache for {architecture}; set model.prompt_attention to auto"
+        )
+    if settings.prompt_attention == "per_request":
+        return PerRequestDenoiser(model, spec, settings)
+    if not spec.is_shifted:
+        raise ModelUnsupportedError(
+            f"{spec.name} was never a causal model, so it cannot read a causal prompt; "
+            "set model.prompt_attention to per_request or auto"
+        )
+    return CausalDenoiser(model, spec, settings)

@@ -1,6 +1,6 @@
-"""One llama.cpp context: decodes batches, reads logits, copies and crops sequences.
+"""One llama.cpp context, and the prompts in its KV cache.
 
-It starts small and grows; the sequences keep their content then. It has no notion of slots and canvases.
+The context starts small and grows; the sequences keep their content then.
 """
 
 import ctypes
@@ -20,9 +20,10 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     MemoryEstimate,
     check_fits,
     estimate_context,
+    padded,
 )
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.canvas.layout import Flags, TokenIds
+from dg_lsp.canvas.layout import Flags, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
 
@@ -39,10 +40,8 @@ class Batch:
     def __init__(self, api: Any, capacity: int, embedding_length: int) -> None:
         self.capacity = capacity
         self._embedding_length = embedding_length
-        self._tokens = np.zeros(capacity, dtype=np.int32)
-        self._positions = np.zeros(capacity, dtype=np.int32)
+        self._tokens, self._positions, self._sequences = (np.zeros(capacity, dtype=np.int32) for _ in range(3))
         self._counts = np.ones(capacity, dtype=np.int32)
-        self._sequences = np.zeros(capacity, dtype=np.int32)
         self._outputs = np.zeros(capacity, dtype=np.int8)
         step = self._sequences.itemsize
         self._lists = (self._sequences.ctypes.data + step * np.arange(capacity, dtype=np.uintp)).astype(np.uintp)
@@ -55,24 +54,23 @@ class Batch:
         self._token_pointer = _pointer(self._tokens, api.llama_token)
         self.native = batch
 
-    def put_tokens(self, ids: TokenIds, positions: TokenIds, sequences: TokenIds | int, outputs: Outputs) -> None:
-        """Fills the batch with N tokens, at most `capacity`; arrays of shape (N,), or one value for all tokens."""
-        count = len(ids)
-        self._tokens[:count] = ids
-        self.native.token, self.native.embd = self._token_pointer, None
-        self._put_places(count, positions, sequences, outputs)
+    def put(
+        self, content: TokenIds | Floats, positions: TokenIds, sequences: TokenIds | int, outputs: Outputs = 1
+    ) -> None:
+        """Fills the batch with N tokens, at most `capacity`; `outputs` are those that need logits.
 
-    def put_rows(self, rows: Floats, positions: TokenIds, sequences: TokenIds | int) -> None:
-        """Fills the batch with N embeddings, shape (N, embedding length), all of which need logits."""
-        if self._rows is None:
-            self._rows = np.zeros((self.capacity, self._embedding_length), dtype=np.float32)
-        count = len(rows)
-        # copied into memory that lives as long as the batch: the address of a temporary would dangle
-        self._rows[:count] = rows
-        self.native.token, self.native.embd = None, _pointer(self._rows, ctypes.c_float)
-        self._put_places(count, positions, sequences, 1)
-
-    def _put_places(self, count: int, positions: TokenIds, sequences: TokenIds | int, outputs: Outputs) -> None:
+        `content` has token ids of shape (N,), or embeddings of shape (N, embedding length).
+        """
+        count = len(content)
+        if content.ndim == 1:
+            self._tokens[:count] = content
+            self.native.token, self.native.embd = self._token_pointer, None
+        else:
+            if self._rows is None:
+                self._rows = np.zeros((self.capacity, self._embedding_length), dtype=np.float32)
+            # copied into memory that lives as long as the batch: the address of a temporary would dangle
+            self._rows[:count] = content
+            self.native.token, self.native.embd = None, _pointer(self._rows, ctypes.c_float)
         self._positions[:count] = positions
         self._sequences[:count] = sequences
         self._outputs[:count] = outputs
@@ -94,16 +92,10 @@ class LlamaContext:
     """
 
     def __init__(self, model: LlamaModel, budget: ContextBudget, *, flash_attention: bool) -> None:
-        """Starts with the budget's `first_length`.
-
-        Raises:
-            ModelMemoryError: there is not enough memory.
-            ModelUnsupportedError: llama.cpp cannot run the model this way.
-        """
+        """Starts with the budget's `first_length`. Raises `ModelMemoryError` or `ModelUnsupportedError`."""
         self._native = library()
         self._api = self._native.api
         self._model = model
-        self._vocab_size = model.vocab_size
         self._budget = budget
         self._flash = flash_attention
         self._threads = 1
@@ -147,32 +139,35 @@ class LlamaContext:
             )
         self.num_cells = int(api.llama_n_ctx(self._handle))
         capacity = int(api.llama_n_ubatch(self._handle))
-        if self.batch is None or self.batch.capacity != capacity:
+        if self.batch is None or self.batch.capacity != capacity:  # a full one may be waiting for a new context
             self.batch = Batch(api, capacity, model.embedding_length)
 
     def grow(self, num_missing: int, sequences: Sequence[int] = ()) -> None:
         """Adds at least this many cells if the budget allows. The given sequences keep their content, others are lost.
 
-        Raises:
-            ModelMemoryError: there is not enough memory; nothing has changed.
-            BackendError: the content of all sequences is lost.
+        After a `ModelMemoryError` nothing has changed, after a `BackendError` all sequences are empty.
         """
-        refusal: ModelMemoryError | None = None
-        for num_cells in self._budget.larger_sizes(self.num_cells, num_missing):
-            try:
-                self._resize(num_cells, sequences)
-            except ModelMemoryError as error:
-                refusal = error
-            else:
-                return
-        if refusal is not None:
-            raise refusal
+        limit = self._budget.context_length
+        needed = min(padded(self.num_cells + num_missing), limit)
+        doubled = min(max(needed, 2 * self.num_cells), limit)
+        if needed <= self.num_cells:
+            return
+        try:
+            self._resize(doubled, sequences)
+        except ModelMemoryError:
+            if needed == doubled:
+                raise
+            self._resize(needed, sequences)
 
     def _resize(self, num_cells: int, sequences: Sequence[int]) -> None:
         self._check_open()
         sizes = {sequence: int(self._api.llama_state_seq_get_size(self._handle, sequence)) for sequence in sequences}
         self._check_room(num_cells, "shorten the prompt or free memory", copied=sum(sizes.values()))
-        states = {sequence: self._state(sequence, size) for sequence, size in sizes.items()}
+        states = {sequence: np.empty(size, dtype=np.uint8) for sequence, size in sizes.items()}
+        for sequence, state in states.items():
+            pointer = _pointer(state, ctypes.c_uint8)
+            if self._api.llama_state_seq_get_data(self._handle, pointer, len(state), sequence) != len(state):
+                raise BackendError(_NOT_COPIED)
         before = self.num_cells
         # freed first: there may not be enough memory for both
         self._free()
@@ -180,9 +175,10 @@ class LlamaContext:
             self._open(num_cells)
         except ModelMemoryError:
             self._reopen(before)
-            self._restore(states)
             raise
-        self._restore(states)
+        finally:
+            if self._handle:
+                self._restore(states)
 
     def _reopen(self, num_cells: int) -> None:
         try:
@@ -190,31 +186,19 @@ class LlamaContext:
         except ModelMemoryError as error:
             raise BackendError("llama.cpp: no memory for the KV cache any more; free some memory and retry") from error
 
-    def _state(self, sequence: int, size: int) -> Any:
-        state = ctypes.create_string_buffer(size)
-        if self._api.llama_state_seq_get_data(self._handle, _bytes(state), size, sequence) != size:
-            raise BackendError("llama.cpp: the KV cache cannot be copied; set context_length")
-        return state
-
-    def _restore(self, states: dict[int, Any]) -> None:
+    def _restore(self, states: dict[int, npt.NDArray[np.uint8]]) -> None:
         for sequence, state in states.items():
-            if not self._api.llama_state_seq_set_data(self._handle, _bytes(state), len(state), sequence):
+            pointer = _pointer(state, ctypes.c_uint8)
+            if not self._api.llama_state_seq_set_data(self._handle, pointer, len(state), sequence):
                 self._api.llama_memory_clear(self._memory, False)
-                raise BackendError("llama.cpp: the KV cache cannot be copied; set context_length")
+                raise BackendError(_NOT_COPIED)
 
     def _check_room(self, num_cells: int, advice: str, *, copied: int = 0) -> None:
         """Checks the memory for a context, less that of the open one, and for a copy of `copied` bytes."""
         model = self._model
 
         def estimate(cells: int) -> MemoryEstimate:
-            return estimate_context(
-                model.sizes,
-                self._budget,
-                cells,
-                gpu_share=model.gpu_share,
-                flash=self._flash,
-                has_cache=model.has_cache,
-            )
+            return estimate_context(model.sizes, self._budget, cells, gpu_share=model.gpu_share, flash=self._flash)
 
         needed = estimate(num_cells) + MemoryEstimate(host=Counter({PROMPTS: copied}))
         if self._handle:
@@ -223,11 +207,7 @@ class LlamaContext:
         check_fits(what, needed, advice, mapped=model.mapped_bytes)
 
     def decode(self, *, causal: bool) -> int:
-        """Runs the batch; returns 0 or `NO_CELLS`.
-
-        Raises:
-            BackendError: llama.cpp failed. The content of the batch's sequences is undefined.
-        """
+        """Runs the batch; returns 0 or `NO_CELLS`. After a `BackendError`, the batch's sequences are undefined."""
         self._check_open()
         # each call logs a line through Python
         if causal != self._is_causal:
@@ -243,9 +223,8 @@ class LlamaContext:
         address = ctypes.addressof(self._api.llama_get_logits(self._handle).contents)
         # an array over foreign memory costs as much as the reduction of a row; the memory rarely moves
         if address != self._logits_address or num_rows > len(self._logits):
-            size = num_rows * self._vocab_size
-            memory = (ctypes.c_float * size).from_address(address)
-            self._logits = np.ctypeslib.as_array(memory).reshape(num_rows, self._vocab_size)
+            memory = (ctypes.c_float * (num_rows * self._model.vocab_size)).from_address(address)
+            self._logits = np.ctypeslib.as_array(memory).reshape(num_rows, self._model.vocab_size)
             self._logits_address = address
         return self._logits[:num_rows]
 
@@ -283,5 +262,90 @@ class LlamaContext:
             self._handle = None
 
 
-def _bytes(state: Any) -> Any:
-    return ctypes.cast(state, ctypes.POINTER(ctypes.c_uint8))
+_NOT_COPIED = "llama.cpp: the KV cache cannot be copied; set context_length"
+NOTHING = token_ids([])
+
+
+class KvCache:
+    """Prompts by slot; slot N is sequence N of the context. The least recently used slots are evicted first."""
+
+    def __init__(self, context: LlamaContext, prefill_tokens: int) -> None:
+        """Prompts are decoded in batches of at most `prefill_tokens`."""
+        self._context = context
+        self._prefill_tokens = prefill_tokens
+        self._ids: dict[int, TokenIds] = {}
+        """The least recently used slot first."""
+
+    @property
+    def num_used(self) -> int:
+        """Cells in use. For any thread."""
+        return sum(map(len, list(self._ids.values())))
+
+    def ids(self, slot: int) -> TokenIds:
+        """The slot's prompt; empty if it was evicted."""
+        return self._ids.get(slot, NOTHING)
+
+    def set_ids(self, slot: int, ids: TokenIds) -> None:
+        """Records the slot's prompt, and that it was used last."""
+        self._ids.pop(slot, None)
+        if len(ids):
+            self._ids[slot] = ids
+
+    def prefill(self, slot: int, ids: TokenIds) -> int:
+        """Gives the slot this prompt; returns the number of tokens that had to be decoded.
+
+        After a `ModelMemoryError` the slot keeps the common prefix, after a `BackendError` it is empty.
+        """
+        old = self.ids(slot)
+        kept = common_prefix_length(old, ids)
+        if kept < len(old):
+            self._context.crop(slot, kept)
+        self.set_ids(slot, ids[:kept])
+        if kept == len(ids):
+            return 0
+        try:
+            self.make_room(slot, len(ids) - kept)
+            for start in range(kept, len(ids), self._prefill_tokens):
+                stop = min(start + self._prefill_tokens, len(ids))
+                self._context.batch.put(ids[start:stop], np.arange(start, stop, dtype=np.int32), slot, 0)
+                self.decode(slot, causal=True)
+        except BackendError:
+            self.clear(slot)
+            raise
+        self.set_ids(slot, ids)
+        return len(ids) - kept
+
+    def decode(self, slot: int, *, causal: bool) -> None:
+        """Runs the batch; if the cache turns out to be full, evicts all other slots and retries."""
+        if self._context.decode(causal=causal) != NO_CELLS:
+            return
+        for other in self._ids.keys() - {slot}:
+            self.clear(other)
+        if self._context.decode(causal=causal) == NO_CELLS:
+            raise decode_error(NO_CELLS)
+
+    def make_room(self, slot: int, num_tokens: int) -> None:
+        """Makes cells for more tokens in the slot: the context grows, or other slots are evicted.
+
+        After a `ModelMemoryError` nothing has changed, after a `BackendError` all slots are empty.
+        """
+        num_missing = self.num_used + num_tokens - self._context.num_cells
+        if num_missing <= 0:
+            return
+        try:
+            self._context.grow(num_missing, list(self._ids))
+        except ModelMemoryError:
+            if len(self.ids(slot)) + num_tokens > self._context.num_cells:
+                raise
+        except BackendError:
+            self._ids.clear()
+            raise
+        for other in [each for each in self._ids if each != slot]:
+            if self.num_used + num_tokens <= self._context.num_cells:
+                break
+            self.clear(other)
+
+    def clear(self, slot: int) -> None:
+        """Empties the slot."""
+        self._context.crop(slot, 0)
+        self._ids.pop(slot, None)

@@ -1,23 +1,26 @@
-"""Denoisers over a llama.cpp context: what all of them share, and the one with a causal prompt in the KV cache."""
+"""Denoisers over a llama.cpp context: the reduction of logits, what all denoisers share, and the usual one.
+
+The usual denoiser has a causal prompt in the KV cache; `masked` and `diffusiongemma` have the others.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import fields
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from dg_lsp.backends.llamacpp.context import LlamaContext
-from dg_lsp.backends.llamacpp.kv_cache import NOTHING, KvCache
-from dg_lsp.backends.llamacpp.library import gpus
+from dg_lsp.backends.llamacpp.context import NOTHING, KvCache, LlamaContext
+from dg_lsp.backends.llamacpp.library import gpus, threads_for
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
-from dg_lsp.backends.llamacpp.reduce import Reducer, take
-from dg_lsp.backends.llamacpp.threads import threads_for
 from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
+    Floats,
     Footprint,
     Prediction,
     check_prompt_length,
@@ -30,24 +33,120 @@ from dg_lsp.diffusion.denoiser import (
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import ModelSettings
 
+_NEVER = np.float32(-1e9)
+"""Lower than any logit, and finite when divided by the lowest temperature: 0 * -inf is not a number."""
+_LOWEST_TEMPERATURE = 1e-6
+_BLOCK = 128
+
+
+class Reducer:
+    """Reduces logits to predictions. Owns the memory for a step's probabilities."""
+
+    def __init__(self, banned_ids: tuple[int, ...], expand_id: int | None = None) -> None:
+        """With `expand_id`, predictions also have the best token other than that one."""
+        self._banned = np.array(banned_ids, dtype=np.intp)
+        self._expand_id = expand_id
+        self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
+
+    def reduce(self, logits: Floats, temperature: float, rng: np.random.Generator) -> Prediction:
+        """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers."""
+        if len(self._banned):
+            logits[:, self._banned] = _NEVER
+        argmax = logits.argmax(axis=1)
+        best = logits[np.arange(len(logits)), argmax]
+        if not np.isfinite(best).all():
+            raise BackendError("the model computed no numbers; its file may be damaged, try another one")
+        # each pass over (N, V) counts: they are most of a step's cost besides the decode
+        np.subtract(logits, best[:, None], out=logits)
+        if temperature not in (0.0, 1.0):
+            np.multiply(logits, np.float32(1 / max(temperature, _LOWEST_TEMPERATURE)), out=logits)
+        if self._scratch.shape[0] < logits.shape[0] or self._scratch.shape[1] != logits.shape[1]:
+            self._scratch = np.empty(logits.shape, dtype=np.float32)
+        weights = np.exp(logits, out=self.weights(len(logits)))
+        total = weights.sum(axis=1)
+        # -sum p log p with p = w / total and log p = logit - log total
+        entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
+        ids = argmax.astype(np.int32)
+        unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
+        return Prediction(
+            argmax_ids=ids,
+            sampled_ids=ids if temperature == 0 else draw(weights, argmax, rng),
+            confidence=np.reciprocal(total),
+            entropy=np.maximum(entropy, 0.0, dtype=np.float32),
+            unexpanded_ids=unexpanded[0],
+            unexpanded_confidence=unexpanded[1],
+        )
+
+    def weights(self, num_rows: int) -> Floats:
+        """Probabilities of the last reduction relative to the best token; shape (num_rows, V), until the next one."""
+        return self._scratch[:num_rows]
+
+
+def _without(token: int, weights: Floats, total: Floats, best_ids: TokenIds) -> tuple[TokenIds, Floats]:
+    """The best of the other tokens, and its probability among them; shape (N,) each."""
+    ids, of_token = best_ids.copy(), weights[:, token].copy()
+    rows = np.flatnonzero(ids == token)
+    weights[rows, token] = 0.0
+    ids[rows] = weights[rows].argmax(axis=1)
+    confidence = weights[np.arange(len(ids)), ids] / np.maximum(total - of_token, np.finfo(np.float32).tiny)
+    weights[rows, token] = of_token[rows]
+    return ids, np.minimum(confidence, 1.0, dtype=np.float32)
+
+
+def draw(weights: Floats, argmax: npt.NDArray[np.intp], rng: np.random.Generator) -> TokenIds:
+    """Draws one token for each row of weights, shape (N, V), in proportion to them.
+
+    Inverts the cumulative sum, first over blocks of tokens, then inside one block. That takes one random number for
+    each row; Gumbel noise would take V.
+    """
+    num_rows, vocab_size = weights.shape
+    starts = np.arange(0, vocab_size, _BLOCK)
+    blocks = np.add.reduceat(weights, starts, axis=1).cumsum(axis=1, dtype=np.float64)
+    wanted = rng.random(num_rows) * blocks[:, -1]
+    drawn = argmax.astype(np.int32)
+    for row in range(num_rows):
+        block = int(blocks[row].searchsorted(wanted[row], side="right"))
+        first = block * _BLOCK
+        inside = weights[row, first : first + _BLOCK].cumsum(dtype=np.float64)
+        rest = wanted[row] - (blocks[row, block - 1] if block else 0.0)
+        found = int(inside.searchsorted(rest, side="right"))
+        # rounding can put the number beyond the last token; then the argmax stays
+        if found < len(inside) and weights[row, first + found] > 0:
+            drawn[row] = first + found
+    return drawn
+
+
+_FIELDS = tuple(each.name for each in fields(Prediction))
+
+
+def take(prediction: Prediction, rows: npt.NDArray[np.intp] | slice) -> Prediction:
+    """The prediction at some positions."""
+    return _combined(lambda values: values[0][rows], prediction)
+
+
+def join(predictions: Sequence[Prediction]) -> Prediction:
+    """Predictions of the same model, one after the other."""
+    return _combined(np.concatenate, *predictions)
+
+
+def _combined(function: Callable[[list[Any]], Any], *predictions: Prediction) -> Prediction:
+    by_name = ([getattr(prediction, name) for prediction in predictions] for name in _FIELDS)
+    made: list[Any] = [None if values[0] is None else function(values) for values in by_name]
+    return Prediction(*made)
+
+
 OpenCanvas = tuple[TokenIds, Flags]
-"""A canvas, and the positions that the model has to predict; shape (L,) each."""
+"""A canvas, and the positions that the model has to predict, at least one; shape (L,) each."""
+Reduce = Callable[[Floats], Prediction]
+"""`Reducer.reduce` with the temperature and the random numbers of a step."""
 
 
 class CanvasQuery:
-    """The tokens of one pass over canvases, and which rows of its logits predict which positions."""
+    """The tokens of one pass over canvases, and which rows of its logits predict their open positions."""
 
     def __init__(self, canvases: Sequence[OpenCanvas], ahead: TokenIds, *, is_shifted: bool) -> None:
         """Decodes the tokens `ahead`, shape (A,), again before each canvas."""
-        self._canvases = canvases
         self.lengths = [len(ahead) + len(ids) for ids, _ in canvases]
-        self._stops = np.cumsum([np.count_nonzero(flags) for _, flags in canvases]).tolist()
-        self._places = None
-        if not len(ahead) and not is_shifted:
-            self.ids = np.concatenate([ids for ids, _ in canvases])
-            self.outputs = np.concatenate([flags for _, flags in canvases])
-            self.num_rows = self._stops[-1]
-            return
         self.ids = np.concatenate([part for ids, _ in canvases for part in (ahead, ids)])
         """Shape (N,)."""
         starts = np.cumsum([0, *self.lengths[:-1]])
@@ -62,35 +161,23 @@ class CanvasQuery:
         self.outputs[found] = True
         self.num_rows = len(found)
 
-    def predictions(self, reduced: Prediction) -> list[Prediction]:
-        """One for each canvas, from the reduced logits of `outputs`."""
-        if self._places is not None:
-            reduced = take(reduced, self._places)
-        rows = (slice(start, stop) for start, stop in zip([0, *self._stops], self._stops, strict=False))
-        return [_merged(ids, flags, reduced, part) for (ids, flags), part in zip(self._canvases, rows, strict=True)]
+    def prediction(self, reduced: Prediction) -> Prediction:
+        """Of the open positions of all canvases, from the reduced logits of `outputs`."""
+        return take(reduced, self._places)
 
 
-def _merged(canvas: TokenIds, flags: Flags, reduced: Prediction, rows: slice) -> Prediction:
-    """The canvas's own tokens, and the model's at the open positions."""
-    found = take(reduced, rows)
-    if rows.stop - rows.start == len(canvas):
+def _with_own_tokens(ids: TokenIds, flags: Flags, found: Prediction | None) -> Prediction:
+    """The model's prediction at the open positions; every other position predicts its own token."""
+    if found is not None and flags.all():
         return found
-    prediction = _settled(canvas)
-    prediction.argmax_ids[flags] = found.argmax_ids
-    prediction.sampled_ids[flags] = found.sampled_ids
-    prediction.confidence[flags] = found.confidence
-    prediction.entropy[flags] = found.entropy
-    if found.unexpanded_ids is None or found.unexpanded_confidence is None:
-        return prediction
-    ids, confidence = canvas.copy(), np.ones(len(canvas), dtype=np.float32)
-    ids[flags], confidence[flags] = found.unexpanded_ids, found.unexpanded_confidence
-    return replace(prediction, unexpanded_ids=ids, unexpanded_confidence=confidence)
-
-
-def _settled(canvas: TokenIds) -> Prediction:
-    """Every position predicts its own token."""
-    ones, zeros = np.ones(len(canvas), dtype=np.float32), np.zeros(len(canvas), dtype=np.float32)
-    return Prediction(canvas.copy(), canvas.copy(), ones, zeros)
+    ones, zeros = np.ones(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.float32)
+    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ids.copy(), ones.copy()]
+    for number, name in enumerate(_FIELDS):
+        if (values := getattr(found, name, None)) is not None:
+            merged[number][flags] = values
+        elif number > 3:
+            merged[number] = None
+    return Prediction(*merged)
 
 
 _FLASH_FROM = 64
@@ -108,12 +195,7 @@ class ContextDenoiser(ABC):
     """Whether the prompt stays in the KV cache; otherwise every step computes it."""
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
-        """Makes the context and measures the threads.
-
-        Raises:
-            ModelUnsupportedError: spec and model do not fit, or llama.cpp cannot run the model this way.
-            ModelMemoryError: there is not enough memory.
-        """
+        """Makes the context and measures the threads; raises `ModelUnsupportedError` or `ModelMemoryError`."""
         check_compatible(spec, model, needs_cache=self._is_cached)
         self.spec = spec
         self.num_slots = settings.num_slots
@@ -122,7 +204,9 @@ class ContextDenoiser(ABC):
         self._budget = (context_budget if self._is_cached else exact_budget)(spec, settings, model.sizes)
         flash = model.on_gpu or (self._is_cached and min(spec.canvas_lengths, default=1) >= _FLASH_FROM)
         self._context = LlamaContext(model, self._budget, flash_attention=flash)
-        self._reducer = Reducer.of(spec)
+        self._reducer = Reducer(
+            spec.banned_ids, spec.sampling.expand_id if isinstance(spec.sampling, MaskSampling) else None
+        )
         self.threads = threads_for(settings.threads, self._run_step, on_gpu=model.on_gpu)
         """CPU threads of a step."""
         self._context.set_threads(self.threads)
@@ -134,7 +218,7 @@ class ContextDenoiser(ABC):
         used = gpus() if model.on_gpu else ()
         return Footprint(
             weights_bytes=model.weights.gpu + model.weights.host,
-            cache_bytes=num_cells * model.sizes.kv_bytes_per_token if model.has_cache else 0,
+            cache_bytes=num_cells * model.sizes.kv_bytes_per_token,
             cache_cells=num_cells,
             cache_limit=self._budget.context_length,
             cache_used=self._num_used(),
@@ -154,21 +238,12 @@ class ContextDenoiser(ABC):
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        del lanes  # no state of a canvas is kept
         check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
-        flags = [self._open_positions(canvas) for canvas in checked]
-        counts = [np.count_nonzero(each) for each in flags]
-        opened = [(canvas, each) for canvas, each, count in zip(checked, flags, counts, strict=True) if count]
-        found = iter(self._predict_open(slot, opened, temperature, rng) if opened else ())
-        return [next(found) if count else _settled(canvas) for canvas, count in zip(checked, counts, strict=True)]
+        return self._predict(slot, checked, lanes, partial(self._reducer.reduce, temperature=temperature, rng=rng))
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; not possible with a bidirectional prompt.
-
-        Raises:
-            BackendError: always.
-        """
+        """See `Denoiser.extend`; not possible with a bidirectional prompt."""
         del slot, ids
         raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
@@ -181,21 +256,25 @@ class ContextDenoiser(ABC):
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
         """Refuses canvases that do not fit."""
 
-    @abstractmethod
-    def _predict_open(
-        self, slot: int, canvases: Sequence[OpenCanvas], temperature: float, rng: np.random.Generator
+    def _predict(
+        self, slot: int, canvases: Sequence[TokenIds], _lanes: Sequence[int], reduce: Reduce
     ) -> list[Prediction]:
-        """Predicts canvases that have an open position."""
+        """Predicts checked canvases; those without an open position cost nothing. Keeps no state by lane."""
+        mask_id = self.spec.sampling.mask_id if isinstance(self.spec.sampling, MaskSampling) else None
+        flags = [np.ones(len(ids), np.bool_) if mask_id is None else ids == mask_id for ids in canvases]
+        opened = [(canvas, each) for canvas, each in zip(canvases, flags, strict=True) if each.any()]
+        found = self._predict_open(slot, opened, reduce) if opened else None
+        whole = _with_own_tokens(np.concatenate(canvases), np.concatenate(flags), found)
+        stops = np.cumsum([len(canvas) for canvas in canvases]).tolist()
+        return [take(whole, slice(start, stop)) for start, stop in zip([0, *stops], stops, strict=False)]
+
+    @abstractmethod
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
+        """Predicts the open positions of canvases."""
 
     def _num_used(self) -> int:
         """Cells in use for prompts."""
         return 0
-
-    def _open_positions(self, canvas: TokenIds) -> Flags:
-        """Masks, or for uniform noise all positions."""
-        if isinstance(self.spec.sampling, MaskSampling):
-            return canvas == self.spec.sampling.mask_id
-        return np.ones(len(canvas), dtype=np.bool_)
 
     def _checked_prompt(self, slot: int, prompt_ids: TokenIds) -> TokenIds:
         check_slot(slot, self.num_slots)
@@ -203,15 +282,11 @@ class ContextDenoiser(ABC):
         check_prompt_length(len(wanted), self._budget.prompt_limit)
         return wanted
 
-    def _reduced(self, num_rows: int, temperature: float, rng: np.random.Generator) -> Prediction:
-        """The last batch's logits."""
-        return self._reducer.reduce(self._context.logits(num_rows), temperature, rng)
-
     def _run_step(self, threads: int) -> None:
         """A short step for the measurement of threads."""
         positions = np.arange(min(16, self._budget.canvas_tokens), dtype=np.int32)
         self._context.set_threads(threads)
-        self._context.batch.put_tokens(np.zeros_like(positions), positions, 0, 1)
+        self._context.batch.put(np.zeros_like(positions), positions, 0)
         self._context.decode(causal=False)
         if self._model.has_cache:
             self._context.crop(0, 0)
@@ -227,9 +302,7 @@ class LlamaDenoiser(ContextDenoiser):
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
         capacity = self._context.batch.capacity
-        self._cache = KvCache(
-            self._context, prefill_tokens=capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
-        )
+        self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS))
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
@@ -247,10 +320,9 @@ class LlamaDenoiser(ContextDenoiser):
         old = self._cache.ids(slot)
         try:
             self._cache.make_room(slot, count)
-            positions = np.arange(len(old), len(old) + count, dtype=np.int32)
-            self._context.batch.put_tokens(new, positions, slot, 1)
+            self._context.batch.put(new, np.arange(len(old), len(old) + count, dtype=np.int32), slot)
             self._cache.decode(slot, causal=True)
-            reduced = self._reduced(count, 0.0, self._greedy)
+            reduced = self._reducer.reduce(self._context.logits(count), 0.0, self._greedy)
         except BackendError:
             self._cache.clear(slot)
             raise
@@ -260,19 +332,14 @@ class LlamaDenoiser(ContextDenoiser):
     def _num_used(self) -> int:
         return self._cache.num_used
 
-    def _ahead(self, slot: int) -> TokenIds:
+    def _ahead(self, _slot: int) -> TokenIds:
         """The end of the prompt that is not in the cache; every step decodes it before each canvas."""
-        del slot
         return NOTHING
 
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
         num_ahead = len(self._ahead(slot))
-        checked = checked_canvases(
-            canvases,
-            self.spec.vocab_size,
-            max_canvases=MAX_CANVASES,
-            max_canvas_tokens=self._budget.canvas_tokens - num_ahead * MAX_CANVASES,
-        )
+        limit = self._budget.canvas_tokens - num_ahead * MAX_CANVASES
+        checked = checked_canvases(canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=limit)
         self._check_room(slot, [num_ahead + len(canvas) for canvas in checked])
         return checked
 
@@ -286,40 +353,28 @@ class LlamaDenoiser(ContextDenoiser):
                 f"all slots together {limit_of_all}; raise context_length"
             )
 
-    def _predict_open(
-        self, slot: int, canvases: Sequence[OpenCanvas], temperature: float, rng: np.random.Generator
-    ) -> list[Prediction]:
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         query = CanvasQuery(canvases, self._ahead(slot), is_shifted=self.spec.is_shifted)
+        self._decode_canvases(slot, query.ids, query.lengths, query.outputs)
+        return query.prediction(reduce(self._context.logits(query.num_rows)))
 
-        def put(positions: TokenIds, sequences: TokenIds) -> None:
-            self._context.batch.put_tokens(query.ids, positions, sequences, query.outputs)
-
-        return query.predictions(self._step(slot, query.lengths, query.num_rows, put, temperature, rng))
-
-    def _step(
-        self,
-        slot: int,
-        lengths: Sequence[int],
-        num_rows: int,
-        put: Callable[[TokenIds, TokenIds], None],
-        temperature: float,
-        rng: np.random.Generator,
-    ) -> Prediction:
+    def _decode_canvases(
+        self, slot: int, content: TokenIds | Floats, lengths: Sequence[int], outputs: Flags | int = 1
+    ) -> None:
         """One non-causal decode of canvases, each in a sequence of its own that shares the cells of the prompt.
 
-        `put(positions, sequences)` fills the batch, which has `num_rows` rows of logits.
+        `content` and `outputs` are those of `Batch.put`; afterwards the cache has the prompt only.
         """
         self._cache.make_room(slot, sum(lengths))
         context, prompt = self._context, self._cache.ids(slot)
         branches = range(self.num_slots, self.num_slots + len(lengths) - 1)
         offsets = np.concatenate([np.arange(size, dtype=np.int32) for size in lengths])
         sequences = np.repeat(np.array([slot, *branches], dtype=np.int32), lengths)
-        put(offsets + np.int32(len(prompt)), sequences)
+        context.batch.put(content, offsets + np.int32(len(prompt)), sequences, outputs)
         try:
             for branch in branches:
                 context.share(slot, branch)
             self._cache.decode(slot, causal=False)
-            return self._reduced(num_rows, temperature, rng)
         finally:
             for branch in branches:
                 context.crop(branch, 0)

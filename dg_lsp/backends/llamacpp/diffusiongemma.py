@@ -1,35 +1,38 @@
-"""The denoiser for DiffusionGemma: the model reads embeddings that include its last prediction of the canvas."""
+"""DiffusionGemma: the denoiser, and the check whether the loaded llama.cpp computes this model's attention.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+The model reads embeddings that include its last prediction of the canvas. The check runs tiny models made for it:
+`python -m dg_lsp.backends.llamacpp.diffusiongemma` exits with 0 for yes and 10 for no.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
+from dg_lsp import gguf
+from dg_lsp.backends.llamacpp.context import LlamaContext
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser, Reduce, take
 from dg_lsp.backends.llamacpp.device_feedback import GPU_KINDS, choose_feedback
+from dg_lsp.backends.llamacpp.errors import decode_error
+from dg_lsp.backends.llamacpp.library import library, physical_cores
+from dg_lsp.backends.llamacpp.memory_estimate import ContextBudget
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.reduce import take
-from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, SelfConditioning, embedding_scale
-from dg_lsp.backends.llamacpp.threads import physical_cores
+from dg_lsp.backends.llamacpp.self_conditioning import MASS, EmbeddingTable, SelfConditioning
 from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.diffusion.denoiser import Floats, Prediction, check_temperature
-from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
-from dg_lsp.gguf import read_header
+from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.errors import BackendError, ModelError, ModelRuntimeError, ModelUnsupportedError, RequestError
+from dg_lsp.runtime import COMMAND, STOCK, VARIABLE
 from dg_lsp.settings import ModelSettings
 
 _MAX_DECODERS = 8
 """Threads that decode embeddings; fewer already use the full memory bandwidth."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _LastPass:
-    """The last pass over one canvas."""
-
-    record: Any
-    """See `HostFeedback.record`."""
-    length: int
 
 
 class SelfConditionedDenoiser(LlamaDenoiser):
@@ -47,17 +50,10 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         mass: float = MASS,
         kinds: tuple[str, ...] = GPU_KINDS,
     ) -> None:
-        """Reads the side file, makes the context and measures the threads.
+        """Reads the side file, makes the context and measures the threads. See `LlamaDenoiser`.
 
-        Args:
-            model: becomes the denoiser's.
-            spec: names the side file.
-            settings: of the runtime.
-            mass: probability mass that the host feeds back; 1 is exact, and slow with a large vocabulary.
-            kinds: of devices that may do it instead of the host if the model is on a GPU.
-
-        Raises:
-            ModelError: see `LlamaDenoiser`; or the side file is missing, damaged or another model's.
+        The host feeds back the probability `mass`; 1 is exact, and slow with a large vocabulary. If the model is on a
+        GPU, a device of one of these `kinds` may do it instead.
         """
         if spec.self_conditioning is None:
             raise ModelUnsupportedError(f"{model.path} has no self-conditioning; open it with LlamaDenoiser")
@@ -66,44 +62,20 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self._network = SelfConditioning.open(model.path, spec.self_conditioning, width, epsilon)
         super().__init__(model, spec, settings)
         decoders = min(physical_cores(), _MAX_DECODERS) if model.on_gpu else self.threads
-        self._table = EmbeddingTable(read_header(model.path), spec.vocab_size, width, threads=decoders)
+        self._table = EmbeddingTable(gguf.read_header(model.path), spec.vocab_size, width, threads=decoders)
         self._feedback = choose_feedback(self._table, self._network, mass=mass, kinds=kinds if model.on_gpu else ())
-        self._last_passes: dict[int, dict[int, _LastPass]] = {}
-        """By slot, then lane."""
+        self._records: dict[int, dict[int, Any]] = {}
+        """See `HostFeedback.record`; of the last pass, by slot, then lane."""
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`; forgets the slot's predictions."""
-        self._last_passes.pop(slot, None)
+        self._records.pop(slot, None)
         return super().prefill(slot, prompt_ids)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Denoiser.extend`; forgets the slot's predictions."""
-        self._last_passes.pop(slot, None)
+        self._records.pop(slot, None)
         return super().extend(slot, ids)
-
-    def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
-    ) -> list[Prediction]:
-        """See `Denoiser.predict`.
-
-        Raises:
-            RequestError: see there; or the lanes are not one for each canvas.
-        """
-        check_temperature(temperature)
-        checked = self._checked_canvases(slot, canvases)
-        chosen = list(lanes) or list(range(len(checked)))
-        if len(chosen) != len(checked) or len({*chosen}) != len(chosen):
-            raise RequestError(f"{len(checked)} canvases need as many different lanes, not {chosen}")
-        last = self._last_passes.get(slot, {})
-        rows = [self._input_rows(ids, last.get(lane)) for ids, lane in zip(checked, chosen, strict=True)]
-        predictions = self._predict_rows(slot, rows, temperature, rng)
-        self._last_passes[slot] = {**last, **self._recorded(predictions, chosen)}
-        return predictions
 
     def close(self) -> None:
         """Frees everything. Idempotent."""
@@ -111,36 +83,139 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self._table.close()
         super().close()
 
-    def _input_rows(self, ids: TokenIds, last: _LastPass | None) -> Floats:
-        """The model's input instead of the canvas's ids, shape (L, H)."""
-        rows = self._table.rows(ids)
-        embedded = rows * embedding_scale(rows.shape[1])
-        if last is None or last.length != len(ids):
-            return self._network.condition(embedded, None)
-        return self._feedback.condition(embedded, last.record)
-
-    def _predict_rows(
-        self, slot: int, canvases: Sequence[Floats], temperature: float, rng: np.random.Generator
+    def _predict(
+        self, slot: int, canvases: Sequence[TokenIds], lanes: Sequence[int], reduce: Reduce
     ) -> list[Prediction]:
-        """Predicts all positions of canvases that are embeddings of shape (L, H)."""
-        lengths = [len(rows) for rows in canvases]
-        content = np.concatenate(canvases)
+        """Predicts all positions; the lanes must be one for each canvas."""
+        chosen = list(lanes) or list(range(len(canvases)))
+        if len(chosen) != len(canvases) or len({*chosen}) != len(chosen):
+            raise RequestError(f"{len(canvases)} canvases need as many different lanes, not {chosen}")
+        last, lengths = self._records.get(slot, {}), [len(canvas) for canvas in canvases]
+        rows = [self._input_rows(ids, last.get(lane)) for ids, lane in zip(canvases, chosen, strict=True)]
+        content = np.concatenate(rows)
         if not np.isfinite(content).all():
             raise BackendError("self-conditioning computed no numbers; the model's file may be damaged")
+        self._decode_canvases(slot, content, lengths)
+        reduced = reduce(self._context.logits(len(content)))
+        parts = [slice(stop - size, stop) for size, stop in zip(lengths, np.cumsum(lengths).tolist(), strict=True)]
+        predictions = [take(reduced, part) for part in parts]
+        records = map(self._record, parts, predictions)
+        self._records[slot] = {**last, **dict(zip(chosen, records, strict=True))}
+        return predictions
 
-        def put(positions: TokenIds, sequences: TokenIds) -> None:
-            self._context.batch.put_rows(content, positions, sequences)
+    def _input_rows(self, ids: TokenIds, record: Any) -> Floats:
+        """The model's input instead of the canvas's ids, shape (L, H)."""
+        embedded = self._table.rows(ids) * self._table.scale
+        if record is None or len(record) != len(ids):
+            return self._network.condition(embedded, None)
+        return self._feedback.condition(embedded, record)
 
-        reduced = self._step(slot, lengths, len(content), put, temperature, rng)
-        stops = np.cumsum(lengths).tolist()
-        return [take(reduced, slice(stop - size, stop)) for size, stop in zip(lengths, stops, strict=True)]
+    def _record(self, rows: slice, prediction: Prediction) -> Any:
+        """The record of a canvas at these rows of the last reduction."""
+        return self._feedback.record(self._reducer.weights(rows.stop)[rows], prediction)
 
-    def _recorded(self, predictions: Sequence[Prediction], lanes: Sequence[int]) -> dict[int, _LastPass]:
-        """Records the last pass by lane; only before the next pass."""
-        lengths = [len(prediction.entropy) for prediction in predictions]
-        stops = np.cumsum(lengths).tolist()
-        weights = self._reducer.weights(stops[-1])
-        return {
-            lane: _LastPass(self._feedback.record(weights[stop - size : stop], prediction), size)
-            for lane, prediction, size, stop in zip(lanes, predictions, lengths, stops, strict=True)
-        }
+
+NO = 10
+_WIDTH, _VOCABULARY = 32, 4
+_WINDOW = 2
+"""Window of the sliding layer: a token attends to itself and the one before it."""
+_SLIDING, _FULL = 0, 1  # the two layers
+_BUDGET = ContextBudget(256, 256, 256, 256, 16, 1, 240)
+_SETTINGS = ModelSettings(threads=1, gpu_layers=0)
+_NOISE = 1e-3
+"""Logits differ by more than 0.1 if a token attends to the one that changed."""
+
+
+def require_runtime(path: Path) -> None:
+    """Raises `ModelRuntimeError` if this llama.cpp would compute the DiffusionGemma in `path` wrongly."""
+    if supports_bidirectional():
+        return
+    note = f" ({library().note})" if library().note else ""
+    problem = f"is a DiffusionGemma, and llama.cpp as installed computes it wrongly{note}"
+    raise ModelRuntimeError(f"{path} {problem}; run: {COMMAND}")
+
+
+@functools.cache
+def supports_bidirectional() -> bool:
+    """Whether non-causal attention of arch `gemma4` is complete. Takes about 20 ms, once.
+
+    In full layers a token must attend to later ones; in sliding layers the whole canvas must attend to the part of the
+    prompt that its first token attends to.
+    """
+    ahead = _logits(_FULL, prompt=(), canvas=(1, 2))[0] - _logits(_FULL, prompt=(), canvas=(1, 3))[0]
+    behind = _logits(_SLIDING, prompt=(1,), canvas=(2, 2))[1] - _logits(_SLIDING, prompt=(3,), canvas=(2, 2))[1]
+    return bool(min(np.abs(ahead).max(), np.abs(behind).max()) > _NOISE)
+
+
+def _logits(layer: int, *, prompt: Sequence[int], canvas: Sequence[int]) -> Floats:
+    """Logits of a canvas after a prompt if only one layer has attention."""
+    with contextlib.ExitStack() as stack:
+        try:
+            with tempfile.TemporaryDirectory(prefix="dg-lsp-check-", ignore_cleanup_errors=True) as name:
+                path = Path(name) / "check.gguf"
+                with path.open("wb") as file:
+                    gguf.write_gguf(file, _metadata(), list(_tensors(layer)))
+                model = stack.enter_context(contextlib.closing(LlamaModel.load(path, _SETTINGS)))
+            context = stack.enter_context(contextlib.closing(LlamaContext(model, _BUDGET, flash_attention=False)))
+        except ModelError as error:
+            raise BackendError("llama.cpp cannot run a Gemma 4 model; update llama-cpp-python") from error
+        start = 0
+        for ids, is_causal in ((prompt, True), (canvas, False)):
+            context.batch.put(np.array(ids, np.int32), np.arange(start, start + len(ids), dtype=np.int32), 0)
+            if ids and (status := context.decode(causal=is_causal)):
+                raise decode_error(status)
+            start += len(ids)
+        return context.logits(len(canvas)).copy()
+
+
+def _metadata() -> dict[str, gguf.Value]:
+    heads = (f"attention.{part}_length{kind}" for part in ("key", "value") for kind in ("", "_swa"))
+    widths = ("embedding_length", "feed_forward_length", "rope.dimension_count", "rope.dimension_count_swa", *heads)
+    numbers = {
+        **dict.fromkeys(widths, _WIDTH),
+        **dict.fromkeys(("attention.head_count", "attention.head_count_kv"), 1),
+        **dict.fromkeys(("attention.shared_kv_layers", "embedding_length_per_layer_input"), 0),
+        "context_length": 256,
+        "block_count": 2,
+        "attention.sliding_window": _WINDOW,
+    }
+    reals = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4}
+    return {
+        "general.architecture": gguf.text("gemma4"),
+        "tokenizer.ggml.model": gguf.text("gpt2"),
+        "tokenizer.ggml.tokens": gguf.texts("abcd"),
+        "tokenizer.ggml.merges": gguf.texts(["a b"]),
+        "gemma4.attention.sliding_window_pattern": gguf.flags([True, False]),
+        **{f"gemma4.{key}": gguf.uint32(value) for key, value in numbers.items()},
+        **{f"gemma4.{key}": gguf.float32(value) for key, value in reals.items()},
+    }
+
+
+def _tensors(attending: int) -> Iterator[gguf.Tensor]:
+    """Weights of both layers; the attention of the other layer adds nothing."""
+    matrices = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    rows = ("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+    blocks = [f"blk.{layer}" for layer in (_SLIDING, _FULL)]
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (_VOCABULARY, _WIDTH),
+        "rope_freqs": (_WIDTH // 2,),
+        "output_norm": (_WIDTH,),
+        **{f"{block}.{name}": (_WIDTH, _WIDTH) for block in blocks for name in matrices},
+        **{f"{block}.{name}": (_WIDTH,) for block in blocks for name in rows},
+    }
+    rng = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        values = rng.standard_normal(shape) / 4 if len(shape) > 1 else np.ones(shape)
+        is_silent = name == f"blk.{1 - attending}.attn_output"
+        yield gguf.vector(f"{name}.weight", (0 * values if is_silent else values).astype(np.float32))
+
+
+def main() -> None:
+    """Exits with the answer, or with a message if the environment names a runtime that cannot be loaded."""
+    if os.environ.get(VARIABLE, STOCK) != STOCK and library().runtime is None:
+        sys.exit(library().note)
+    sys.exit(0 if supports_bidirectional() else NO)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,12 @@
 """Denoisers for models whose prompt is bidirectional: computed in every step, once per request, or causally."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas
+from dg_lsp.backends.llamacpp.context import NOTHING
+from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce, join
 from dg_lsp.backends.llamacpp.errors import decode_error
-from dg_lsp.backends.llamacpp.kv_cache import NOTHING
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import TokenIds
@@ -31,11 +31,8 @@ class CausalDenoiser(LlamaDenoiser):
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`; the last token of a shifted model is not counted."""
         prompt, last = self._split(self._checked_prompt(slot, prompt_ids))
-        try:
-            num_decoded = self._cache.prefill(slot, prompt)
-        except BackendError:
-            self._last.pop(slot, None)
-            raise
+        self._last[slot] = NOTHING  # if the next line fails
+        num_decoded = self._cache.prefill(slot, prompt)
         self._last[slot] = last
         return num_decoded
 
@@ -62,27 +59,21 @@ class PerRequestDenoiser(CausalDenoiser):
         self._prompts[slot], self._last[slot] = self._split(prompt)
         return len(prompt)
 
-    def _predict_open(
-        self, slot: int, canvases: Sequence[OpenCanvas], temperature: float, rng: np.random.Generator
-    ) -> list[Prediction]:
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         if not self._num_missing(slot):
-            return super()._predict_open(slot, canvases, temperature, rng)
-        first = self._predict_with_prompt(slot, canvases[0], temperature, rng)
-        return [first, *(super()._predict_open(slot, canvases[1:], temperature, rng) if len(canvases) > 1 else ())]
+            return super()._predict_open(slot, canvases, reduce)
+        first = self._predict_with_prompt(slot, canvases[0], reduce)
+        return join([first, super()._predict_open(slot, canvases[1:], reduce)]) if len(canvases) > 1 else first
 
-    def _predict_with_prompt(
-        self, slot: int, canvas: OpenCanvas, temperature: float, rng: np.random.Generator
-    ) -> Prediction:
+    def _predict_with_prompt(self, slot: int, canvas: OpenCanvas, reduce: Reduce) -> Prediction:
         """One pass over prompt and canvas; the prompt stays in the cache."""
         prompt = self._prompts[slot]
-        ahead = np.concatenate([prompt, self._last[slot]])
-        query = CanvasQuery([canvas], ahead, is_shifted=self.spec.is_shifted)
+        query = CanvasQuery([canvas], np.concatenate([prompt, self._last[slot]]), is_shifted=self.spec.is_shifted)
         self._cache.make_room(slot, len(query.ids))
-        positions = np.arange(len(query.ids), dtype=np.int32)
-        self._context.batch.put_tokens(query.ids, positions, slot, query.outputs)
+        self._context.batch.put(query.ids, np.arange(len(query.ids), dtype=np.int32), slot, query.outputs)
         try:
             self._cache.decode(slot, causal=False)
-            [prediction] = query.predictions(self._reduced(query.num_rows, temperature, rng))
+            prediction = query.prediction(reduce(self._context.logits(query.num_rows)))
         except BackendError:
             self._cache.clear(slot)
             raise
@@ -128,62 +119,44 @@ class ExactDenoiser(ContextDenoiser):
             )
         return checked
 
-    def _predict_open(
-        self, slot: int, canvases: Sequence[OpenCanvas], temperature: float, rng: np.random.Generator
-    ) -> list[Prediction]:
+    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         """Decodes as many canvases together as fit."""
         prompt = self._prompts.get(slot, NOTHING)
         lengths = [len(prompt) + len(canvas) for canvas, _ in canvases]
-        predictions: list[Prediction] = []
-        for group in _groups(canvases, len(prompt), self._make_room(max(lengths), sum(lengths))):
-            query = CanvasQuery(group, prompt, is_shifted=self.spec.is_shifted)
-            predictions += self._predict_group(query, temperature, rng)
-        return predictions
+        room = self._make_room(max(lengths), sum(lengths))
+        groups: list[list[OpenCanvas]] = [[]]
+        used = 0
+        for canvas, length in zip(canvases, lengths, strict=True):
+            if groups[-1] and used + length > room:
+                groups.append([])
+                used = 0
+            groups[-1].append(canvas)
+            used += length
+        queries = (CanvasQuery(group, prompt, is_shifted=self.spec.is_shifted) for group in groups)
+        return join([self._predict_group(query, reduce) for query in queries])
 
     def _make_room(self, num_needed: int, num_wanted: int) -> int:
-        """Tokens of one decode: all of them, or at least those of the longest canvas.
-
-        Raises:
-            ModelMemoryError: there is not enough memory for the longest canvas.
-        """
+        """Tokens of one decode: all of them, or without memory at least those of the longest canvas."""
         limit = self._budget.slot_limit
-        num_missing = min(num_wanted, limit) - self._context.num_cells
         try:
-            if num_missing > 0:
-                self._context.grow(num_missing)
+            self._context.grow(min(num_wanted, limit) - self._context.num_cells)
         except ModelMemoryError:
             if num_needed > self._context.num_cells:
                 raise
         return min(limit, self._context.num_cells)
 
-    def _predict_group(self, query: CanvasQuery, temperature: float, rng: np.random.Generator) -> list[Prediction]:
+    def _predict_group(self, query: CanvasQuery, reduce: Reduce) -> Prediction:
         """One decode; each canvas is a sequence of its own."""
         context, has_cache = self._context, self._model.has_cache
-        # without a cache llama.cpp computes the logits of all tokens
-        outputs = query.outputs if has_cache else 1
         positions = np.concatenate([np.arange(length, dtype=np.int32) for length in query.lengths])
         sequences = np.repeat(np.arange(len(query.lengths), dtype=np.int32), query.lengths)
-        context.batch.put_tokens(query.ids, positions, sequences, outputs)
+        # without a cache llama.cpp computes the logits of all tokens
+        context.batch.put(query.ids, positions, sequences, query.outputs if has_cache else 1)
         try:
             if status := context.decode(causal=False):
                 raise decode_error(status)
             logits = context.logits(query.num_rows) if has_cache else context.logits(len(query.ids))[query.outputs]
-            return query.predictions(self._reducer.reduce(logits, temperature, rng))
+            return query.prediction(reduce(logits))
         finally:
             for sequence in range(len(query.lengths)) if has_cache else ():
                 context.crop(sequence, 0)
-
-
-def _groups(canvases: Sequence[OpenCanvas], num_prompt: int, room: int) -> Iterator[list[OpenCanvas]]:
-    """Canvases that fit into one batch together, each after a prompt."""
-    group: list[OpenCanvas] = []
-    used = 0
-    for canvas in canvases:
-        length = num_prompt + len(canvas[0])
-        if group and used + length > room:
-            yield group
-            group, used = [], 0
-        group.append(canvas)
-        used += length
-    if group:
-        yield group

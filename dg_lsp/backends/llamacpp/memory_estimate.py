@@ -3,14 +3,14 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dg_lsp.backends.llamacpp.library import Device, gpus
+from dg_lsp.backends.llamacpp.library import gpus
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.errors import ModelError, ModelMemoryError
-from dg_lsp.gguf import GGUFHeader, read_header
+from dg_lsp.errors import ModelMemoryError
+from dg_lsp.gguf import GGUFHeader
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
@@ -45,53 +45,40 @@ class ModelSizes:
     vocab_size: int
     trained_length: int
     kv_bytes_per_token: int
-    """Bytes of an F16 KV cache."""
+    """Bytes of an F16 KV cache; 0 without a cache."""
 
     @classmethod
-    def of(cls, architecture: str, values: Mapping[str, Sequence[int]], vocab_size: int) -> "ModelSizes":
-        """From the integers of a file's metadata; some keys have a value for each layer."""
+    def of(cls, header: GGUFHeader) -> "ModelSizes":
+        """From a file, without llama.cpp."""
+
+        def numbers(name: str) -> list[int]:
+            value = header.values.get(f"{header.architecture}.{name}")
+            read = value.read() if value else []
+            return [each for each in (read if isinstance(read, list) else [read]) if isinstance(each, int)]
 
         def number(name: str, default: int = 0) -> int:
-            return max(values.get(f"{architecture}.{name}", ()), default=default)
+            return max(numbers(name), default=default)
+
+        def by_layer(name: str, default: int) -> Sequence[int]:
+            found = numbers(f"attention.{name}") or [default]
+            return found if len(found) > 1 else found * layers
 
         layers, heads, width = number("block_count"), max(1, number("attention.head_count")), number("embedding_length")
         experts = number("expert_used_count") * number("expert_feed_forward_length", number("feed_forward_length"))
         parts = ("key", "value")
         full = [number(f"attention.{part}_length", width // heads) for part in parts]
         sliding = [number(f"attention.{part}_length_swa", size) for part, size in zip(parts, full, strict=True)]
-        kv_heads = values.get(f"{architecture}.attention.head_count_kv", [heads])
-        kv_heads = kv_heads if len(kv_heads) > 1 else [*kv_heads] * layers
-        pattern = values.get(f"{architecture}.attention.sliding_window_pattern", ())
-        pattern = pattern if len(pattern) > 1 else [0] * layers
-        cells = sum(count * sum(sliding if slides else full) for count, slides in zip(kv_heads, pattern, strict=False))
+        layer_kinds = zip(by_layer("head_count_kv", heads), by_layer("sliding_window_pattern", 0), strict=False)
+        table = header.tensors.get("token_embd.weight")
         return cls(
             layers=layers,
             heads=heads,
             width=width,
             inner=max(number("feed_forward_length"), experts),
-            vocab_size=vocab_size,
+            vocab_size=table.shape[0] if table else 0,
             trained_length=number("context_length"),
-            kv_bytes_per_token=2 * cells,
+            kv_bytes_per_token=2 * sum(count * sum(sliding if slides else full) for count, slides in layer_kinds),
         )
-
-    @classmethod
-    def of_header(cls, header: GGUFHeader) -> "ModelSizes":
-        """From a file, without llama.cpp."""
-        values: dict[str, list[int]] = {}
-        for key, value in header.values.items():
-            if not key.startswith("tokenizer."):
-                read = value.read()
-                values[key] = [each for each in (read if isinstance(read, list) else [read]) if isinstance(each, int)]
-        table = header.tensors.get("token_embd.weight")
-        return cls.of(header.architecture, values, table.shape[0] if table else 0)
-
-
-def try_read_header(path: Path) -> GGUFHeader | None:
-    """The file's header; None if it cannot be read, so that llama.cpp reports the problem."""
-    try:
-        return read_header(path)
-    except ModelError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,34 +97,18 @@ class ContextBudget:
     """Tokens of all canvases of one step."""
     num_sequences: int
     """One for each slot, and one for each further canvas of a step."""
-    longest_canvas: int
-
-    @property
-    def prompt_limit(self) -> int:
-        """Tokens of the longest prompt."""
-        return max(0, self.slot_limit - self.longest_canvas)
-
-    def larger_sizes(self, num_cells: int, num_missing: int) -> Iterator[int]:
-        """Numbers of cells to grow to, in order of preference: twice as many, then no more than needed."""
-        needed = min(padded(num_cells + num_missing), self.context_length)
-        if num_cells < needed:
-            yield (doubled := min(max(needed, 2 * num_cells), self.context_length))
-            if needed < doubled:
-                yield needed
+    prompt_limit: int
+    """Tokens of the longest prompt."""
 
 
 def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) -> ContextBudget:
     """A context that starts with one slot and may grow to all slots. The setting `context_length` fixes its size."""
     longest = spec.longest_block
-    logits_limit = max(longest, _LOGITS_BYTES // (4 * sizes.vocab_size))
-    canvas_tokens = min(max(256, 4 * longest), logits_limit)
+    canvas_tokens = min(max(256, 4 * longest), max(longest, _LOGITS_BYTES // (4 * sizes.vocab_size)))
     # the model was not trained on positions beyond; absolute ones are read past the end of their table
     slot_limit = min(settings.context_length or spec.max_prompt_tokens + 2 * longest, sizes.trained_length)
-    wanted = settings.context_length
-    if not wanted:
-        shared = max(slot_limit + canvas_tokens, _CACHE_BYTES // max(1, sizes.kv_bytes_per_token))
-        wanted = min(settings.num_slots * slot_limit + canvas_tokens, shared)
-    context_length = padded(wanted)
+    shared = max(slot_limit + canvas_tokens, _CACHE_BYTES // max(1, sizes.kv_bytes_per_token))
+    context_length = padded(settings.context_length or min(settings.num_slots * slot_limit + canvas_tokens, shared))
     first_length = padded(max(_UBATCH, min(slot_limit, FIRST_TOKENS) + canvas_tokens))
     batch_tokens = max(_UBATCH, canvas_tokens)
     if spec.is_bidirectional and settings.prompt_attention == "per_request":
@@ -150,25 +121,18 @@ def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) 
         batch_tokens=batch_tokens,
         canvas_tokens=min(canvas_tokens, batch_tokens),
         num_sequences=settings.num_slots + MAX_CANVASES - 1,
-        longest_canvas=longest,
+        prompt_limit=max(0, slot_limit - longest),
     )
 
 
 def exact_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) -> ContextBudget:
     """A context that computes a prompt and its canvas, grown to its limit, in one batch."""
-    sampling = spec.sampling
-    growth = sampling.max_free if isinstance(sampling, MaskSampling) and sampling.expand_id is not None else 0
-    longest = spec.longest_block + growth
+    sampling, longest = spec.sampling, spec.longest_block
+    if isinstance(sampling, MaskSampling) and sampling.expand_id is not None:
+        longest += sampling.max_free
     length = min(settings.context_length or spec.max_prompt_tokens + longest, sizes.trained_length)
-    return ContextBudget(
-        context_length=length,
-        first_length=length if settings.context_length else min(length, padded(max(_FIRST_EXACT_TOKENS, longest))),
-        slot_limit=length,
-        batch_tokens=length,
-        canvas_tokens=length,
-        num_sequences=MAX_CANVASES,
-        longest_canvas=longest,
-    )
+    first = length if settings.context_length else min(length, padded(max(_FIRST_EXACT_TOKENS, longest)))
+    return ContextBudget(length, first, length, length, length, MAX_CANVASES, max(0, length - longest))
 
 
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
@@ -185,19 +149,16 @@ class WeightBytes:
     @classmethod
     def of(cls, header: GGUFHeader, gpu_layers: int) -> "WeightBytes":
         """llama.cpp puts the last layers on the GPU, and token embeddings only if they are also the output layer."""
-        layers = ModelSizes.of_header(header).layers
+        layers = ModelSizes.of(header).layers
         first = layers + 1 - num_gpu_layers(gpu_layers, layers)
-        gpu = host = 0
+        bytes_of_layer = Counter[int]()
         for name, tensor in header.tensors.items():
             found = _LAYER.match(name)
-            number = int(found[1]) if found else -1 if name.startswith("token_embd") else layers
-            if number >= first:
-                gpu += tensor.size
-            else:
-                host += tensor.size
-        if first <= layers and "output.weight" not in header.tensors and "token_embd.weight" in header.tensors:
-            gpu += header.tensors["token_embd.weight"].size
-        return cls(gpu, host)
+            bytes_of_layer[int(found[1]) if found else -1 if name.startswith("token_embd") else layers] += tensor.size
+        gpu = sum(size for layer, size in bytes_of_layer.items() if layer >= first)
+        host = bytes_of_layer.total() - gpu
+        is_tied = first <= layers and "output.weight" not in header.tensors
+        return cls(gpu + bytes_of_layer[-1] if is_tied else gpu, host)
 
 
 def num_gpu_layers(wanted: int, layers: int) -> int:
@@ -236,22 +197,11 @@ class MemoryEstimate:
         return MemoryEstimate(self.gpu - other.gpu, self.host - other.host)
 
 
-def _with_reserve(use: Counter[str]) -> int:
-    """All bytes and what stays free besides; 0 for no use."""
-    used = use.total()
-    return used + max(_SPARE_BYTES, int(_SPARE_SHARE * used)) if used else 0
-
-
-def estimate_weights(weights: WeightBytes) -> MemoryEstimate:
-    """Mapped weights count as well: every step reads all of them."""
-    return MemoryEstimate(Counter({WEIGHTS: weights.gpu}), Counter({WEIGHTS: weights.host}))
-
-
 def estimate_context(
-    sizes: ModelSizes, budget: ContextBudget, num_cells: int, *, gpu_share: float, flash: bool, has_cache: bool = True
+    sizes: ModelSizes, budget: ContextBudget, num_cells: int, *, gpu_share: float, flash: bool
 ) -> MemoryEstimate:
     """Memory of a context with this many cells; `gpu_share` is the share of the layers on the GPU."""
-    cache = num_cells * sizes.kv_bytes_per_token if has_cache else 0
+    cache = num_cells * sizes.kv_bytes_per_token
     batch, outputs = min(budget.batch_tokens, num_cells), min(budget.canvas_tokens, num_cells)
     scores = num_cells * (2 if flash else 2 + sizes.heads)
     logits = _FLOAT_BYTES * outputs * sizes.vocab_size
@@ -262,40 +212,42 @@ def estimate_context(
     return MemoryEstimate(Counter({PROMPTS: on_gpu, STEP: step if gpu_share else 0}), host)
 
 
-def estimate_first_context(sizes: ModelSizes, context_length: int, *, gpu_share: float) -> MemoryEstimate:
-    """Memory of the first context, before the model's spec is known."""
-    length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
-    budget = ContextBudget(length, length, length, 512, 256, 1, 256)
-    return estimate_context(sizes, budget, length, gpu_share=gpu_share, flash=gpu_share > 0)
+def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -> tuple[WeightBytes, MemoryEstimate]:
+    """The weights of a file, and all memory that they and a first context need."""
+    size = total_file_size(header.path)
+    if header.path.stat().st_size != size:  # of a split model, only the size is known
+        weights, needed = WeightBytes(size, 0) if gpu_layers else WeightBytes(0, size), MemoryEstimate()
+    else:
+        weights, sizes = WeightBytes.of(header, gpu_layers), ModelSizes.of(header)
+        share = num_gpu_layers(gpu_layers, sizes.layers) / (sizes.layers + 1)
+        length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
+        budget = ContextBudget(length, length, length, 512, 256, 1, 0)  # before the model's spec is known
+        needed = estimate_context(sizes, budget, length, gpu_share=share, flash=share > 0)
+    # mapped weights count as well: every step reads all of them
+    return weights, needed + MemoryEstimate(Counter({WEIGHTS: weights.gpu}), Counter({WEIGHTS: weights.host}))
 
 
 def check_fits(what: str, estimate: MemoryEstimate, advice: str, *, mapped: int = 0) -> None:
-    """Compares an estimate with the free memory; `mapped` bytes of files count as free for the system, but are in use.
+    """Raises `ModelMemoryError` with the numbers where an estimate exceeds the free memory.
 
-    Raises:
-        ModelMemoryError: there is not enough memory; the message has the numbers.
+    `mapped` bytes of files count as free for the system, but are in use.
     """
     used = gpus() if estimate.gpu.total() else ()
-    free = sum(device.memory_free for device in used)
-    if free and _with_reserve(estimate.gpu) > free:  # 0 if the driver does not report it
-        raise _memory_error(what, estimate.gpu, free, " and ".join(device.name for device in used), advice)
-    host = estimate.gpu + estimate.host if _is_unified(used) else estimate.host
-    free = max(0, system_free() - mapped)
-    if _with_reserve(host) > free:
-        raise _memory_error(what, host, free, "this machine", advice)
+    if free := sum(device.memory_free for device in used):  # 0 if the driver does not report it
+        _check_free(what, estimate.gpu, free, " and ".join(device.name for device in used), advice)
+    is_unified = any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")
+    host = estimate.gpu + estimate.host if is_unified else estimate.host
+    _check_free(what, host, max(0, system_free() - mapped), "this machine", advice)
 
 
-def _is_unified(used: Sequence[Device]) -> bool:
-    """Whether the GPU uses the machine's memory."""
-    return any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")
-
-
-def _memory_error(what: str, use: Counter[str], free: int, where: str, advice: str) -> ModelMemoryError:
-    listed = ", ".join(f"{purpose} {_size(size)}" for purpose, size in use.items() if size > 0)
-    return ModelMemoryError(
-        f"{what} needs {_size(_with_reserve(use))} of memory including a reserve ({listed}), "
-        f"{where} has {_size(free)} free: {advice}"
-    )
+def _check_free(what: str, use: Counter[str], free: int, where: str, advice: str) -> None:
+    needed = use.total() and use.total() + max(_SPARE_BYTES, int(_SPARE_SHARE * use.total()))
+    if needed > free:
+        listed = ", ".join(f"{purpose} {_size(size)}" for purpose, size in use.items() if size > 0)
+        raise ModelMemoryError(
+            f"{what} needs {_size(needed)} of memory including a reserve ({listed}), "
+            f"{where} has {_size(free)} free: {advice}"
+        )
 
 
 def _size(size: int) -> str:

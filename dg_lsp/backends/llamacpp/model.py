@@ -3,8 +3,6 @@
 import contextlib
 import ctypes
 import os
-import re
-import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -12,22 +10,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.errors import load_error
-from dg_lsp.backends.llamacpp.library import Library, has_gpu, library
+from dg_lsp.backends.llamacpp.library import has_gpu, library
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
     ModelSizes,
     WeightBytes,
     check_fits,
-    estimate_first_context,
-    estimate_weights,
+    estimate_load,
     num_gpu_layers,
-    total_file_size,
-    try_read_header,
 )
-from dg_lsp.backends.llamacpp.tokenizer import LlamaTokenizer
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.layout import TokenIds, token_ids
+from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
+from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import (
     BackendError,
     ModelBrokenError,
@@ -36,53 +34,32 @@ from dg_lsp.errors import (
     ModelNotFoundError,
     ModelUnsupportedError,
 )
-from dg_lsp.gguf import GGUFHeader, copied, map_file_errors, write_gguf
+from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
-_HEADER = struct.Struct("<4sIqq")  # magic, version, number of tensors, number of key-value pairs
-_START_BYTES = 1 << 16
-"""The keys of the architecture come before the vocabulary."""
-_NUM_LAYERS = re.compile(rb"\.block_count\x04\0\0\0(.{4})", re.DOTALL)
 _MAX_LAYERS = 512  # more layers make llama.cpp abort the process
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
 
 
-def checked_size(path: Path) -> int:
-    """The file's size in bytes, once its first bytes look like a GGUF that llama.cpp can open.
-
-    Raises:
-        ModelNotFoundError: the file does not exist, or is a directory.
-        ModelBrokenError: the file is not a GGUF, cut short, or has no weights.
-        ModelUnsupportedError: llama.cpp would abort the process.
-        ModelError: the file cannot be read.
-    """
+def checked_header(path: Path) -> GGUFHeader:
+    """The file's header. Raises `ModelError` for a file that has no weights, or that would make llama.cpp abort."""
     if path.is_dir():
         raise ModelNotFoundError(f"{path} is a directory; name the GGUF file in it")
-    with map_file_errors(path), path.open("rb") as file:
-        start = file.read(_START_BYTES)
-        size = file.seek(0, os.SEEK_END)
-    if start[:4] != b"GGUF":
-        raise ModelBrokenError(f"{path} is not a GGUF file; name a model in GGUF format")
-    if len(start) < _HEADER.size:
-        raise ModelBrokenError(f"{path} is cut short; download or export it again")
-    _, _, num_tensors, _ = _HEADER.unpack_from(start)
-    if num_tensors == 0:
+    header = read_header(path)
+    if not header.tensors:
         raise ModelBrokenError(f"{path} has a vocabulary but no weights; name a complete model")
-    for match in _NUM_LAYERS.finditer(start):
-        if (layers := int.from_bytes(match[1], "little")) > _MAX_LAYERS:
-            raise ModelUnsupportedError(
-                f"{path} has {layers} layers, llama.cpp supports {_MAX_LAYERS}; use another model"
-            )
-    return size
+    if (layers := ModelSizes.of(header).layers) > _MAX_LAYERS:
+        raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {_MAX_LAYERS}; use another model")
+    return header
 
 
 class LlamaModel:
     """A loaded model. Only for one thread, which also runs its contexts."""
 
     def __init__(
-        self, handle: Any, path: Path, weights: WeightBytes, header: GGUFHeader | None, *, gpu_layers: int, mapped: bool
+        self, handle: Any, path: Path, weights: WeightBytes, header: GGUFHeader, *, gpu_layers: int, mapped: bool
     ) -> None:
         api = library().api
         self._api = api
@@ -100,11 +77,15 @@ class LlamaModel:
         vocabulary = api.llama_model_get_vocab(handle)
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))
-        self.sizes = self._sizes(header)
-        self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
-        """Share of the layers on the GPU; their keys and values are there as well."""
         self.has_cache = not api.llama_model_is_diffusion(handle)
         """llama.cpp has no KV cache for its own diffusion architectures."""
+        self.sizes = replace(
+            ModelSizes.of(header), vocab_size=self.vocab_size
+        )  # of a split model, it has no vocabulary
+        if not self.has_cache:
+            self.sizes = replace(self.sizes, kv_bytes_per_token=0)
+        self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
+        """Share of the layers on the GPU; their keys and values are there as well."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
         self._check_supported(api.llama_vocab_type(vocabulary))
 
@@ -116,31 +97,32 @@ class LlamaModel:
             ModelError: the file is missing, broken or not supported, or does not fit into memory.
             BackendError: llama-cpp-python cannot be loaded.
         """
-        size_bytes = checked_size(path)
-        native = library()
-        gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
+        header, native = checked_header(path), library()
+        params = native.api.llama_model_default_params()
+        params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
+        # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
+        params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
+        weights, needed = estimate_load(header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length)
+        check_fits(str(path), needed, ADVICE)
         needs_cache = settings.prompt_attention in ("per_request", "causal")
-        header = try_read_header(path) if needs_cache or size_bytes >= _MAPPED_BYTES else None
-        alias = CACHED_ALIAS.get(header.architecture, "") if header and needs_cache else ""
-        weights = _checked_weights(path, header, size_bytes, gpu_layers, settings.context_length)
-        is_read = size_bytes < _MAPPED_BYTES or bool(alias and not IN_MEMORY)
-        with aliased_copy(header, alias) if header and alias else contextlib.nullcontext(path) as source:
-            handle = _load(native, source, gpu_layers=gpu_layers, is_read=is_read)
+        alias = CACHED_ALIAS.get(header.architecture, "") if needs_cache else ""
+        is_read = path.stat().st_size < _MAPPED_BYTES or bool(alias and not IN_MEMORY)
+        if is_read:
+            params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
+        with aliased_copy(header, alias) if alias else contextlib.nullcontext(path) as source:
+            native.problems.clear()
+            handle = native.api.llama_model_load_from_file(str(source).encode(), params)
         if not handle:
             raise load_error(path, native.problems)
         try:
-            return cls(handle, path, weights, header, gpu_layers=gpu_layers, mapped=not (is_read or alias))
+            return cls(handle, path, weights, header, gpu_layers=params.n_gpu_layers, mapped=not (is_read or alias))
         except ModelUnsupportedError:
             native.api.llama_model_free(handle)
             raise
 
     @property
     def native(self) -> Any:
-        """llama.cpp's model.
-
-        Raises:
-            BackendError: the model is closed.
-        """
+        """llama.cpp's model; raises `BackendError` if it is closed."""
         if self._handle is None:
             raise BackendError("the model is closed; open it again")
         return self._handle
@@ -151,14 +133,6 @@ class LlamaModel:
             self.tokenizer.close()
             self._api.llama_model_free(self._handle)
             self._handle = None
-
-    def _sizes(self, header: GGUFHeader | None) -> ModelSizes:
-        architecture = self.metadata.get("general.architecture", "")
-        has_lists = f"{architecture}.attention.head_count_kv" not in self.metadata  # llama.cpp returns no arrays
-        if header := header or (try_read_header(self.path) if has_lists else None):
-            return replace(ModelSizes.of_header(header), vocab_size=self.vocab_size)  # it may be a part of the model
-        values = {key: [int(text)] for key, text in self.metadata.items() if text.isdecimal()}
-        return ModelSizes.of(architecture, values, self.vocab_size)
 
     def _check_supported(self, vocab_type: int) -> None:
         """Refuses models that llama.cpp loads but that cannot denoise a canvas."""
@@ -175,41 +149,14 @@ class LlamaModel:
             )
 
 
-def _load(native: Library, path: Path, *, gpu_layers: int, is_read: bool) -> Any:
-    """The native model, or null."""
-    params = native.api.llama_model_default_params()
-    params.n_gpu_layers = gpu_layers
-    if is_read:
-        params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
-    params.use_extra_bufts = not native.has_amx
-    native.problems.clear()
-    return native.api.llama_model_load_from_file(str(path).encode(), params)
-
-
-def _checked_weights(
-    path: Path, header: GGUFHeader | None, size_bytes: int, gpu_layers: int, context_length: int
-) -> WeightBytes:
-    """Checks that weights and a first context fit into memory."""
-    size = total_file_size(path)
-    if header is None or size_bytes != size:  # a small or split model: only its size is known
-        weights = WeightBytes(size, 0) if gpu_layers else WeightBytes(0, size)
-        check_fits(str(path), estimate_weights(weights), ADVICE)
-        return weights
-    weights, sizes = WeightBytes.of(header, gpu_layers), ModelSizes.of_header(header)
-    share = num_gpu_layers(gpu_layers, sizes.layers) / (sizes.layers + 1)
-    estimate = estimate_weights(weights) + estimate_first_context(sizes, context_length, gpu_share=share)
-    check_fits(str(path), estimate, ADVICE)
-    return weights
-
-
 def _metadata(api: Any, handle: Any) -> dict[str, str]:
-    def key(index: int) -> str:
-        return _text(lambda buffer, size: api.llama_model_meta_key_by_index(handle, index, buffer, size))
+    def read(function: Any, index: int) -> str:
+        return _text(lambda buffer, size: function(handle, index, buffer, size))
 
-    def value(index: int) -> str:
-        return _text(lambda buffer, size: api.llama_model_meta_val_str_by_index(handle, index, buffer, size))
-
-    return {key(index): value(index) for index in range(api.llama_model_meta_count(handle))}
+    return {
+        read(api.llama_model_meta_key_by_index, index): read(api.llama_model_meta_val_str_by_index, index)
+        for index in range(api.llama_model_meta_count(handle))
+    }
 
 
 def _text(read: Callable[[Any, int], int]) -> str:
@@ -224,11 +171,7 @@ def _text(read: Callable[[Any, int], int]) -> str:
 
 
 def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = True) -> None:
-    """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later.
-
-    Raises:
-        ModelUnsupportedError: they do not fit, the KV cache is missing, or there is nothing to predict.
-    """
+    """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later."""
     if needs_cache and not model.has_cache:
         raise ModelUnsupportedError(
             f"llama.cpp has no KV cache for {model.path}; set model.prompt_attention to exact, or use another model"
@@ -244,12 +187,88 @@ def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = 
         raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")
 
 
+class LlamaTokenizer:
+    """llama.cpp's vocabulary. Encodes text without adding tokens; a special token's spelling in a text stays text.
+
+    The model owns and closes it. Only for the model's thread.
+    """
+
+    def __init__(self, vocabulary: Any, vocab_size: int) -> None:
+        self._api = library().api
+        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
+        self._pieces: dict[int, bytes] = {}
+        """Filled on demand: all tokens of a large vocabulary take a third of a second."""
+
+    def encode(self, text: str) -> TokenIds:
+        """Shape (N,). A lone surrogate, which UTF-8 does not allow, becomes `?`."""
+        return self._tokenized(text, with_specials=False)
+
+    def special(self, spelling: str) -> int | None:
+        """See `Tokenizer.special`."""
+        ids = self._tokenized(spelling, with_specials=True)
+        return int(ids[0]) if len(ids) == 1 else None
+
+    def decode(self, ids: TokenIds) -> bytes:
+        """Special tokens decode to nothing."""
+        return b"".join(map(self._piece, checked_ids("decode", ids, self._vocab_size).tolist()))
+
+    def specials(self) -> SpecialTokens:
+        """Special tokens of the file; llama.cpp also recognises older keys and usual spellings."""
+        self._check_open()
+        api, vocabulary = self._api, self._vocabulary
+        control = tuple(i for i in range(self._vocab_size) if api.llama_vocab_is_control(vocabulary, i))
+        start = api.llama_vocab_bos(vocabulary) if api.llama_vocab_get_add_bos(vocabulary) else -1
+        prefix, suffix, middle, separator = (
+            int(getattr(api, f"llama_vocab_fim_{name}")(vocabulary)) for name in ("pre", "suf", "mid", "sep")
+        )
+        is_fim = min(prefix, suffix, middle) >= 0 and len({prefix, suffix, middle}) == 3
+        return SpecialTokens(
+            control_ids=control,
+            end_ids=tuple(i for i in control if api.llama_vocab_is_eog(vocabulary, i)),
+            start_ids=(start,) if start >= 0 else (),
+            fim=FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST) if is_fim else None,
+            file_separator_id=separator if separator >= 0 else None,
+        )
+
+    def close(self) -> None:
+        """Called before the model is freed."""
+        self._vocabulary = None
+
+    def _check_open(self) -> None:
+        if self._vocabulary is None:
+            raise BackendError("the model is closed; open it again")
+
+    def _tokenized(self, text: str, *, with_specials: bool) -> TokenIds:
+        self._check_open()
+        # bytes that are not UTF-8 make llama.cpp throw through C, which ends the process
+        raw = text.encode("utf-8", "replace")
+        ids = np.empty(len(raw) + 8, dtype=np.int32)  # a token has at least one byte
+        pointer = ids.ctypes.data_as(ctypes.POINTER(self._api.llama_token))
+        count = self._api.llama_tokenize(self._vocabulary, raw, len(raw), pointer, len(ids), False, with_specials)
+        if count < 0:
+            raise BackendError("llama.cpp: the text cannot be tokenized; see `dg-lsp doctor`")
+        return token_ids(ids[:count])
+
+    def _piece(self, token: int) -> bytes:
+        if token in self._pieces:
+            return self._pieces[token]
+        self._check_open()
+        text = self._api.llama_vocab_get_text(self._vocabulary, token) or b""
+        # llama.cpp throws through C here as well if the vocabulary is damaged
+        if text.decode("utf-8", "replace").encode() != text:
+            raise BackendError(f"token {token} of the model is not spelled in UTF-8; its file is damaged")
+        # a piece is at most as long as its spelling
+        buffer = ctypes.create_string_buffer(len(text) + 8)
+        count = self._api.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, False)
+        piece = self._pieces[token] = buffer.raw[: max(0, count)]
+        return piece
+
+
 CACHED_ALIAS = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
 """Architectures without a KV cache, and architectures with the same layers and a cache."""
 IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 """Whether the copy is a file in memory, which llama.cpp maps, instead of a temporary file, which it reads."""
-_OTHER_ATTENTION = ".attention.causal"
-"""llama.cpp would apply it to the prompt as well."""
 
 
 @contextlib.contextmanager
@@ -257,43 +276,31 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
     """A temporary copy of a file as another architecture; `general.relabelled_from` has the original one.
 
     Raises:
-        ModelUnsupportedError: the model is split into several files.
-        ModelMemoryError: the copy does not fit into memory.
-        ModelError: the copy cannot be written.
+        ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
     """
     path, advice = header.path, "set model.prompt_attention to exact"
     if (split := header.values.get("split.count")) and split.read() not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
     if IN_MEMORY and path.stat().st_size > (free := system_free()):
-        raise ModelMemoryError(
-            f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory, {free >> 20} are free; {advice}"
-        )
+        needed = f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory"
+        raise ModelMemoryError(f"{needed}, {free >> 20} are free; {advice}")
     old = header.architecture
     values = {
         f"{architecture}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
         for key, value in header.values.items()
-        if key != old + _OTHER_ATTENTION
+        if key != f"{old}.attention.causal"  # llama.cpp would apply it to the prompt as well
     }
     values |= {"general.architecture": gguf.text(architecture), "general.relabelled_from": gguf.text(old)}
-    with _temporary_file(path) as (file, copy):
+    with contextlib.ExitStack() as stack:
+        if IN_MEMORY:
+            file: BinaryIO = stack.enter_context(os.fdopen(os.memfd_create(path.stem), "wb"))
+            copy = Path(f"/proc/self/fd/{file.fileno()}")
+        else:
+            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.gguf"
+            file = stack.enter_context(copy.open("wb"))
         try:
             write_gguf(file, values, [copied(path, tensor) for tensor in header.tensors.values()])
             file.flush()
         except OSError as error:
             raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
         yield copy
-
-
-@contextlib.contextmanager
-def _temporary_file(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A file that is deleted afterwards, and a path to read it."""
-    if IN_MEMORY:
-        with os.fdopen(os.memfd_create(path.stem), "wb") as file:
-            yield file, Path(f"/proc/self/fd/{file.fileno()}")
-        return
-    handle, name = tempfile.mkstemp(suffix=".gguf")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file, Path(name)
-    finally:
-        Path(name).unlink()

@@ -25,8 +25,6 @@ class FileType:
     """A mix of number formats for a file."""
 
     name: str
-    number: int
-    """`enum llama_ftype`."""
     bits: float
     """Upper estimate of the mean bits of a weight: rows that do not fit the format's blocks get a larger format."""
 
@@ -35,59 +33,37 @@ class FileType:
         return int(source_bytes * self.bits / source_bits)
 
 
-FILE_TYPES = {
-    kind.name: kind
-    for kind in (
-        FileType("F32", 0, 32),
-        FileType("F16", 1, 16),
-        FileType("BF16", 32, 16),
-        FileType("Q8_0", 7, 9),
-        FileType("Q6_K", 18, 8.5),
-        FileType("Q5_K_M", 17, 7),
-        FileType("Q5_K_S", 16, 7),
-        FileType("Q5_1", 9, 6.5),
-        FileType("Q5_0", 8, 6),
-        FileType("Q4_K_M", 15, 6.5),
-        FileType("Q4_K_S", 14, 6),
-        FileType("Q4_1", 3, 5.5),
-        FileType("Q4_0", 2, 5),
-        FileType("IQ4_XS", 30, 5.5),
-        FileType("IQ4_NL", 25, 5),
-        FileType("Q3_K_L", 13, 5.5),
-        FileType("Q3_K_M", 12, 5),
-        FileType("Q3_K_S", 11, 5),
-        FileType("Q2_K", 10, 5),
-    )
+_NAMES_BY_BITS = {
+    32: "F32",
+    16: "F16 BF16",
+    9: "Q8_0",
+    8.5: "Q6_K",
+    7: "Q5_K_M Q5_K_S",
+    6.5: "Q5_1 Q4_K_M",
+    6: "Q5_0 Q4_K_S",
+    5.5: "Q4_1 IQ4_XS Q3_K_L",
+    5: "Q4_0 IQ4_NL Q3_K_M Q3_K_S Q2_K",
 }
+FILE_TYPES = {name: FileType(name, bits) for bits, names in _NAMES_BY_BITS.items() for name in names.split()}
 """The types that need no importance matrix, the largest first."""
-_SHORT = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
 
 
 def file_type(name: str) -> FileType:
-    """The file type of a name in any case; `Q4_K` means `Q4_K_M`.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """The file type of a name in any case; `Q4_K` means `Q4_K_M`. Raises `UsageError`."""
     upper = name.upper()
-    found = FILE_TYPES.get(_SHORT.get(upper, upper))
-    if found is None:
-        raise UsageError(f"no type {name!r} for weights: use one of {', '.join(FILE_TYPES)}")
-    return found
+    if found := FILE_TYPES.get(upper, FILE_TYPES.get(f"{upper}_M")):
+        return found
+    raise UsageError(f"no type {name!r} for weights: use one of {', '.join(FILE_TYPES)}")
 
 
 def quantize(source: Path, target: Path, kind: FileType, on_progress: ProgressCallback = lambda _: None) -> None:
     """Writes a GGUF with matrices of another type; `on_progress` receives the source's bytes that are done.
 
-    Runs in a child process: Ctrl-C ends it at once, and an abort of llama.cpp ends only the child.
-
-    Raises:
-        ModelError: the source cannot be read.
-        ModelUnsupportedError: llama.cpp cannot quantize it.
+    Runs in a child process: Ctrl-C ends it at once, and an abort of llama.cpp ends only the child. Raises `ModelError`.
     """
     sizes = {name: tensor.size for name, tensor in read_header(source).tensors.items()}
     environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
-    command = python_command(__name__, str(source.absolute()), str(target.absolute()), str(kind.number))
+    command = python_command(__name__, str(source.absolute()), str(target.absolute()), kind.name)
     reason = ""
     with subprocess.Popen(
         command, env=environment, cwd=NEUTRAL_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -109,19 +85,14 @@ def quantize(source: Path, target: Path, kind: FileType, on_progress: ProgressCa
         )
 
 
-def main(source: str, target: str, number: str) -> int:
-    """Runs in the child process: quantizes, with llama.cpp's log on standard output, one line for each tensor."""
+def main(source: str, target: str, name: str) -> int:
+    """Runs in the child process: quantizes, with llama.cpp's log on standard error, one line for each tensor."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     api = library().api
-
-    @api.llama_log_callback
-    def write(_level: int, text: bytes, _user_data: object) -> None:
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
-
-    api.llama_log_set(write, None)
+    api.llama_log_set(api.llama_log_callback(), None)  # llama.cpp's own log
     params = api.llama_model_quantize_default_params()
-    params.ftype, params.max_buf_size = int(number), _BUFFER_BYTES
+    params.ftype = getattr(api, f"LLAMA_FTYPE_{'ALL' if name == 'F32' else 'MOSTLY'}_{name}")
+    params.max_buf_size = _BUFFER_BYTES
     return int(api.llama_model_quantize(os.fsencode(source), os.fsencode(target), params))
 
 

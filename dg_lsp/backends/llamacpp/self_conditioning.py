@@ -9,21 +9,20 @@ import hashlib
 import math
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.backends.llamacpp.library import declare, library
+from dg_lsp.backends.llamacpp.library import ggml_functions
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.canvas.spec import SideFile
 from dg_lsp.diffusion.denoiser import Floats, Prediction
 from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.gguf import F32, GGUFHeader, TensorType, map_file_errors, read_header
 
-MAPPED_BYTES = 16 << 20
+_MAPPED_BYTES = 16 << 20
 """A smaller tensor is read, not mapped: if another program truncates a mapped file, this process crashes."""
 
 
@@ -43,8 +42,7 @@ class _Traits(ctypes.Structure):
 @functools.cache
 def _traits(kind: int) -> Any:
     """ggml's properties of a number format."""
-    ggml = declare(library().ggml, [("ggml_get_type_traits", ctypes.POINTER(_Traits), [ctypes.c_int])])
-    return ggml.ggml_get_type_traits(kind).contents
+    return ggml_functions(get_type_traits=(ctypes.POINTER(_Traits), ctypes.c_int)).get_type_traits(kind).contents
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,19 +55,15 @@ class StoredMatrix:
     width: int
 
     @classmethod
-    def of(cls, header: GGUFHeader, name: str, *, mapped_bytes: int = MAPPED_BYTES) -> "StoredMatrix":
-        """A tensor of a file, a vector as one row; mapped from this size on.
-
-        Raises:
-            ModelUnsupportedError: the tensor is missing, or ggml cannot convert its format to float32.
-        """
+    def of(cls, header: GGUFHeader, name: str) -> "StoredMatrix":
+        """A tensor of a file, a vector as one row; mapped if it is large. Raises `ModelUnsupportedError`."""
         stored = header.tensors.get(name)
         if stored is None:
             raise ModelUnsupportedError(f"{header.path} has no tensor {name}; repack the model again")
         if stored.kind != F32 and not _traits(stored.kind.number).to_float:
             raise ModelUnsupportedError(f"{header.path}: {name} cannot be read as {stored.kind.name}; use another type")
         rows = header.rows(name)
-        return cls(rows if stored.size >= mapped_bytes else np.array(rows), stored.kind, stored.shape[-1])
+        return cls(rows if stored.size >= _MAPPED_BYTES else np.array(rows), stored.kind, stored.shape[-1])
 
     def floats(self) -> Floats:
         """The whole matrix, shape (N, width)."""
@@ -86,7 +80,7 @@ class StoredMatrix:
             _traits(self.kind.number).to_float(packed.ctypes.data, out.ctypes.data, out.size)
 
 
-EMBEDDINGS = "token_embd.weight"
+_EMBEDDINGS = "token_embd.weight"
 _PIECE_ROWS = 256
 """Rows that one thread decodes at a time: 3 MB for a width of 2,816, which fits into the cache of a core."""
 
@@ -95,33 +89,31 @@ class EmbeddingTable:
     """Converts rows to float32 on demand; they stay in the file in their stored format. One thread only."""
 
     def __init__(self, header: GGUFHeader, vocab_size: int, width: int, *, threads: int) -> None:
-        """Decodes rows with `threads` threads.
-
-        Raises:
-            ModelUnsupportedError: the file has no table of this shape.
-        """
-        self._matrix = StoredMatrix.of(header, EMBEDDINGS)
+        """Decodes rows with `threads` threads; raises `ModelUnsupportedError` for a table of another shape."""
+        self._matrix = StoredMatrix.of(header, _EMBEDDINGS)
         if self._matrix.raw.shape[0] != vocab_size or self._matrix.width != width:
-            raise ModelUnsupportedError(f"{header.path}: {EMBEDDINGS} does not fit its vocabulary; repack it again")
+            raise ModelUnsupportedError(f"{header.path}: {_EMBEDDINGS} does not fit its vocabulary; repack it again")
+        self.shape = vocab_size, width
+        self.scale = np.sqrt(np.float32(width))
+        """Gemma's factor for embeddings; llama.cpp applies it to token ids only."""
         self._pool: Executor | None = ThreadPoolExecutor(threads, "embeddings") if threads > 1 else None
         self._scratch: Floats = np.empty((_PIECE_ROWS * threads, width), dtype=np.float32)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(vocabulary size, width)."""
-        return len(self._matrix.raw), self._matrix.width
+    def rows(self, which: TokenIds | slice, out: Floats | None = None) -> Floats:
+        """Rows by ids or by a range, shape (number of rows, width), not scaled; `out` is used as memory."""
+        count = which.stop - which.start if isinstance(which, slice) else len(which)
+        rows: Floats = np.empty((count, self.shape[1]), dtype=np.float32) if out is None else out[:count]
 
-    def rows(self, ids: TokenIds) -> Floats:
-        """Shape (len(ids), width)."""
-        out = np.empty((len(ids), self._matrix.width), dtype=np.float32)
-        self._matrix.decode(ids, out)
-        return out
+        def decode_piece(first: int) -> None:
+            last = min(first + _PIECE_ROWS, count)
+            piece = slice(which.start + first, which.start + last) if isinstance(which, slice) else which[first:last]
+            self._matrix.decode(piece, rows[first:last])
 
-    def span(self, start: int, stop: int) -> Floats:
-        """Consecutive rows, shape (stop - start, width)."""
-        out = np.empty((stop - start, self._matrix.width), dtype=np.float32)
-        self._decode(start, None, out)
-        return out
+        # ctypes releases the GIL while ggml decodes
+        run = map if self._pool is None or count <= _PIECE_ROWS else self._pool.map
+        for _ in run(decode_piece, range(0, count, _PIECE_ROWS)):
+            pass
+        return rows
 
     def mix(self, ids: TokenIds | None, shares: Floats) -> Floats:
         """Weighted sums of rows, shape (L, width).
@@ -130,13 +122,10 @@ class EmbeddingTable:
             ids: the rows, shape (U,); None means all of them.
             shares: their weights, shape (L, U).
         """
-        count = shares.shape[1]
-        total = np.zeros((len(shares), self._matrix.width), dtype=np.float32)
-        for start in range(0, count, len(self._scratch)):
-            stop = min(start + len(self._scratch), count)
-            rows = self._scratch[: stop - start]
-            self._decode(start, ids, rows)
-            total += shares[:, start:stop] @ rows
+        total: Floats = np.zeros((len(shares), self.shape[1]), dtype=np.float32)
+        for start in range(0, shares.shape[1], len(self._scratch)):
+            part = slice(start, min(start + len(self._scratch), shares.shape[1]))
+            total += shares[:, part] @ self.rows(part if ids is None else ids[part], self._scratch)
         return total
 
     def close(self) -> None:
@@ -144,20 +133,6 @@ class EmbeddingTable:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
-
-    def _decode(self, start: int, ids: TokenIds | None, out: Floats) -> None:
-        """Fills `out` with the rows of `ids` from `start` on, in parallel pieces."""
-
-        def decode_piece(ends: tuple[int, int]) -> None:
-            first, last = ends
-            where: slice | TokenIds = slice(start + first, start + last)
-            self._matrix.decode(where if ids is None else ids[where], out[first:last])
-
-        pieces = list(pairwise([*range(0, len(out), _PIECE_ROWS), len(out)]))
-        # ctypes releases the GIL while ggml decodes
-        run = map if self._pool is None or len(pieces) == 1 else self._pool.map
-        for _ in run(decode_piece, pieces):
-            pass
 
 
 MASS = 0.99
@@ -176,6 +151,9 @@ class Mixture:
     """Shape (U,), ascending; None means the whole vocabulary."""
     shares: Floats
     """Shape (L, U); each row adds up to 1."""
+
+    def __len__(self) -> int:
+        return len(self.shares)
 
 
 def mixture(weights: Floats, prediction: Prediction, mass: float = MASS) -> Mixture:
@@ -201,34 +179,31 @@ def mixture(weights: Floats, prediction: Prediction, mass: float = MASS) -> Mixt
 
 def _most_probable(weights: Floats, total: np.float32, entropy: np.float32, mass: float) -> npt.NDArray[np.intp]:
     """The fewest tokens with this mass, or somewhat more if they are very many."""
-    vocab_size = len(weights)
+    wanted = mass * float(total)
     # all tokens below this probability have less than the rest together
-    lowest = np.float32((1 - mass) / vocab_size)
+    lowest = np.float32((1 - mass) / len(weights))
     level = max(_FIRST_LEVEL * np.exp(-entropy), lowest)
     while True:
         ids = np.flatnonzero(weights >= level * total)
         kept = weights[ids]
-        if kept.sum(dtype=np.float64) >= mass * float(total) or level <= lowest:
+        if kept.sum(dtype=np.float64) >= wanted or level <= lowest:
             break
         level = max(level * _NEXT_LEVEL, lowest)
-    if len(ids) > _DENSE_SHARE * vocab_size:
+    if len(ids) > _DENSE_SHARE * len(weights):
         return ids
     order = np.argsort(-kept)
-    cumulative = np.cumsum(kept[order], dtype=np.float64)
-    count = int(cumulative.searchsorted(mass * float(total))) + 1
-    fewest: npt.NDArray[np.intp] = ids[order[:count]]
+    fewest: npt.NDArray[np.intp] = ids[order[: int(np.cumsum(kept[order], dtype=np.float64).searchsorted(wanted)) + 1]]
     return fewest
+
+
+_CURVE = np.float32(math.sqrt(2 / math.pi))
 
 
 class SelfConditioning:
     """The network: a gated MLP of inner width M between two norms of width H."""
 
     def __init__(self, header: GGUFHeader, width: int, epsilon: float) -> None:
-        """`epsilon` is the one of the model's norms.
-
-        Raises:
-            ModelUnsupportedError: a tensor is missing, or does not fit the width.
-        """
+        """`epsilon` is the one of the model's norms; raises `ModelUnsupportedError` for other tensors."""
         self.epsilon = np.float32(epsilon)
         norm, gate, up, down = (
             StoredMatrix.of(header, f"self_cond.{name}").floats() for name in ("pre_norm", "gate", "up", "down")
@@ -244,50 +219,34 @@ class SelfConditioning:
 
     @classmethod
     def open(cls, model_path: Path, side: SideFile, width: int, epsilon: float) -> "SelfConditioning":
-        """Reads the side file of a model.
-
-        Raises:
-            ModelNotFoundError: the file is missing.
-            ModelUnsupportedError, ModelBrokenError, ModelError: the file is another one, or damaged.
-        """
+        """Reads the side file of a model; raises `ModelError` if it is missing, damaged or another one."""
         path = model_path.with_name(side.filename)
         if not path.is_file():
-            raise ModelNotFoundError(
-                f"{path} is missing: {model_path.name} needs it beside it; put it there or repack the model again"
-            )
+            advice = "put it there or repack the model again"
+            raise ModelNotFoundError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
         with map_file_errors(path), path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != side.sha256:
-            raise ModelBrokenError(
-                f"{path} is not the file that {model_path.name} was written with; repack the model again"
-            )
+            problem = f"is not the file that {model_path.name} was written with"
+            raise ModelBrokenError(f"{path} {problem}; repack the model again")
         return cls(read_header(path), width, epsilon)
 
     def condition(self, embedded: Floats, soft: Floats | None) -> Floats:
-        """The model's input instead of the embeddings of the canvas, shape (L, H).
+        """The model's input instead of the canvas's scaled embeddings; both have the shape (L, H).
 
-        Args:
-            embedded: scaled embeddings of the canvas's tokens, shape (L, H).
-            soft: scaled mean embedding of the last prediction, shape (L, H); None at the first step.
+        `soft` is the scaled mean embedding of the last prediction, shape (L, H); None at the first step.
         """
         if soft is None:
             return self._normed(embedded)
         gate, up = np.hsplit((self._normed(soft) * self.pre_norm) @ self.gate_up.T, 2)
-        return self._normed(embedded + (_gelu(gate) * up) @ self.down.T)
+        # the tanh approximation of GELU
+        opened = np.float32(0.5) * gate * (1 + np.tanh(_CURVE * (gate + np.float32(0.044715) * gate * gate * gate)))
+        return self._normed(embedded + (opened * up) @ self.down.T)
 
     def _normed(self, rows: Floats) -> Floats:
         square = np.einsum("lh,lh->l", rows, rows) / np.float32(rows.shape[1])
         normed: Floats = rows / np.sqrt(square + self.epsilon)[:, None]
         return normed
-
-
-_CURVE = np.float32(math.sqrt(2 / math.pi))
-
-
-def _gelu(x: Floats) -> Floats:
-    """The tanh approximation."""
-    curve: Floats = np.float32(0.5) * x * (1 + np.tanh(_CURVE * (x + np.float32(0.044715) * x * x * x)))
-    return curve
 
 
 class HostFeedback:
@@ -299,18 +258,12 @@ class HostFeedback:
         self._mass = mass
 
     def record(self, weights: Floats, prediction: Prediction) -> Mixture:
-        """What the next pass needs of a prediction; weights relative to the best token, shape (L, V)."""
+        """What the next pass needs of a prediction, of its length; weights relative to the best token, shape (L, V)."""
         return mixture(weights, prediction, self._mass)
 
     def condition(self, embedded: Floats, record: Mixture) -> Floats:
         """The model's input, shape (L, H), from scaled embeddings of that shape and the record of the last pass."""
-        soft = self._table.mix(record.ids, record.shares)
-        return self._network.condition(embedded, soft * embedding_scale(soft.shape[1]))
+        return self._network.condition(embedded, self._table.mix(record.ids, record.shares) * self._table.scale)
 
     def close(self) -> None:
         """The caller closes the table."""
-
-
-def embedding_scale(width: int) -> np.float32:
-    """Gemma's factor for embeddings; llama.cpp applies it to token ids only."""
-    return np.sqrt(np.float32(width))

@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.errors import BackendError
+from dg_lsp.settings import ModelSettings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-    from dg_lsp.canvas.spec import Checkpoint, ModelSpec
-    from dg_lsp.settings import ModelSettings
 
 
-def open_checkpoint(checkpoint: "Checkpoint", spec: "ModelSpec", settings: "ModelSettings") -> "TransformersDenoiser":
+def open_checkpoint(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings) -> "TransformersDenoiser":
     """Loads a checkpoint directory.
 
     Raises:
@@ -23,6 +23,6 @@ def open_checkpoint(checkpoint: "Checkpoint", spec: "ModelSpec", settings: "Mode
     except ImportError as error:
         raise BackendError(
             f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error}): "
-            "run pip install 'dg-lsp[hf]', or repack it to a GGUF with dg-lsp models repack"
+            "run pip install 'dg-lsp[transformers]', or repack it to a GGUF with dg-lsp models repack"
         ) from error
     return load(checkpoint, spec, settings)

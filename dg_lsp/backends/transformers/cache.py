@@ -121,29 +121,21 @@ class PromptBuffers:
     def masks(self, canvas_numbers: torch.Tensor, length: torch.Tensor, capacity: int) -> dict[str, torch.Tensor]:
         """For each kind of layer, which keys each of T canvas tokens attends to: shape (1, 1, T, N + T).
 
-        All of the prompt in full layers, its last `sliding_window - 1` tokens in sliding layers, then all tokens of the
-        same canvas in both directions.
-
-        Args:
-            canvas_numbers: shape (T,); equal for tokens of one canvas.
-            length: tokens of the prompt, shape ().
-            capacity: prompt tokens that full layers have room for.
+        All of the prompt of this `length` in full layers, its last `sliding_window - 1` tokens in sliding layers, then
+        all tokens of the same canvas, by `canvas_numbers` of shape (T,). Full layers have room for `capacity` tokens.
         """
         same_canvas = canvas_numbers[:, None] == canvas_numbers[None, :]
-        sizes = {"full_attention": capacity, "sliding_attention": self._window}
-        masks = {}
-        for kind, size in sizes.items():
+
+        def mask(size: int) -> torch.Tensor:
             in_prompt = torch.arange(size, device=length.device) < length
-            masks[kind] = torch.cat([in_prompt.expand(len(same_canvas), -1), same_canvas], dim=1)[None, None]
-        return masks
+            return torch.cat([in_prompt.expand(len(same_canvas), -1), same_canvas], dim=1)[None, None]
+
+        return {"full_attention": mask(capacity), "sliding_attention": mask(self._window)}
 
 
 def prefix_bytes(text_config: Any, num_tokens: int, itemsize: int) -> int:
     """Bytes of the keys and values of a prompt."""
-    longest_sliding = text_config.sliding_window - 1 + min(num_tokens, _MAX_ROLLBACK)
-    total = 0
-    for number, kind in enumerate(text_config.layer_types):
-        layer = text_config.per_layer_config[number]
-        length = num_tokens if kind != "sliding_attention" else min(num_tokens, longest_sliding)
-        total += 2 * layer.num_key_value_heads * layer.head_dim * length * itemsize
-    return total
+    sliding = min(num_tokens, text_config.sliding_window - 1 + min(num_tokens, _MAX_ROLLBACK))
+    widths = [2 * layer.num_key_value_heads * layer.head_dim for layer in text_config.per_layer_config]
+    lengths = [sliding if kind == "sliding_attention" else num_tokens for kind in text_config.layer_types]
+    return itemsize * sum(width * length for width, length in zip(widths, lengths, strict=True))

@@ -8,8 +8,7 @@ import torch
 
 from dg_lsp.backends.transformers.cache import PrefixCache, PromptBuffers, prefix_bytes
 from dg_lsp.backends.transformers.errors import map_step_errors
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepInputs, Stepper
-from dg_lsp.backends.transformers.reduce import Reduce, reduce_logits
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, Reduce, StepInputs, Stepper, reduce_logits
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -60,20 +59,14 @@ class TransformersDenoiser:
         captures: bool | None = None,
         compiles: bool | None = None,
     ) -> None:
-        """`captures` and `compiles`: see `Stepper`.
-
-        Raises:
-            ModelUnsupportedError: spec and network have different vocabularies.
-        """
-        if spec.vocab_size != network.vocab_size:
+        """See `Stepper`. Raises `ModelUnsupportedError` if spec and network have different vocabularies."""
+        if spec.vocab_size != (size := len(network.embedding)):
             raise ModelUnsupportedError(
-                f"{spec.name}: its description does not fit its vocabulary of {network.vocab_size}; download it again"
+                f"{spec.name}: its description does not fit its vocabulary of {size}; download it again"
             )
         self.spec = spec
         self.tokenizer = tokenizer
         self.num_slots = limits.num_slots
-        self.prompt_limit = limits.prompt
-        """Longest prompt in tokens."""
         self._limits = limits
         self._network = network
         self._device = network.embedding.device
@@ -82,7 +75,7 @@ class TransformersDenoiser:
             network,
             self._buffers,
             reduce,
-            torch.tensor(spec.banned_ids, dtype=torch.long, device=self._device),
+            self._tensor(np.array(spec.banned_ids)),
             prompt_limit=limits.prompt,
             captures=captures,
             compiles=compiles,
@@ -117,8 +110,7 @@ class TransformersDenoiser:
     @torch.inference_mode()
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
-        self._check_open()
-        check_slot(slot, self.num_slots)
+        self._check_slot(slot)
         prompt = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
         check_prompt_length(len(prompt), self._limits.prompt)
         for key in [key for key in self._conditioning if key[0] == slot]:
@@ -149,8 +141,7 @@ class TransformersDenoiser:
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        self._check_open()
-        check_slot(slot, self.num_slots)
+        self._check_slot(slot)
         check_temperature(temperature)
         checked = checked_canvases(
             canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._limits.canvas
@@ -170,17 +161,16 @@ class TransformersDenoiser:
             rows = rows_on_device.cpu().numpy()
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
-        parts = np.split(rows, np.cumsum(lengths)[:-1], axis=1)
-        return [_prediction(part, is_greedy=temperature == 0) for part in parts]
+        argmax, sampled = rows[0].astype(np.int32), rows[0 if temperature == 0 else 1].astype(np.int32)
+        values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0))
+        return [
+            Prediction(*parts)
+            for parts in zip(*(np.split(each, np.cumsum(lengths)[:-1]) for each in values), strict=True)
+        ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`; the decoder has no causal head.
-
-        Raises:
-            BackendError: always.
-        """
-        check_slot(slot, self.num_slots)
-        checked_ids("extension", ids, self.spec.vocab_size)
+        """See `Denoiser.extend`; the decoder has no causal head."""
+        del slot, ids
         raise BackendError(f"{self.spec.name} cannot decode causally; use the decoder diffusion")
 
     def close(self) -> None:
@@ -188,15 +178,15 @@ class TransformersDenoiser:
         if self._is_closed:
             return
         self._is_closed = True
-        self.stepper.close()
         self._conditioning.clear()
         del self.stepper, self._buffers, self._prefixes, self._network
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _check_open(self) -> None:
+    def _check_slot(self, slot: int) -> None:
         if self._is_closed:
             raise BackendError("the model is closed; open it again")
+        check_slot(slot, self.num_slots)
 
     def _inputs(
         self,
@@ -219,17 +209,13 @@ class TransformersDenoiser:
         floats = np.append(rng.random(num_tokens), temperature or 1.0).astype(np.float32)
         floats[:-1] = np.minimum(floats[:-1], np.nextafter(np.float32(1), np.float32(0)))  # float32 rounds up to 1
         uniforms = torch.from_numpy(floats).to(self._device)
-        conditioning = torch.cat([self._last_conditioning(*one) for one in zip(keys, lengths, strict=True)])
-        return StepInputs(
-            ids, positions, canvas_numbers, prompt_lengths[0], conditioning, uniforms[-1], uniforms[:-1]
-        )  # fmt: skip
-
-    def _last_conditioning(self, key: tuple[int, int], length: int) -> torch.Tensor:
-        """Shape (L, hidden); zeros for a canvas in its first step or of another length than in the step before."""
-        found, embedding = self._conditioning.get(key), self._network.embedding
-        if found is not None and len(found) == length:
-            return found
-        return embedding.new_zeros((length, embedding.shape[1]))
+        conditioning = self._network.embedding.new_zeros((num_tokens, self._network.embedding.shape[1]))
+        for key, part in zip(keys, conditioning.split(lengths), strict=True):
+            last = self._conditioning.get(key)
+            if last is not None and len(last) == len(part):  # not in the first step of a canvas
+                part.copy_(last)
+        length, temperatures = prompt_lengths[0], uniforms[-1]
+        return StepInputs(ids, positions, canvas_numbers, length, conditioning, temperatures, uniforms[:-1])
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)
@@ -239,9 +225,3 @@ def gpu_memory(device: torch.device) -> DeviceMemory:
     """The memory of a GPU, shared by all processes."""
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(torch.cuda.get_device_name(device), free, total)
-
-
-def _prediction(rows: np.ndarray, *, is_greedy: bool) -> Prediction:
-    """From rows of shape (4, L), see `ReducedLogits`."""
-    argmax, sampled = rows[0].astype(np.int32), rows[1].astype(np.int32)
-    return Prediction(argmax, argmax if is_greedy else sampled, rows[2].copy(), np.maximum(rows[3], 0.0))

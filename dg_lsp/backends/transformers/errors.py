@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelMemoryError
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 
@@ -16,8 +16,6 @@ def map_step_errors(what: str) -> Iterator[None]:
     """Raises `BackendError` for an exception of the runtime while it computes `what`."""
     try:
         yield
-    except DgLspError:
-        raise
     except (RuntimeError, MemoryError, ValueError, NotImplementedError) as error:
         if is_out_of_memory(error):
             raise BackendError(f"torch: not enough memory for the {what}; lower num_slots or context_length") from error
@@ -29,10 +27,8 @@ def map_load_errors(path: Path) -> Iterator[None]:
     """Raises `ModelError` for an exception while files are read, `BackendError` for a missing package."""
     try:
         yield
-    except DgLspError:
-        raise
     except ImportError as error:
-        raise BackendError(f"{one_line(error)}; run pip install 'dg-lsp[hf]'") from error
+        raise BackendError(f"{one_line(error)}; run pip install 'dg-lsp[transformers]'") from error
     except Exception as error:  # tokenizers raises bare `Exception`, transformers raises classes of its own
         if is_out_of_memory(error):
             raise ModelMemoryError(f"{path} does not fit into memory; use a quantized GGUF") from error

@@ -1,24 +1,31 @@
 """Opens a checkpoint directory: chooses device and number format, compares memory, loads weights and tokenizer."""
 
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer as Runtime
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils import logging
 
 from dg_lsp.backends.transformers.cache import prefix_bytes
 from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser, gpu_memory
 from dg_lsp.backends.transformers.errors import map_load_errors
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
-from dg_lsp.backends.transformers.tokenizer import CheckpointTokenizer
+from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
+from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import ModelMemoryError, SettingsError
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
 _EXPERTS = "grouped_mm"
-"""One multiplication of static shape for all experts, so that a graph can capture it. In transformers 5.23 `sonicmoe`
-uses the wrong activation for this model, and `batched_mm` copies the weights of an expert for each token."""
+"""One multiplication of static shape for all experts, so that a graph can capture it. In transformers 5.23, `sonicmoe`
+uses another activation, and `batched_mm` copies the weights of an expert for each token."""
 _LOGITS_ARRAYS = 4
 """Arrays of shape (canvas, vocabulary) in float32 that a step holds at a time."""
 
@@ -45,46 +52,31 @@ def load(
 
 
 def choose_device(settings: ModelSettings) -> torch.device:
-    """The device of the settings; `auto` is the first GPU, else the CPU.
-
-    Raises:
-        SettingsError: this machine does not have the device.
-    """
+    """The device of the settings; `auto` is the first GPU, else the CPU. Raises `SettingsError`."""
     if settings.device == "auto":
         has_gpu = torch.cuda.is_available() and settings.gpu_layers != 0
         return torch.device("cuda", 0) if has_gpu else torch.device("cpu")
-    device = torch.device(settings.device)
-    if device.type != "cuda":
-        return device
-    count = torch.cuda.device_count()
-    if (device.index or 0) >= count:
+    device, count = torch.device(settings.device), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
         raise SettingsError(f"model.device is {device}, but torch finds {count} GPUs; set it to auto or cpu")
-    return torch.device("cuda", device.index or 0)
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def memory_needed(
     num_weights: int, text_config: Any, spec: ModelSpec, limits: TokenLimits, dtype: torch.dtype
 ) -> dict[str, int]:
     """Bytes of the weights, of the prompts in all slots and in the buffers of a step, and of a step's logits."""
-    slot = prefix_bytes(text_config, limits.prompt, dtype.itemsize)
     return {
         "weights": num_weights * dtype.itemsize,
-        "prompts": (limits.num_slots + 1) * slot,
+        "prompts": (limits.num_slots + 1) * prefix_bytes(text_config, limits.prompt, dtype.itemsize),
         "step": _LOGITS_ARRAYS * 4 * spec.longest_block * spec.vocab_size,
     }
 
 
 def check_memory(name: str, needed: dict[str, int], device: torch.device) -> None:
-    """Refuses a model before its weights are loaded.
-
-    Raises:
-        ModelMemoryError: it does not fit.
-    """
-    if device.type == "cuda":
-        gpu = gpu_memory(device)
-        where, free = gpu.name, gpu.free
-    else:
-        where, free = "this machine", system_free()
+    """Raises `ModelMemoryError` for a model that does not fit, before its weights are loaded."""
+    gpu = gpu_memory(device) if device.type == "cuda" else None
+    where, free = (gpu.name, gpu.free) if gpu else ("this machine", system_free())
     total = sum(needed.values())
     if total > free:
         parts = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in needed.items())
@@ -112,3 +104,61 @@ def _load_model(
     model.requires_grad_(False)
     model.model.encoder.vision_tower = model.model.encoder.embed_vision = None  # only text is used
     return model
+
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE = "\u2581"
+"""The space of SentencePiece vocabularies."""
+
+
+class CheckpointTokenizer:
+    """A tokenizer.json. Encodes text as text: adds no token, and never encodes a spelling as a special token.
+
+    transformers' processor would require image libraries.
+    """
+
+    def __init__(self, folder: Path, special_ids: frozenset[int], vocab_size: int) -> None:
+        """`special_ids` are not text, even where the file lists them as ordinary tokens. Raises `ModelBrokenError`."""
+        path = folder / "tokenizer.json"
+        with map_load_errors(path):
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            self._added_ids = {int(entry["id"]) for entry in tree.get("added_tokens") or ()}
+            self._full = Runtime.from_str(json.dumps(tree))
+            self._text = Runtime.from_str(json.dumps(_text_only(tree, special_ids)))
+        self._special_ids = special_ids
+        self._vocab_size = vocab_size
+        is_byte_level = "ByteLevel" in json.dumps(tree.get("decoder"))
+        self._letters = {letter: byte for byte, letter in bytes_to_unicode().items()} if is_byte_level else {}
+        self._token_bytes = lru_cache(maxsize=None)(self._bytes)
+
+    def encode(self, text: str) -> TokenIds:
+        """Shape (N,). A lone surrogate, which UTF-8 cannot encode, becomes `?`."""
+        valid = text.encode("utf-8", "replace").decode()
+        return token_ids(self._text.encode(valid, add_special_tokens=False).ids)
+
+    def decode(self, ids: TokenIds) -> bytes:
+        """Special tokens decode to nothing."""
+        return b"".join(map(self._token_bytes, checked_ids("decode", ids, self._vocab_size).tolist()))
+
+    def special(self, spelling: str) -> int | None:
+        """See `Tokenizer.special`."""
+        found: int | None = self._full.token_to_id(spelling)
+        return found
+
+    def _bytes(self, token: int) -> bytes:
+        spelling: str | None = self._full.id_to_token(token)
+        if token in self._special_ids or spelling is None:
+            return b""
+        if token in self._added_ids:
+            return spelling.encode()
+        if self._letters:
+            return bytes(self._letters[letter] for letter in spelling if letter in self._letters)
+        if match := _BYTE.fullmatch(spelling):
+            return bytes([int(match[1], 16)])
+        return spelling.replace(_SPACE, " ").encode()
+
+
+def _text_only(tree: dict[str, Any], special_ids: frozenset[int]) -> dict[str, Any]:
+    """The same tokenizer without special tokens, post-processing, truncation and padding."""
+    added = [entry for entry in tree.get("added_tokens") or () if entry["id"] not in special_ids]
+    return {**tree, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}

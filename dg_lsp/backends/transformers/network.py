@@ -1,4 +1,4 @@
-"""The encoder and the decoder of DiffusionGemma, computed by transformers' own modules, and one denoising step of them.
+"""DiffusionGemma's encoder and decoder, computed by transformers' own modules; one denoising step, and its reduction.
 
 Self-conditioning enters and leaves a step as an embedding of shape (T, hidden); transformers keeps logits instead.
 """
@@ -13,7 +13,6 @@ import torch
 
 from dg_lsp.backends.transformers.cache import PrefixCache, PromptBuffers
 from dg_lsp.backends.transformers.errors import is_out_of_memory, one_line
-from dg_lsp.backends.transformers.reduce import Reduce
 
 _ENCODER_CHUNK = 2048
 """Prompt tokens of one encoder pass: the attention scores of a long prompt would take gigabytes."""
@@ -57,6 +56,61 @@ def run_layer(layer: Any, hidden: torch.Tensor, rotary: Any, mask: torch.Tensor,
     return output
 
 
+_BLOCK = 128
+
+
+class ReducedLogits(NamedTuple):
+    """Values of T positions, on the device."""
+
+    rows: torch.Tensor
+    """Shape (4, T), float32: argmax, sampled token, confidence, entropy. One array is one copy to the host; token ids
+    are exact up to 2**24."""
+    probabilities: torch.Tensor
+    """Shape (T, vocabulary): the tempered distribution in the number format of the embedding."""
+
+
+Reduce = Callable[[torch.Tensor, float, torch.Tensor, torch.Tensor, torch.Tensor], ReducedLogits]
+"""The signature of `reduce_logits`."""
+
+
+def soft_cap(raw: torch.Tensor, cap: float) -> torch.Tensor:
+    """Logits in (-cap, cap), float32."""
+    return torch.tanh(raw.to(torch.float32) / cap) * cap
+
+
+def reduce_logits(
+    raw: torch.Tensor, cap: float, banned_ids: torch.Tensor, temperature: torch.Tensor, uniforms: torch.Tensor
+) -> ReducedLogits:
+    """Caps, bans and tempers logits of shape (T, vocabulary) in the order of transformers, and samples from the result.
+
+    `banned_ids`, shape (B,), are never predicted; `temperature`, shape (), is above 0; `uniforms`, shape (T,), are
+    random numbers in [0, 1) that decide the samples.
+    """
+    logits = soft_cap(raw, cap).index_fill_(1, banned_ids, float("-inf")) / temperature
+    exact = torch.softmax(logits, dim=-1)
+    confidence, argmax = exact.max(dim=-1)
+    entropy = torch.special.entr(exact).sum(dim=-1)
+    rows = torch.stack([argmax.float(), draw(exact, uniforms).float(), confidence, entropy])
+    # transformers rounds the logits before the softmax
+    probabilities = torch.softmax(logits.to(raw.dtype), dim=-1, dtype=torch.float32).to(raw.dtype)
+    return ReducedLogits(rows, probabilities)
+
+
+def draw(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """One token for each row of (T, vocabulary): inverts the cumulative sum over blocks, then inside one block."""
+    length, vocab_size = probabilities.shape
+    blocks = torch.nn.functional.pad(probabilities, (0, -vocab_size % _BLOCK)).view(length, -1, _BLOCK)
+    sums = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    targets = uniforms.to(torch.float64)[:, None] * sums[:, -1:]
+    block = torch.searchsorted(sums, targets, right=True).clamp_(max=sums.shape[1] - 1)
+    before = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].to(torch.float64)
+    offset = torch.searchsorted(inside.cumsum(dim=-1), targets - before, right=True).clamp_(max=_BLOCK - 1)
+    tokens = (block * _BLOCK + offset).clamp_(max=vocab_size - 1)
+    # rounding can select a token of probability 0; the argmax replaces it
+    return torch.where(probabilities.gather(1, tokens) > 0, tokens, probabilities.argmax(dim=-1, keepdim=True))[:, 0]
+
+
 class DiffusionGemmaNetwork:
     """Owns a loaded `DiffusionGemmaForBlockDiffusion`, and replaces the way its decoder reads the cache."""
 
@@ -71,20 +125,10 @@ class DiffusionGemmaNetwork:
         """Shape (vocabulary, hidden); also the output head. Gives number format and device of the network."""
 
     @property
-    def vocab_size(self) -> int:
-        """Rows of the embedding."""
-        return int(self.embedding.shape[0])
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of all weights; shared ones count once."""
         parts = (*self._model.parameters(), *self._model.buffers())
         return sum({part.data_ptr(): part.nbytes for part in parts}.values())
-
-    @property
-    def softcap(self) -> float:
-        """Bound of the logits."""
-        return float(self.config.final_logit_softcapping)
 
     def encode(self, prefix: PrefixCache, ids: torch.Tensor) -> None:
         """Appends prompt tokens of shape (N,) to a prefix, causally."""
@@ -142,17 +186,16 @@ class Stepper:
 
     def run(self, inputs: StepInputs, prompt_length: int) -> StepOutputs:
         """One step over a prompt; the next step of the same shape overwrites the outputs."""
-        while True:
-            try:
-                return self._run(inputs, self.capacity(prompt_length))
-            except RuntimeError as error:
-                if is_out_of_memory(error) or not (self._compiles or self._captures):
-                    raise
-                self._fall_back(error)
-
-    def close(self) -> None:
-        """Frees the graphs."""
-        self._graphs.clear()
+        try:
+            return self._run(inputs, self.capacity(prompt_length))
+        except RuntimeError as error:
+            if is_out_of_memory(error) or not (self._compiles or self._captures):
+                raise
+            # without the compiler first, then without graphs
+            what = "torch.compile" if self._compiles else "the capture of a CUDA graph"
+            _log.warning("%s failed (%s); steps run without it and are slower", what, one_line(error))
+            self._captures, self._compiles, self._compiled = self._captures and self._compiles, False, []
+        return self.run(inputs, prompt_length)
 
     def _run(self, inputs: StepInputs, capacity: int) -> StepOutputs:
         shape = (len(inputs.ids), capacity)
@@ -172,15 +215,9 @@ class Stepper:
     def _step(self, capacity: int, inputs: StepInputs) -> StepOutputs:
         run, reduce = self._compiled or (run_layer, self._reduce)
         raw = self._network.raw_logits(inputs, self._buffers, capacity, run)
-        reduced = reduce(raw, self._network.softcap, self._banned_ids, inputs.temperature, inputs.uniforms)
-        return reduced.rows, self._network.soft_embedding(reduced.probabilities)
-
-    def _fall_back(self, error: RuntimeError) -> None:
-        """Without the compiler first, then without graphs."""
-        what = "torch.compile" if self._compiles else "the capture of a CUDA graph"
-        _log.warning("%s failed (%s); steps run without it and are slower", what, one_line(error))
-        self._captures, self._compiles, self._compiled = self._captures and self._compiles, False, []
-        self._graphs.clear()
+        cap = float(self._network.config.final_logit_softcapping)
+        rows, probabilities = reduce(raw, cap, self._banned_ids, inputs.temperature, inputs.uniforms)
+        return rows, self._network.soft_embedding(probabilities)
 
 
 class _Graph:

@@ -7,11 +7,9 @@ from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
 from dg_lsp.canvas.fim import takes_extra
 from dg_lsp.canvas.spec import DecoderName, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.errors import RequestError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
 
@@ -56,18 +54,3 @@ def test_fill_is_decoded_token_by_token(engine, text, decoder):
     assert 1 <= result.steps <= 25
     again = fill(engine, text, decoder=decoder)
     assert again.prompt_tokens - again.cached_tokens == 1
-
-
-def test_snippets_come_first_and_stay_in_the_cache(engine):
-    extra = Snippets((Snippet(SnippetSource.GIVEN, "b.py", "def total(items): ...\n"),))
-    fill(engine, "a = 1\nx = to|", extra=extra)
-    typed, alone = fill(engine, "a = 1\nx = tot|", extra=extra), fill(engine, "a = 1\nx = tot|")
-    assert typed.prompt_tokens > alone.prompt_tokens + 8
-    if engine.spec.fim is not None:  # its suffix comes after the prefix
-        assert typed.prompt_tokens - typed.cached_tokens <= 8
-
-
-@pytest.mark.parametrize("decoder", [each for each in DecoderName if each.needs_canvas])
-def test_decoder_with_a_canvas_is_refused(engine, decoder):
-    with pytest.raises(RequestError, match="has no canvas"):
-        fill(engine, "a = |", decoder=decoder)

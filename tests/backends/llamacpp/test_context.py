@@ -95,16 +95,6 @@ def test_growth_keeps_the_last_prediction_of_a_canvas(open_kind):
     assert np.abs(passes[0][0][0].entropy - passes[0][1][0].entropy).max() > 0.01, "the second pass is conditioned"
 
 
-@pytest.mark.parametrize("kind", ["cached", "conditioned"])
-def test_growth_keeps_the_prompts(open_kind, kind):
-    denoiser = open_kind(kind)
-    before = cells(denoiser)
-    for slot, prompt in enumerate(PROMPTS):
-        assert denoiser.prefill(slot, prompt) == len(prompt)
-    assert cells(denoiser) > before
-    assert [denoiser.prefill(slot, prompt) for slot, prompt in enumerate(PROMPTS)] == [0, 0, 0, 0]
-
-
 @pytest.mark.parametrize("call", ["predict", "extend"])
 def test_canvas_or_extension_makes_the_context_grow(open_kind, call):
     small, large = open_kind(), open_kind(context_length=LARGE)
@@ -120,14 +110,6 @@ def test_canvas_or_extension_makes_the_context_grow(open_kind, call):
     check_same(*results)
     assert cells(small) > before
     assert small.prefill(0, prompt) == 0
-
-
-def test_memory_is_not_checked_while_there_is_room(open_kind, monkeypatch):
-    denoiser = open_kind()
-    monkeypatch.setattr(context, "check_fits", lambda *_, **__: pytest.fail("checked the memory"))
-    denoiser.prefill(0, PROMPTS[0])
-    predict(denoiser, 0, 0)
-    denoiser.extend(0, PROMPTS[1][:4])
 
 
 @pytest.mark.parametrize("where", ["estimate", "llama.cpp"])

@@ -37,14 +37,6 @@ def test_canvas_is_bidirectional(denoiser):
     assert abs(predict(denoiser, masks())[0].confidence[0] - predict(denoiser, changed)[0].confidence[0]) > 1e-3
 
 
-def test_prompt_is_causal(denoiser):
-    """The cells of a cropped prompt equal those of a shorter one."""
-    denoiser.prefill(0, PROMPT)
-    denoiser.prefill(0, PROMPT[:20])
-    denoiser.prefill(1, PROMPT[:20])
-    check_close(*predict(denoiser, masks()), *predict(denoiser, masks(), slot=1), 1e-3)
-
-
 def test_long_prompt_is_decoded_in_several_batches(open_denoiser):
     denoiser = open_denoiser(replace(open_denoiser.mask, max_prompt_tokens=1500))
     assert denoiser.prefill(0, LONG) == 1300
@@ -116,8 +108,8 @@ def test_embeddings_as_input_compute_what_their_tokens_compute(denoiser, tiny_pa
     table = next(t.data for t in gguf.GGUFReader(tiny_path).tensors if t.name == "token_embd.weight")
     positions, logits = np.arange(len(PROMPT), dtype=np.int32), []
     for put in (
-        lambda: context.batch.put_tokens(PROMPT, positions, 0, 1),
-        lambda: context.batch.put_rows(table[PROMPT], positions, 0),
+        lambda: context.batch.put(PROMPT, positions, 0, 1),
+        lambda: context.batch.put(table[PROMPT], positions, 0),
     ):
         put()
         assert context.decode(causal=False) == 0
@@ -151,14 +143,11 @@ def test_canvases_beyond_the_context_are_refused(open_denoiser):
         {"vocab_size": 100},
         {"canvas_lengths": ()},
         {"banned_ids": (0, 5000)},
-        {"end_ids": (-1,)},
-        {"start_ids": (5000,)},
         {"fim": FimTokens(2, 5000, 4)},
         {"sampling": MaskSampling(mask_id=5000)},
-        {"sampling": MaskSampling(mask_id=0, expand_id=5000)},
         {"sampling": MaskSampling(mask_id=0, delete_id=5000)},
     ],
-    ids=["vocabulary", "no canvas", "banned", "end", "start", "fim", "mask", "expand", "delete"],
+    ids=["vocabulary", "no canvas", "banned", "fim", "mask", "delete"],
 )
 def test_spec_of_another_model_is_refused(open_denoiser, changes):
     with pytest.raises(ModelUnsupportedError):

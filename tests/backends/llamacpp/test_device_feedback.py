@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp import device_feedback
+from dg_lsp.backends.llamacpp.denoiser import Reducer
 from dg_lsp.backends.llamacpp.device_feedback import DeviceFeedback, GraphDevice, choose_feedback
-from dg_lsp.backends.llamacpp.reduce import Reducer
 from dg_lsp.backends.llamacpp.self_conditioning import EmbeddingTable, HostFeedback, SelfConditioning
 from dg_lsp.errors import BackendError
 from dg_lsp.gguf import read_header
@@ -66,7 +66,7 @@ def test_host_is_used_if_the_device_is_full_or_lacks_an_operation(choose, monkey
         patch.setattr(GraphDevice, "first", lambda kinds: replace(first(kinds), memory_free=1000))
         assert isinstance(choose(), HostFeedback)
     with monkeypatch.context() as patch:
-        patch.setattr(device_feedback.functions(), "ggml_backend_dev_supports_op", lambda *_: False)
+        patch.setattr(device_feedback.functions(), "backend_dev_supports_op", lambda *_: False)
         assert isinstance(choose(), HostFeedback)
 
 
@@ -86,6 +86,6 @@ def test_host_is_used_if_the_device_disagrees(choose, monkeypatch, method, probl
 
 def test_failing_device_is_an_error_with_advice(choose, monkeypatch):
     feedback = choose()
-    monkeypatch.setattr(device_feedback.functions(), "ggml_backend_graph_compute", lambda *_: -1)
+    monkeypatch.setattr(device_feedback.functions(), "backend_graph_compute", lambda *_: -1)
     with pytest.raises(BackendError, match="gpu_layers = 0"):
         feedback.record(*reduced(8, 1.0))

@@ -9,7 +9,7 @@ from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.diffusion.loop import race
-from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, RequestError
+from dg_lsp.errors import ModelBrokenError, ModelNotFoundError, RequestError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 
@@ -122,9 +122,3 @@ def test_side_file_must_be_the_models_own(tiny_repacked, tmp_path, open_model):
         open_model(model)
     (tmp_path / side.name).write_bytes(content)
     assert open_model(model)
-
-
-def test_model_without_self_conditioning_is_refused(tiny_path, open_denoiser, opened):
-    model = opened(LlamaModel.load(tiny_path, CPU))
-    with pytest.raises(ModelUnsupportedError, match="no self-conditioning"):
-        SelfConditionedDenoiser(model, open_denoiser.uniform, CPU)

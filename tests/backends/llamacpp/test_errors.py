@@ -15,11 +15,6 @@ LOGGED = {
     "error loading model vocabulary: unknown pre-tokenizer type: 'mine'": ModelUnsupportedError,
     "error loading model vocabulary: unknown tokenizer: 'mine'": ModelUnsupportedError,
     "CLIP cannot be used as main model, use it with --mmproj instead": ModelUnsupportedError,
-    "this GGUF file is version 9 but this software only supports up to version 3": ModelUnsupportedError,
-    "GGUFv1 is no longer supported, please use a more up-to-date version": ModelUnsupportedError,
-    "this GGUF file version 50331648 is extremely large, is there a mismatch between the host and model endianness?": (
-        ModelUnsupportedError
-    ),
     "llama_model_load: error loading model: unable to allocate CUDA0 buffer": ModelMemoryError,
     "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 4294967296": ModelMemoryError,
     "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9 MiB on device 0: cudaMalloc failed: out of memory": (
@@ -27,16 +22,7 @@ LOGGED = {
     ),
     "gguf_init_from_file_impl: encountered bad_alloc error while reading value for key 'x'": ModelMemoryError,
     "tensor 'x' data is not within the file bounds, model is corrupted or incomplete": ModelBrokenError,
-    "gguf_init_from_file_impl: failed to read key-value pairs": ModelBrokenError,
-    "string length 99 exceeds remaining file size 3 bytes": ModelBrokenError,
-    "read error: unexpectedly reached end of file": ModelBrokenError,
-    "invalid magic characters: 'PK..', expected 'GGUF'": ModelBrokenError,
-    "error loading model hyperparameters: key not found in model: qwen3.block_count": ModelBrokenError,
     "missing tensor 'blk.0.attn_q.weight'": ModelBrokenError,
-    "wrong number of tensors; expected 311, got 310": ModelBrokenError,
-    "check_tensor_dims: tensor 'token_embd.weight' has wrong shape; expected 64, 268, got 64, 267": ModelBrokenError,
-    "LoRA is corrupted or incomplete": ModelBrokenError,
-    "tensor 'x' has invalid data": ModelBrokenError,
 }
 """What llama-cpp-python 0.3.36 logs."""
 
@@ -47,13 +33,6 @@ def test_log_of_a_failed_load_is_mapped(line, kind):
     assert type(error) is kind
     assert "\n" not in str(error)
     assert str(PATH) in str(error)
-
-
-def test_every_mapped_text_is_logged_by_llama_cpp():
-    for text, kind, _ in errors.LOAD_FAILURES:
-        matching = [line for line in LOGGED if text in line]
-        assert matching or text == "different endianness", text
-        assert all(issubclass(LOGGED[line], kind) for line in matching)
 
 
 def test_unknown_and_empty_logs_are_mapped():

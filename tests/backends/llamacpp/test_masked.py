@@ -8,8 +8,8 @@ import tiny_masked
 from margins import check_close
 from tiny_masked import MASK
 
+from dg_lsp.backends.llamacpp import denoiser_for
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.loader import denoiser_for
 from dg_lsp.backends.llamacpp.masked import CausalDenoiser, ExactDenoiser, PerRequestDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
@@ -84,13 +84,6 @@ def test_per_request_prompt_keeps_the_attention_to_the_first_canvas(masked_model
     check_close(first, predict(denoiser, HOLES)[0], HALF)
     check_close(later, predict(denoiser, FILLED)[0], HALF)
     assert later.confidence[3] != pytest.approx(predict(exact, FILLED)[0].confidence[3], abs=1e-4)
-
-
-def test_exact_prompt_attends_to_the_canvas(masked_model, open_masked):
-    denoiser = open_masked(masked_model("dream")[1], "exact")
-    denoiser.prefill(0, PROMPT)
-    (one,), (other,) = predict(denoiser, [MASK, 20, 30]), predict(denoiser, [MASK, 20, 31])
-    assert abs(one.entropy[0] - other.entropy[0]) > 1e-3
 
 
 def test_causal_prompt_decodes_only_typed_tokens(masked_model, open_masked):

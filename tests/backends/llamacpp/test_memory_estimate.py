@@ -17,8 +17,6 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     check_fits,
     context_budget,
     estimate_context,
-    estimate_first_context,
-    estimate_weights,
     num_gpu_layers,
     total_file_size,
 )
@@ -33,7 +31,7 @@ SPEC = replace(MASK_SPEC, max_prompt_tokens=512, canvas_lengths=(16, 64))
 SIZES = ModelSizes(
     layers=4, heads=4, width=256, inner=704, vocab_size=8192, trained_length=2048, kv_bytes_per_token=2048
 )
-BUDGET = ContextBudget(4096, 1024, 1000, 512, 256, 11, 64)
+BUDGET = ContextBudget(4096, 1024, 1000, 512, 256, 11, 936)
 CARD = Device("RTX 5090", "gpu", 10 * GB, 32 * GB)
 SHARED = Device("Radeon 890M", "igpu", 40 * GB, 64 * GB)
 HOST = Device("Xeon", "cpu", 64 * GB, 64 * GB)
@@ -57,7 +55,7 @@ def test_canvases_of_a_step_always_fit_into_the_physical_batch():
         for length in (0, 1, 300, 100_000):
             made = budget(spec, context_length=length)
             assert made.canvas_tokens <= made.batch_tokens <= made.context_length
-            assert made.prompt_limit + made.longest_canvas <= max(made.slot_limit, made.longest_canvas)
+            assert made.prompt_limit in (0, made.slot_limit - spec.longest_block)
 
 
 def test_slot_never_exceeds_the_trained_length():
@@ -119,10 +117,7 @@ def test_gpu_and_host_are_compared_separately(machine):
         check(gpu=GB, host=3 * GB)
     machine(2 * GB, CARD, CARD)
     check(gpu=18 * GB)
-
-
-def test_gpu_whose_driver_reports_no_memory_is_not_compared(machine):
-    machine(2 * GB, replace(CARD, memory_free=0))
+    machine(2 * GB, replace(CARD, memory_free=0))  # the driver does not report it
     check(gpu=99 * GB)
 
 
@@ -161,21 +156,15 @@ def test_estimate_of_a_context_follows_its_layers():
     half = estimate_context(SIZES, BUDGET, 1024, gpu_share=0.5, flash=True)
     assert half.gpu[PROMPTS] == half.host[PROMPTS] == MIB
     assert half.gpu.total() > half.host.total() > MIB
-    assert estimate_context(SIZES, BUDGET, 1024, gpu_share=1, flash=True, has_cache=False).gpu[PROMPTS] == 0
-
-
-def test_context_length_of_the_settings_counts_before_the_model_is_loaded():
-    small, large = (estimate_first_context(SIZES, length, gpu_share=0).host[PROMPTS] for length in (0, 1 << 20))
-    assert (small, large) == (2048 * 2048, 2048 << 20)
 
 
 def test_sizes_are_the_same_with_and_without_llama_cpp(tiny_path, tiny_repacked, opened):
-    plain, gemma = (ModelSizes.of_header(read_header(path)) for path in (tiny_path, tiny_repacked))
+    plain, gemma = (ModelSizes.of(read_header(path)) for path in (tiny_path, tiny_repacked))
     loaded = [opened(LlamaModel.load(path, CPU)) for path in (tiny_path, tiny_repacked)]
     assert [each.sizes for each in loaded] == [plain, gemma]
     assert plain.kv_bytes_per_token == 2 * 2 * 64 * 2
     assert gemma.kv_bytes_per_token < 2 * gemma.layers * 2 * gemma.heads * 64, "sliding layers have smaller heads"
-    assert loaded[0].weights.host == tiny_path.stat().st_size
+    assert 0.9 * tiny_path.stat().st_size < loaded[0].weights.host < tiny_path.stat().st_size
 
 
 def test_weights_count_where_their_layers_are(tiny_repacked):
@@ -189,7 +178,6 @@ def test_weights_count_where_their_layers_are(tiny_repacked):
     assert some.host < everything
     assert some.gpu >= header.tensors["output_norm.weight"].size + table
     assert [num_gpu_layers(wanted, 4) for wanted in (-1, 0, 3, 9)] == [5, 0, 3, 5]
-    assert estimate_weights(some) == MemoryEstimate(Counter({WEIGHTS: some.gpu}), Counter({WEIGHTS: some.host}))
 
 
 def test_split_model_counts_all_parts(tmp_path):

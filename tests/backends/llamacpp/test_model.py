@@ -2,11 +2,11 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import tempfile
 
-import gguf
 import numpy as np
 import pytest
 import tiny_masked
@@ -22,7 +22,6 @@ from dg_lsp.errors import (
     ModelNotFoundError,
     ModelUnsupportedError,
 )
-from dg_lsp.gguf import read_header
 from dg_lsp.settings import ModelSettings
 
 CPU = ModelSettings(threads=1, gpu_layers=0)
@@ -47,38 +46,24 @@ def test_properties_of_a_model(write_model, tmp_path):
 
 BROKEN = {
     "empty": lambda _: b"",
-    "three bytes": lambda _: b"GGU",
-    "only the magic": lambda _: b"GGUF",
     "text": lambda _: b"import os\n" * 100,
-    "zip": lambda whole: b"PK\x03\x04" + whole[4:],
     "cut in the last tensor": lambda whole: whole[:-10],
     "no tensors": lambda whole: whole[:8] + bytes(8) + whole[16:],
     "impossibly many keys": lambda whole: whole[:16] + b"\xff" * 7 + b"\x7f" + whole[24:],
-    "zeros after the header": lambda whole: whole[:24] + bytes(len(whole) - 24),
     "other endianness": lambda whole: whole[:4] + whole[7:3:-1] + whole[8:],
 }
 
 
 @pytest.mark.parametrize("damage", BROKEN.values(), ids=BROKEN)
-@pytest.mark.parametrize("settings", [CPU, CAUSAL], ids=["exact", "causal"])
-def test_broken_file_is_one_line_with_advice(tiny_path, tmp_path, damage, settings):
+def test_broken_file_is_one_line_with_advice(tiny_path, tmp_path, damage):
     path = tmp_path / "broken.gguf"
     path.write_bytes(damage(tiny_path.read_bytes()))
     kind = ModelUnsupportedError if damage is BROKEN["other endianness"] else ModelBrokenError
     with pytest.raises(kind) as caught:
-        LlamaModel.load(path, settings)
+        LlamaModel.load(path, CPU)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
-    assert ";" in str(caught.value)
-
-
-def test_file_that_is_cut_short_anywhere_is_refused(tiny_path, tmp_path):
-    whole = tiny_path.read_bytes()
-    path = tmp_path / "cut.gguf"
-    for number in range(40):
-        path.write_bytes(whole[: len(whole) * number // 40])
-        with pytest.raises(ModelBrokenError):
-            LlamaModel.load(path, CPU)
+    assert re.search("[;:,].* (download|name|use) ", str(caught.value))
 
 
 def test_missing_file_and_directory_are_refused(tmp_path):
@@ -86,15 +71,6 @@ def test_missing_file_and_directory_are_refused(tmp_path):
         LlamaModel.load(tmp_path / "none.gguf", CPU)
     with pytest.raises(ModelNotFoundError, match="directory"):
         LlamaModel.load(tmp_path, CPU)
-
-
-def test_file_without_read_permission_is_refused(tiny_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr("pathlib.Path.open", refuse)  # root may read everything
-    with pytest.raises(ModelError, match="ermission"):
-        LlamaModel.load(tiny_path, CPU)
 
 
 @pytest.mark.parametrize("architecture", ["nonsense", "bert", "mamba"])
@@ -198,26 +174,6 @@ def dream(tmp_path):
     return tiny_masked.write(tmp_path / "dream.gguf", tiny_masked.make("dream"))
 
 
-def contents(path):
-    reader = gguf.GGUFReader(path)
-    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    return fields, {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-
-
-def test_copy_as_another_architecture_changes_only_names(dream, folder, tmp_path):
-    fields, tensors = contents(dream)
-    with model.aliased_copy(read_header(dream), "qwen3moe") as copy:
-        (tmp_path / "kept").write_bytes(copy.read_bytes())
-    new_fields, new_tensors = contents(tmp_path / "kept")
-    assert new_fields.pop("general.architecture") == "qwen3moe"
-    assert new_fields.pop("general.relabelled_from") == fields.pop("general.architecture") == "dream"
-    fields.pop("dream.attention.causal")
-    assert new_fields == {name.replace("dream.", "qwen3moe."): value for name, value in fields.items()}
-    assert list(new_tensors) == list(tensors)
-    assert all(np.array_equal(new_tensors[name], values) for name, values in tensors.items())
-    assert not list(folder.iterdir())
-
-
 def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypatch, open_masked):
     monkeypatch.setattr(model, "_MAPPED_BYTES", 0)
     denoiser = open_masked(dream, "per_request")
@@ -231,33 +187,6 @@ def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypa
     (prediction,) = denoiser.predict(0, [token_ids([tiny_masked.MASK] * 8)], 0.0, np.random.default_rng(0))
     assert len(np.unique(prediction.confidence)) > 1
     assert not list(folder.iterdir())
-
-
-def write_tensors(path, *, alignment=32, parts=1):
-    writer = gguf.GGUFWriter(path, "dream")
-    writer.add_custom_alignment(alignment)
-    writer.add_uint16("split.count", parts)
-    writer.add_tensor("a", np.arange(7, dtype=np.float32))
-    writer.add_tensor("b", np.arange(5, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return read_header(path)
-
-
-@pytest.mark.parametrize("alignment", [32, 64, 256])
-def test_copy_keeps_the_alignment_of_the_file(tmp_path, alignment):
-    with model.aliased_copy(write_tensors(tmp_path / "some.gguf", alignment=alignment), "qwen2") as copy:
-        (tmp_path / "kept").write_bytes(copy.read_bytes())
-    _, tensors = contents(tmp_path / "kept")
-    assert (tensors["a"].tolist(), tensors["b"].tolist()) == (list(range(7)), list(range(5)))
-
-
-def test_copy_of_a_split_model_is_refused(tmp_path):
-    header = write_tensors(tmp_path / "some.gguf", parts=2)
-    with pytest.raises(ModelUnsupportedError, match="several parts"), model.aliased_copy(header, "qwen2"):
-        pass
 
 
 def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
@@ -275,3 +204,9 @@ def test_copy_that_does_not_fit_into_memory_is_refused(dream, monkeypatch):
     monkeypatch.setattr(model, "system_free", lambda: 100 << 10)
     with pytest.raises(ModelMemoryError, match=r"0 are free; set model\.prompt_attention"):
         LlamaModel.load(dream, CAUSAL)
+
+
+def test_copy_of_a_split_model_is_refused(tmp_path):
+    path = tiny_masked.write(tmp_path / "part.gguf", tiny_masked.make("dream"), parts=2)
+    with pytest.raises(ModelUnsupportedError, match="several parts"):
+        LlamaModel.load(path, CAUSAL)

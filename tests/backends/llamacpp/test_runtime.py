@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.llamacpp import runtime_check
+from dg_lsp.backends.llamacpp import diffusiongemma
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed_library, library_name
@@ -21,7 +21,7 @@ import json, os
 from dg_lsp.backends.llamacpp import devices
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.backends.llamacpp.runtime_check import supports_bidirectional
+from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
 from dg_lsp.settings import ModelSettings
 from pathlib import Path
 loaded = library()
@@ -113,8 +113,8 @@ def test_changed_runtime_supports_bidirectional_canvases():
 
 @needs_elf
 def test_check_answers_by_its_exit_code(unchanged):
-    command = [sys.executable, "-m", "dg_lsp.backends.llamacpp.runtime_check"]
-    assert subprocess.run(command, env=environment("stock"), check=False).returncode == runtime_check.NO
+    command = [sys.executable, "-m", "dg_lsp.backends.llamacpp.diffusiongemma"]
+    assert subprocess.run(command, env=environment("stock"), check=False).returncode == diffusiongemma.NO
     replace(unchanged, version="0.3.1").write()
     refused = subprocess.run(command, env=environment(unchanged.folder), capture_output=True, text=True, check=False)
     assert refused.returncode == 1
@@ -122,8 +122,8 @@ def test_check_answers_by_its_exit_code(unchanged):
 
 
 def test_diffusiongemma_without_the_runtime_names_the_command(monkeypatch):
-    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: False)
+    monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: False)
     with pytest.raises(ModelRuntimeError, match=r"big.gguf is a DiffusionGemma.*run: dg-lsp models build-runtime$"):
-        runtime_check.require_runtime(Path("big.gguf"))
-    monkeypatch.setattr(runtime_check, "supports_bidirectional", lambda: True)
-    runtime_check.require_runtime(Path("big.gguf"))
+        diffusiongemma.require_runtime(Path("big.gguf"))
+    monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: True)
+    diffusiongemma.require_runtime(Path("big.gguf"))

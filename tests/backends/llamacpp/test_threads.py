@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.backends.llamacpp.threads import choose_threads, physical_cores, thread_candidates
+from dg_lsp.backends.llamacpp.library import choose_threads, physical_cores, thread_candidates
 
 
 class Machine:
@@ -23,23 +23,21 @@ class Machine:
         return choose_threads(self.step, sorted(self.seconds), clock=lambda: self.now)
 
 
-def test_fastest_candidate_wins():
-    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0015}).choice() == 4
-    assert Machine({1: 0.004, 2: 0.0025, 4: 0.0035}).choice() == 2
-
-
-def test_tie_goes_to_fewer_threads():
-    assert Machine({1: 0.0040, 2: 0.0021, 4: 0.0020}).choice() == 2
-
-
-def test_single_stall_does_not_count():
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 1)]).choice() == 2
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, 0)]).choice() == 2
-
-
-def test_frequent_stalls_count():
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(40)]).choice() == 1
-    assert Machine({1: 0.004, 2: 0.002}, stalls=[(2, number) for number in range(0, 40, 2)]).choice() == 1
+@pytest.mark.parametrize(
+    ("milliseconds", "stalls", "choice"),
+    [
+        pytest.param({1: 4, 2: 2.5, 4: 1.5}, (), 4, id="more threads are faster"),
+        pytest.param({1: 4, 2: 2.5, 4: 3.5}, (), 2, id="too many threads are slower"),
+        pytest.param({1: 4, 2: 2.1, 4: 2}, (), 2, id="a tie goes to fewer threads"),
+        pytest.param({1: 4, 2: 2}, [0], 2, id="the first run stalls"),
+        pytest.param({1: 4, 2: 2}, [1], 2, id="one run stalls"),
+        pytest.param({1: 4, 2: 2}, range(0, 40, 2), 1, id="every second run stalls"),
+        pytest.param({1: 4, 2: 2}, range(40), 1, id="every run stalls"),
+    ],
+)
+def test_fastest_candidate_without_frequent_stalls_is_chosen(milliseconds, stalls, choice):
+    seconds = {threads: ms / 1000 for threads, ms in milliseconds.items()}
+    assert Machine(seconds, [(2, number) for number in stalls]).choice() == choice
 
 
 def test_candidate_that_always_stalls_is_dropped():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.backends.llamacpp import LlamaModel
@@ -19,25 +19,12 @@ def tokenizer(tiny_path):
 
 @settings(deadline=None, max_examples=300)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_any_text_survives_a_round_trip(tokenizer, text):
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids).decode() == text
-    assert not (ids < 5).any(), "text has no special tokens"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "<|mask|><|end|><|prefix|>",
-        "self\t self\r\n\r self  \n",
-        "a\0b",
-        "é😋\u2028\x0c",
-        *(character * 20_000 for character in "x \né(7"),
-    ],
-    ids=lambda text: repr(text[:12]),
-)
-def test_difficult_text_survives_a_round_trip(tokenizer, text):
+@example("<|mask|><|end|><|prefix|>")
+@example("self\t self\r\n\r self  \n")
+@example("a\0b é😋\u2028\x0c")
+@example("(" * 20_000)
+@example(" " * 20_000)
+def test_any_text_survives_a_round_trip_without_special_tokens(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids).decode() == text
     assert not (ids < 5).any()

@@ -6,12 +6,11 @@ Both compute the same numbers in float64. In float32 they differ by a few 1e-5, 
 import numpy as np
 import pytest
 import torch
+from diffusiongemma_reference import Reference
 from tiny_diffusiongemma import TinyShape, tiny_model
-from transformers import DynamicCache
 
 from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
-from dg_lsp.backends.transformers.reduce import reduce_logits, soft_cap
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, reduce_logits, soft_cap
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 
 WINDOW = 24
@@ -28,29 +27,6 @@ SPEC = ModelSpec(
     has_causal_head=False,
     template="gemma4",
 )
-
-
-class Reference:
-    """transformers without changes: `DynamicCache`, sdpa, experts one by one."""
-
-    def __init__(self, model):
-        self.model = model
-        self.dtype = model.dtype
-
-    @torch.inference_mode()
-    def encode(self, prompt):
-        cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
-        if len(prompt):
-            self.model.model.encoder(input_ids=torch.tensor(np.array(prompt))[None], past_key_values=cache)
-        return cache
-
-    @torch.inference_mode()
-    def logits(self, cache, canvas, last=None):
-        """Logits of one canvas after an encoded prompt; `last` are the tempered logits of the step before."""
-        if last is not None:
-            last = last[None].to(self.dtype)
-        ids = torch.tensor(np.array(canvas))[None]
-        return self.model(decoder_input_ids=ids, past_key_values=cache, self_conditioning_logits=last).logits[0]
 
 
 class RecordLogits:

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from dg_lsp.backends.transformers.cache import RollbackSlidingLayer
-from dg_lsp.backends.transformers.reduce import reduce_logits
-from dg_lsp.canvas.layout import Canvas
-from dg_lsp.diffusion.loop import race
+from dg_lsp.backends.transformers.network import reduce_logits
 from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
 
 from .conftest import SPEC
@@ -30,16 +28,6 @@ def assert_equal(left, right):
     assert np.allclose(left.entropy, right.entropy, atol=1e-5)
 
 
-def test_banned_ids_are_neither_predicted_nor_conditioned_on(open_denoiser, draw_ids):
-    denoiser = open_denoiser(spec=replace(SPEC, banned_ids=tuple(range(0, 512, 2))))
-    denoiser.prefill(0, draw_ids(20))
-    for temperature in (0.0, 0.5, 3.0):
-        prediction = predict(denoiser, draw_ids(32), temperature)
-        assert (prediction.argmax_ids % 2 == 1).all()
-        assert (prediction.sampled_ids % 2 == 1).all()
-        assert (prediction.entropy <= np.log(256) + 1e-3).all()
-
-
 def test_a_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(open_denoiser, draw_ids):
     denoiser, prompt, canvas = open_denoiser(), draw_ids(30), draw_ids(16)
     first = first_step(denoiser, prompt, canvas)
@@ -54,11 +42,6 @@ def test_a_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(o
 def test_each_canvas_needs_a_lane(open_denoiser, draw_ids):
     with pytest.raises(RequestError, match="lanes"):
         predict(open_denoiser(), draw_ids(8), lanes=(0, 1))
-
-
-def test_causal_decoding_is_refused(open_denoiser, draw_ids):
-    with pytest.raises(BackendError, match="causally"):
-        open_denoiser().extend(0, draw_ids(1))
 
 
 def test_a_spec_of_another_vocabulary_is_refused(open_denoiser):
@@ -96,18 +79,6 @@ def test_nan_logits_are_an_error(open_denoiser, draw_ids):
     denoiser.prefill(0, draw_ids(4))
     with pytest.raises(BackendError, match="NaN"):
         predict(denoiser, draw_ids(8))
-
-
-def test_a_cancelled_race_leaves_the_prompt_as_it_was(open_denoiser, draw_ids):
-    denoiser, prompt, canvas = open_denoiser(), draw_ids(30), draw_ids(16)
-    before = first_step(denoiser, prompt, canvas)
-    denoiser.prefill(0, prompt)
-    plan = Canvas(prompt, canvas, np.zeros(16, np.bool_))
-    steps = race(denoiser, 0, [plan, plan], SPEC.sampling, np.random.default_rng(0))
-    assert [step.number for step in next(steps)] == [1, 1]
-    steps.close()
-    assert denoiser.prefill(0, prompt) == 0
-    assert_equal(before, predict(denoiser, canvas))
 
 
 def test_a_closed_denoiser_refuses_requests(open_denoiser, draw_ids):

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from transformers import DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig, DynamicCache
+from diffusiongemma_reference import Reference
+from transformers import DiffusionGemmaTextConfig
 
 from dg_lsp.backends.transformers import loader, open_checkpoint
 from dg_lsp.backends.transformers.denoiser import TokenLimits
@@ -54,9 +55,7 @@ def test_a_checkpoint_contains_its_own_description(tiny_checkpoint):
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_an_opened_checkpoint_computes_the_probabilities_of_transformers(tiny_checkpoint, dtype):
     checkpoint, spec = read_folder(tiny_checkpoint)
-    model = DiffusionGemmaForBlockDiffusion.from_pretrained(
-        tiny_checkpoint, dtype=dtype or torch.float32, experts_implementation="eager"
-    )
+    reference = Reference.load(tiny_checkpoint, dtype=dtype or torch.float32)
     denoiser = loader.load(checkpoint, spec, CPU, dtype)
     rng = np.random.default_rng(0)
     prompt, canvas = (rng.integers(110, 500, size).astype(np.int32) for size in (20, 16))
@@ -65,12 +64,9 @@ def test_an_opened_checkpoint_computes_the_probabilities_of_transformers(tiny_ch
     itemsize = (dtype or torch.float32).itemsize
     assert denoiser.footprint.weights_bytes == pytest.approx(itemsize * checkpoint.num_weights, rel=0.01)
     denoiser.close()
-    with torch.inference_mode():
-        cache = DynamicCache(config=model.config.get_text_config())
-        model.model.encoder(input_ids=torch.tensor(prompt)[None], past_key_values=cache)
-        logits = model(decoder_input_ids=torch.tensor(canvas)[None], past_key_values=cache).logits[0]
-        logits[:, list(spec.banned_ids)] = float("-inf")
-        probabilities = (logits / 0.8).softmax(-1)
+    logits = reference.logits(reference.encoded(prompt), canvas)
+    logits[:, list(spec.banned_ids)] = float("-inf")
+    probabilities = (logits / 0.8).softmax(-1)
     tolerance = 0.02 if dtype is None else 0.5
     assert np.abs(prediction.entropy - torch.special.entr(probabilities).sum(-1).numpy()).max() < tolerance
     assert np.abs(prediction.confidence - probabilities.max(-1).values.numpy()).max() < tolerance
@@ -151,7 +147,7 @@ def test_the_device_is_the_first_gpu_unless_the_settings_name_another(monkeypatc
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
     monkeypatch.delitem(sys.modules, "dg_lsp.backends.transformers.loader", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(BackendError, match=r"pip install 'dg-lsp\[hf\]'"):
+    with pytest.raises(BackendError, match=r"pip install 'dg-lsp\[transformers\]'"):
         open_checkpoint(*read_folder(tiny_checkpoint), CPU)
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from dg_lsp.backends.transformers import network
-from dg_lsp.backends.transformers.network import Stepper
-from dg_lsp.backends.transformers.reduce import reduce_logits
+from dg_lsp.backends.transformers.network import Stepper, reduce_logits
 
 
 @pytest.fixture

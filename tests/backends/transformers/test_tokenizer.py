@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.backends.transformers.tokenizer import CheckpointTokenizer
+from dg_lsp.backends.transformers.loader import CheckpointTokenizer
 from dg_lsp.errors import ModelBrokenError, RequestError
 from dg_lsp.models.metadata import read_folder
 
