@@ -40,7 +40,7 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes an allowed request on and answers any other."""
-        error = self._check(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        error = self._check(scope["path"], Headers(scope=scope))
         app = self._app if error is None else error_response(error)
         await app(scope, receive, send)
 

@@ -5,8 +5,8 @@ from http_server import Starter
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import UsageError
+from dg_lsp.http.app import Address, HttpServer
 from dg_lsp.http.auth import AccessRules, allowed_hosts, host_name
-from dg_lsp.http.server import Address, HttpServer
 from dg_lsp.settings import Settings
 
 GAP = {"input_prefix": "a = "}

@@ -140,8 +140,7 @@ def test_a_request_with_segments_returns_tabbys_object(complete):
     [
         ({"segments": {"prefix": 1}}, 400, "segments.prefix"),
         ({"segments": []}, 400, "segments"),
-        ({"mode": "sideways"}, 400, "mode"),
-        ({"mode": "next_edit_suggestion"}, 501, "mode"),
+        ({"mode": "next_edit_suggestion"}, 400, "mode"),
         ({"user": 1}, 400, "user"),
     ],
 )
