@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import DgLspError, UsageError
-from dg_lsp.http.auth import LOOPBACK, AccessMiddleware, AccessRules
+from dg_lsp.http.auth import LOOPBACK, AccessRules
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
 from dg_lsp.http.routes import router
 from dg_lsp.http.schemas import ErrorResponse
@@ -208,14 +208,10 @@ class HttpApp(FastAPI):
 
 def create_app(service: Service, rules: AccessRules) -> FastAPI:
     """The application of a service whose model may still load."""
-    middleware = [
-        Middleware(MetricsMiddleware, metrics=service.metrics),
-        Middleware(AccessMiddleware, rules=rules),
-        Middleware(BodyMiddleware),
-    ]
+    middleware = [Middleware(RequestMiddleware, metrics=service.metrics, rules=rules)]
     if rules.origins:  # outside of access control: the browser's preflight request has no key
         cors = Middleware(CORSMiddleware, allow_origins=rules.origins, allow_methods=["*"], allow_headers=["*"])
-        middleware.insert(1, cors)
+        middleware.insert(0, cors)
     app = HttpApp(
         title="dg-lsp",
         version=__version__,
@@ -237,16 +233,20 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
     return app
 
 
-class MetricsMiddleware:
-    """ASGI middleware that counts every response by path and status; unknown paths count as `other`."""
+class RequestMiddleware:
+    """ASGI middleware: counts responses by path and status; refuses forbidden, long and compressed requests.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    Any body is taken for JSON, and HEAD for GET.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, rules: AccessRules) -> None:
         self._app = app
         self._metrics = metrics
+        self._rules = rules
         self._paths = {"/openapi.json", *(route.path for route in router.routes if isinstance(route, APIRoute))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request and counts it."""
+        """Serves one request and counts it; unknown paths count as `other`."""
         metrics, start, status = self._metrics, time.monotonic(), 500
 
         async def send_and_note(message: Message) -> None:
@@ -258,28 +258,22 @@ class MetricsMiddleware:
         metrics.last_request = start
         metrics.num_open_requests += 1
         try:
-            await self._app(scope, receive, send_and_note)
+            await self._serve(scope, receive, send_and_note)
         finally:
             metrics.num_open_requests -= 1
             metrics.last_request = time.monotonic()
             metrics.requests.labels(path, str(status)).inc()
             metrics.seconds.labels(path).observe(metrics.last_request - start)
 
-
-class BodyMiddleware:
-    """ASGI middleware: refuses long and compressed bodies, parses any body as JSON, and answers HEAD as GET."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
         headers, num_bytes = MutableHeaders(scope=scope), 0
         too_long = ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes; send less context")
-        error = too_long if int(headers.get("content-length", "0")) > MAX_BODY_BYTES else None
-        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        error = self._rules.error(scope["path"], headers)
+        if error is None and headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             error = ApiError(415, "the body is compressed; send it uncompressed")
+        if error is None and int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
+            error = too_long
         headers["content-type"] = "application/json"  # curl sends another one; llama.cpp's server ignores it
 
         async def receive_limited() -> Message:
@@ -290,8 +284,7 @@ class BodyMiddleware:
                 raise too_long
             return message
 
-        app = self._app if error is None else error_response(error)
-        await app(scope, receive_limited, send)
+        await (self._app if error is None else error_response(error))(scope, receive_limited, send)
 
 
 def _documented_errors() -> dict[int | str, dict[str, Any]]:

@@ -66,11 +66,11 @@ class CompletionRequest:
     """Code of other files, the most important first."""
 
     def to_engine(self, number: int, spec: ModelSpec, settings: Settings) -> FillRequest:
-        """The engine's request; `number` is unique, so that no request cancels another one."""
+        """The engine's request; `number` is unique, so that an anonymous request replaces no other one."""
         default = Priority.INVOKED if self.num_candidates > 1 else Priority.TYPED
-        uri = f"http:{quote(self.path)}?request={number}"
+        sender = f"client={quote(self.client)}" if self.client else f"request={number}"
         return FillRequest(
-            Snapshot(uri, 0, self.prefix + self.suffix, self.language),
+            Snapshot(f"http:{quote(self.path)}?{sender}", 0, self.prefix + self.suffix, self.language),
             len(self.prefix),
             num_candidates=self.num_candidates,
             max_tokens=self.max_tokens,
@@ -113,25 +113,6 @@ class Completion:
         return "length" if self.is_full and not self.stop else "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class EditPrompt:
-    """Mercury's template: the region to edit, the cursor in it, and the file around it."""
-
-    above: str
-    before: str
-    """From the start of the region to the cursor."""
-    after: str
-    """From the cursor to the end of the region, without its last line end."""
-    below: str
-    path: str = ""
-
-    @property
-    def language(self) -> str:
-        """LSP language id: the extension of the file, or the default."""
-        extension = self.path.rpartition(".")[2].lower()
-        return DEFAULT_LANGUAGE if extension in ("", "py", "pyi") else extension
-
-
 def cut_at_stops(text: str, stops: Sequence[str], *, is_full: bool) -> Completion:
     """`text` up to the first stop in it."""
     found = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
@@ -158,26 +139,34 @@ def comment_language(prefix: str) -> str:
     return found[1].lower() if found else ""
 
 
-def parse_edit_prompt(text: str) -> EditPrompt:
-    """Parses Mercury's template.
+def parse_edit_prompt(text: str) -> tuple[CompletionRequest, str, str]:
+    """Mercury's template: the gap at the cursor, and the text of the region before and after the cursor.
 
     Raises:
         ApiError: a mark is missing.
     """
-    shown, is_file, path = text, False, ""
-    file, found, _ = text.partition(_FILE_START)[2].rpartition(_FILE_END)
-    if found:
-        shown, is_file = file, True
-        if shown.startswith(_PATH):
-            path, _, shown = shown.removeprefix(_PATH).partition("\n")
-    above, has_start, rest = shown.partition(_REGION_START)
+    path = ""
+    file, is_file, _ = text.partition(_FILE_START)[2].rpartition(_FILE_END)
+    if is_file:
+        text = file
+        if text.startswith(_PATH):
+            path, _, text = text.removeprefix(_PATH).partition("\n")
+    above, has_start, rest = text.partition(_REGION_START)
     region, has_end, below = rest.partition(_REGION_END)
+    # each mark of the region is a line of its own
     before, has_cursor, after = region.removeprefix("\n").removesuffix("\n").partition(_CURSOR)
     for mark, is_there in ((_REGION_START, has_start), (_REGION_END, has_end), (_CURSOR, has_cursor)):
         if not is_there:
             raise ApiError(400, f"the last message has no {mark}: mark the region and the cursor", field="messages")
-    # each mark of the region is a line of its own
-    return EditPrompt(above if is_file else "", before, after, below.removeprefix("\n") if is_file else "", path)
+    extension = path.rpartition(".")[2].lower()
+    request = CompletionRequest(
+        above + before if is_file else before,
+        after + "\n" + (below.removeprefix("\n") if is_file else ""),
+        language=DEFAULT_LANGUAGE if extension in ("", "py", "pyi") else extension,
+        path=path,
+        priority=Priority.REWRITE,
+    )
+    return request, before, after
 
 
 def _cut_at_dedent(text: str, min_indent: int) -> str:

@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from fastapi.responses import Response
 from fastapi.sse import EventSourceResponse
@@ -21,7 +21,6 @@ from dg_lsp.http.schemas import (
     ChatResponse,
     CompletionChoice,
     CompletionResponse,
-    DiffusionStats,
     FinishReason,
 )
 from dg_lsp.http.service import Stream
@@ -65,19 +64,7 @@ class EventStream(EventSourceResponse):
             yield event(error_object(error))
 
 
-class CheckedText:
-    """The text in one event, and nothing before it: it is checked when it is complete."""
-
-    def next(self, frame: Frame) -> str:  # noqa: ARG002
-        """The text of the event after a denoising step; empty sends none."""
-        return ""
-
-    def last(self, text: str) -> tuple[str, str]:
-        """The text before the last event and that of the last event, given the whole answer."""
-        return text, ""
-
-
-class DraftText(CheckedText):
+class DraftText:
     """Each event replaces the one before it: the settled text, then what the model predicts at the moment."""
 
     def __init__(self) -> None:
@@ -86,7 +73,7 @@ class DraftText(CheckedText):
         self._settled = ""
 
     def next(self, frame: Frame) -> str:
-        """See `CheckedText.next`."""
+        """The text of the event after a denoising step; empty sends none."""
         if frame.block != self._block:  # the canvas before this one is settled
             self._block, self._earlier_blocks = frame.block, self._settled
         self._settled = frame.settled_text
@@ -94,36 +81,32 @@ class DraftText(CheckedText):
         return self._earlier_blocks + "".join(cell.text for cell in frame.cells[:end])
 
     def last(self, text: str) -> tuple[str, str]:
-        """See `CheckedText.last`."""
+        """The text before the last event and that of the last event, given the whole answer."""
         return "", text
 
 
-class SettledText(CheckedText):
+class SettledText:
     """Each event continues the one before it; all together are the answer."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str] = ()) -> None:
         self._stops = tuple(filter(None, stops))
         self._num_held = max(map(len, self._stops), default=1) - 1
         self._num_sent = 0
         self._newest = ""
 
     def next(self, frame: Frame) -> str:
-        """As `CheckedText.next`, but one frame late: the answer may leave out a part of the last one."""
+        """As `DraftText.next`, but one frame late: the answer may leave out a part of the last one."""
         settled, self._newest = self._newest, frame.settled_text
         if any(stop in settled for stop in self._stops):
             return ""
         # hold back the start of a split character and what may be the start of a stop
         settled = settled.rstrip("\ufffd")
-        return self._unsent(settled[: max(0, len(settled) - self._num_held)])
+        start, self._num_sent = self._num_sent, max(self._num_sent, len(settled) - self._num_held)
+        return settled[start : self._num_sent]
 
     def last(self, text: str) -> tuple[str, str]:
-        """See `CheckedText.last`."""
-        return self._unsent(text), ""
-
-    def _unsent(self, text: str) -> str:
-        unsent = text[self._num_sent :]
-        self._num_sent = max(self._num_sent, len(text))
-        return unsent
+        """As `DraftText.last`."""
+        return text[self._num_sent :], ""
 
 
 class OpenAiAnswer:
@@ -148,7 +131,7 @@ class OpenAiAnswer:
     async def events(
         self,
         stream: Stream,
-        texts: CheckedText,
+        texts: DraftText | SettledText,
         completions: Callable[[FillResult], Sequence[Completion]],
         *,
         has_usage: bool,
@@ -181,6 +164,7 @@ class OpenAiAnswer:
             choices.append(ChatChoice(**fields) if self._is_chat else CompletionChoice(text=text, **fields))
         if not self._is_chat:
             return CompletionResponse(**{**self._fields, **more}, object="text_completion", choices=choices)
+        kind: Literal["chat.completion", "chat.completion.chunk"]
         kind = "chat.completion" if part == "message" else "chat.completion.chunk"
         return ChatResponse(**{**self._fields, **more}, object=kind, choices=choices)
 
@@ -203,17 +187,17 @@ def costs(result: FillResult) -> dict[str, Any]:
         **_stage("prompt", result.prompt_tokens - result.cached_tokens, result.timings.prefill),
         **_stage("predicted", result.output_tokens, ms),
     }
-    diffusion = DiffusionStats(
-        decoder=result.decoder,
-        canvas_length=length,
-        canvas_tokens=result.num_blocks * length,
-        blocks=result.num_blocks,
-        steps=result.steps,
-        steps_per_second=_ratio(1e3 * result.steps, ms),
-        ms_per_step=_ratio(ms, result.steps),
-        tokens_per_forward=round(result.tokens_per_forward, 3),
-        reused_prompt_tokens=result.cached_tokens,
-    )
+    diffusion = {
+        "decoder": result.decoder,
+        "canvas_length": length,
+        "canvas_tokens": result.num_blocks * length,
+        "blocks": result.num_blocks,
+        "steps": result.steps,
+        "steps_per_second": _ratio(1e3 * result.steps, ms),
+        "ms_per_step": _ratio(ms, result.steps),
+        "tokens_per_forward": round(result.tokens_per_forward, 3),
+        "reused_prompt_tokens": result.cached_tokens,
+    }
     return {"timings": timings, "diffusion": diffusion}
 
 

@@ -3,6 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -29,7 +30,6 @@ from dg_lsp.http.completion import (
 from dg_lsp.http.errors import ApiError
 from dg_lsp.http.responses import (
     DONE,
-    CheckedText,
     DraftText,
     EventStream,
     OpenAiAnswer,
@@ -38,7 +38,7 @@ from dg_lsp.http.responses import (
     event,
     events_response,
 )
-from dg_lsp.http.service import LoadedService, RunningService, Service
+from dg_lsp.http.service import RequestService, Service
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096
@@ -53,12 +53,13 @@ _APPLY = Turn(Role.SYSTEM, "Apply the update to the original code. Answer with t
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _Infill = schemas.InfillResponse | dict[str, Any]
 """A dictionary has only the fields that the client selected."""
+_Fills = _Infill | list[_Infill]
 _Answer = schemas.CompletionResponse | schemas.ChatResponse | Response
 router = APIRouter()
 
 
-@router.post("/infill", response_model=_Infill | list[_Infill], responses=schemas.streams())
-async def infill(body: schemas.InfillBody, service: LoadedService, http: Request) -> _Infill | list[_Infill] | Response:
+@router.post("/infill", response_model=_Fills, responses=schemas.streams())
+async def infill(body: schemas.InfillBody, service: RequestService, http: Request) -> _Fills | Response:
     """Fills a gap for clients of llama.cpp; `n_predict` 0 only fills the prompt cache."""
     style = TextStyle()
     is_warm_up = body.n_predict == 0
@@ -93,7 +94,7 @@ async def infill(body: schemas.InfillBody, service: LoadedService, http: Request
     responses=schemas.streams(schemas.CompletionResponse),
 )
 async def completions(
-    body: schemas.CompletionBody, service: LoadedService, http: Request
+    body: schemas.CompletionBody, service: RequestService, http: Request
 ) -> _Answer | schemas.TabbyResponse:
     """Fills a gap for clients of OpenAI or, with `segments`, of Tabby."""
     if (segments := body.segments) is None:
@@ -108,7 +109,7 @@ async def completions(
         seed=body.seed,
     )
     found = request.completions(await service.run(request, http))
-    choices = [schemas.TabbyChoice(index=index, text=one.text) for index, one in enumerate(found)]
+    choices: list[dict[str, int | str]] = [{"index": index, "text": one.text} for index, one in enumerate(found)]
     return schemas.TabbyResponse(id=f"cmpl-{uuid.uuid4().hex}", choices=choices)
 
 
@@ -117,7 +118,7 @@ async def completions(
     response_model=schemas.CompletionResponse,
     responses=schemas.streams(schemas.CompletionResponse),
 )
-async def fim_completions(body: schemas.FimBody, service: LoadedService, http: Request) -> _Answer:
+async def fim_completions(body: schemas.FimBody, service: RequestService, http: Request) -> _Answer:
     """Fills a gap for clients of Mistral, Codestral and Inception; every field that one of them reads has the text."""
     return await _complete(body, service, http, has_messages=True)
 
@@ -129,32 +130,25 @@ _chat_route: dict[str, Any] = {
 
 
 @router.post("/v1/chat/completions", **_chat_route)
-async def chat(body: schemas.ChatBody, service: LoadedService, http: Request) -> _Answer:
+async def chat(body: schemas.ChatBody, service: RequestService, http: Request) -> _Answer:
     """Answers a conversation."""
     return await _chat(body, service, http)
 
 
 @router.post("/v1/apply/completions", **_chat_route)
-async def apply(body: schemas.ChatBody, service: LoadedService, http: Request) -> _Answer:
+async def apply(body: schemas.ChatBody, service: RequestService, http: Request) -> _Answer:
     """Applies an update to code, in Mercury's template."""
     return await _chat(body, service, http, _APPLY)
 
 
 @router.post("/v1/edit/completions", **_chat_route)
-async def edit(body: schemas.EditBody, service: LoadedService, http: Request) -> _Answer:
+async def edit(body: schemas.EditBody, service: RequestService, http: Request) -> _Answer:
     """Fills at the cursor of Mercury's template; returns the region with the completion, or `None`."""
-    prompt = parse_edit_prompt(body.messages[-1].text)
-    request = CompletionRequest(
-        prompt.above + prompt.before,
-        f"{prompt.after}\n{prompt.below}",
-        language=prompt.language,
-        path=prompt.path,
-        priority=Priority.REWRITE,
-        max_tokens=min(body.max_tokens, MAX_TOKENS) or None,
-    )
+    request, before, after = parse_edit_prompt(body.messages[-1].text)
+    request = replace(request, max_tokens=min(body.max_tokens, MAX_TOKENS) or None)
     result = await service.run(request, http)
     text = request.completions(result)[0].text
-    content = f"```\n{prompt.before}{text}{prompt.after}\n```" if text else _NO_EDIT
+    content = f"```\n{before}{text}{after}\n```" if text else _NO_EDIT
     answer = OpenAiAnswer(result.model, is_chat=True)
     if body.stream:
         return events_response((answer.event(content), answer.event("", "stop"), DONE))
@@ -162,27 +156,28 @@ async def edit(body: schemas.EditBody, service: LoadedService, http: Request) ->
 
 
 @router.post("/v1/events")
-async def events(body: schemas.EventBody, service: LoadedService) -> schemas.StatusResponse:
+async def events(body: schemas.EventBody, service: RequestService) -> schemas.StatusResponse:
     """Counts a user action that a client of Tabby reports."""
     service.metrics.feedback.labels(body.type).inc()
     return schemas.StatusResponse()
 
 
 @router.post("/feedback")
-async def feedback(body: schemas.FeedbackBody, service: LoadedService) -> schemas.StatusResponse:
+async def feedback(body: schemas.FeedbackBody, service: RequestService) -> schemas.StatusResponse:
     """Counts a user action that Cursortab reports."""
     service.metrics.feedback.labels(body.user_action).inc()
     return schemas.StatusResponse()
 
 
 @router.get("/health")
-async def health(_service: LoadedService) -> schemas.StatusResponse:
+async def health(service: RequestService) -> schemas.StatusResponse:
     """200 when the model is loaded, 503 before."""
+    _ = service.engine
     return schemas.StatusResponse()
 
 
 @router.get("/v1/models")
-async def models(service: LoadedService) -> schemas.ModelsResponse:
+async def models(service: RequestService) -> schemas.ModelsResponse:
     """The loaded model."""
     spec = service.engine.spec
     meta: dict[str, str | int | list[int]] = {
@@ -196,7 +191,7 @@ async def models(service: LoadedService) -> schemas.ModelsResponse:
 
 
 @router.get("/props")
-async def props(service: LoadedService) -> schemas.PropsResponse:
+async def props(service: RequestService) -> schemas.PropsResponse:
     """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
     spec, completion = service.engine.spec, service.settings.completion
     params = {"n_predict": completion.max_tokens, "seed": 0, "t_max_predict_ms": completion.deadline_ms}
@@ -210,7 +205,7 @@ async def props(service: LoadedService) -> schemas.PropsResponse:
 
 
 @router.get("/slots")
-async def slots(service: LoadedService) -> list[schemas.SlotObject]:
+async def slots(service: RequestService) -> list[schemas.SlotObject]:
     """One object per cached prompt; the first one is processing while the model runs."""
     spec = service.engine.spec
     num_tokens = spec.max_prompt_tokens + spec.longest_block
@@ -221,7 +216,7 @@ async def slots(service: LoadedService) -> list[schemas.SlotObject]:
 
 
 @router.get("/memory")
-async def memory(service: LoadedService) -> schemas.MemoryResponse:
+async def memory(service: RequestService) -> schemas.MemoryResponse:
     """Memory of this process and of the model."""
     footprint = service.worker.footprint
     return schemas.MemoryResponse(
@@ -243,7 +238,7 @@ async def memory(service: LoadedService) -> schemas.MemoryResponse:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(service: RunningService) -> Response:
+async def metrics(service: RequestService) -> Response:
     """Prometheus' text format, also before the model is loaded."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -298,7 +293,7 @@ async def _complete(body: schemas.FimBody, service: Service, http: Request, *, h
         stops=tuple(body.stop),
     )
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
-    return await _answer(answer, request, request.completions, CheckedText(), body, service, http)
+    return await _answer(answer, request, request.completions, SettledText(), body, service, http)
 
 
 async def _chat(body: schemas.ChatBody, service: Service, http: Request, *turns: Turn) -> _Answer:
@@ -324,7 +319,7 @@ async def _answer(
     answer: OpenAiAnswer,
     request: CompletionRequest | ChatRequest,
     completions: Callable[[FillResult], Sequence[Completion]],
-    texts: CheckedText,
+    texts: DraftText | SettledText,
     body: schemas.StreamedBody,
     service: Service,
     http: Request,

@@ -242,18 +242,10 @@ class ErrorResponse(ResponseBody):
     error: ErrorObject
 
 
-class DiffusionStats(ResponseBody):
-    """How the answer was decoded; a canvas length of 0 means without a canvas."""
-
-    decoder: DecoderName
-    canvas_length: Count
-    canvas_tokens: Count
-    blocks: Count
-    steps: Count
-    steps_per_second: float
-    ms_per_step: float
-    tokens_per_forward: float
-    reused_prompt_tokens: Count
+Timings = dict[str, int | float]
+"""Tokens and milliseconds under llama.cpp's names."""
+DiffusionStats = dict[str, DecoderName | int | float]
+"""How the answer was decoded; a canvas length of 0 means without a canvas."""
 
 
 class InfillResponse(ResponseBody):
@@ -274,7 +266,7 @@ class InfillResponse(ResponseBody):
     stop_type: Literal["word", "limit", "eos"]
     stopping_word: str
     tokens_cached: Count
-    timings: dict[str, int | float]
+    timings: Timings
     diffusion: DiffusionStats
 
 
@@ -292,7 +284,7 @@ class ApiObject(ResponseBody):
     created: Count
     model: str
     usage: dict[str, int | dict[str, int]] | None = _OMITTED
-    timings: dict[str, int | float] | None = _OMITTED
+    timings: Timings | None = _OMITTED
     diffusion: DiffusionStats | None = _OMITTED
 
 
@@ -316,18 +308,11 @@ class CompletionResponse(ApiObject):
     choices: list[CompletionChoice]
 
 
-class TabbyChoice(ResponseBody):
-    """One completion."""
-
-    index: Count
-    text: Text
-
-
 class TabbyResponse(ResponseBody):
-    """Tabby's completion."""
+    """Tabby's completion: the choices have `index` and `text`."""
 
     id: str
-    choices: list[TabbyChoice]
+    choices: list[dict[str, Count | Text]]
     mode: Literal["standard"] = "standard"
 
 

@@ -101,7 +101,6 @@ class Service:
         self.worker = open_worker(self._worker_settings)
         self._auditor = Auditor(settings.privacy, report_error)
         self._numbers = itertools.count(1)
-        self._newest: dict[tuple[str, str], Outcome] = {}
         self._active: Counter[str] = Counter()
         """Requests by the address of the client; this machine is an empty string."""
         self._is_closed = False
@@ -194,8 +193,6 @@ class Service:
         outcome = asyncio.wrap_future(future)
         self._active[address] += 1
         outcome.add_done_callback(partial(self._end, address))
-        if isinstance(request, CompletionRequest) and request.client:
-            self._replace_older((request.client, request.path), outcome)
         return outcome
 
     def _submit(self, request: CompletionRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
@@ -203,13 +200,6 @@ class Service:
         if isinstance(request, ChatRequest):
             return self.worker.submit_chat(replace(request, name=f"http:{number}"), on_step)
         return self.worker.submit(request.to_engine(number, self.engine.spec, self.settings), on_step)
-
-    def _replace_older(self, key: tuple[str, str], outcome: Outcome) -> None:
-        """The newest request of a client and file wins."""
-        older, self._newest[key] = self._newest.get(key), outcome
-        outcome.add_done_callback(lambda _: self._newest.pop(key) if self._newest.get(key) is outcome else None)
-        if older is not None:
-            older.cancel()
 
     def _end(self, address: str, outcome: Outcome) -> None:
         self._active -= Counter((address,))
@@ -234,25 +224,13 @@ class Service:
         return result
 
 
-async def running_service(request: Request) -> Service:
-    """The service of the app, whether or not the model is loaded."""
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-async def loaded_service(request: Request) -> Service:
-    """The service of the app.
-
-    Raises:
-        ApiError: the model is not loaded.
-    """
-    service = await running_service(request)
-    _ = service.engine
-    return service
-
-
-RunningService = Annotated[Service, Depends(running_service)]
-LoadedService = Annotated[Service, Depends(loaded_service)]
+RequestService = Annotated[Service, Depends(_service)]
+"""The service of the application, for endpoints."""
 
 
 def client_address(http: Request) -> str:

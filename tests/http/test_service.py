@@ -169,7 +169,7 @@ def test_health_and_requests_return_503_while_the_model_loads(start):
 
     client = start(open_engine=open_engine, is_waited=False)
     loading = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
-    for reply in (client.get("/health"), client.post("/infill", {"prompt": 1}), client.get("/v1/models")):
+    for reply in (client.get("/health"), client.post("/infill", GAP), client.get("/v1/models")):
         assert (reply.status, reply.body, reply.headers["retry-after"]) == (503, loading, "1")
     assert client.get("/metrics").status == 200
     opened.set()
