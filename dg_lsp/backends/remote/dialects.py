@@ -137,7 +137,6 @@ class CompletionsDialect(Dialect):
             yield _piece(choice, choice["text"])
 
 
-@dataclass(frozen=True, slots=True)
 class InfillDialect(Dialect):
     """`/infill` of llama-server and `dg-lsp serve`."""
 
@@ -170,7 +169,6 @@ class InfillDialect(Dialect):
             )
 
 
-@dataclass(frozen=True, slots=True)
 class ChatDialect(Dialect):
     """`/v1/chat/completions` of a model that follows instructions."""
 
