@@ -54,10 +54,3 @@ def test_a_disconnect_is_logged_as_cancelled(start, gated, tmp_path):
     [record] = lines(path, 1)
     assert (record.outcome, record.is_success) == ("cancelled", False)
     denoiser.go_on.set()
-
-
-def test_nothing_is_logged_by_default(start, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    client = start(ScriptedDenoiser("total"))
-    client.post("/infill", {"input_prefix": "x = ", "input_suffix": ""})
-    assert list(tmp_path.iterdir()) == []

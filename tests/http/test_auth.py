@@ -4,10 +4,7 @@ import pytest
 from http_server import Starter
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.errors import UsageError
-from dg_lsp.http.app import Address, HttpServer
-from dg_lsp.http.auth import AccessRules, allowed_hosts, host_name
-from dg_lsp.settings import Settings
+from dg_lsp.http.auth import AccessRules, allowed_hosts
 
 GAP = {"input_prefix": "a = "}
 KEY = "key-é"
@@ -90,16 +87,3 @@ def test_the_right_key_is_accepted(locked, headers):
 def test_without_a_required_key_any_key_is_ignored(module_client):
     for header in ("Bearer k", "Bearer ", "Bearer"):
         assert module_client.post("/infill", GAP, Authorization=header).status == 200
-
-
-def test_an_address_of_other_machines_requires_a_key():
-    with pytest.raises(UsageError, match="DG_LSP_API_KEY"):
-        HttpServer(Address("0.0.0.0", 0), lambda _: None, Settings(), AccessRules())
-
-
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [("A:80", "a"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("a.", "a"), ("", ""), ("[", ""), (":", "")],
-)
-def test_host_names_lose_port_brackets_and_case(host, name):
-    assert host_name(host) == name

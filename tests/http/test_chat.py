@@ -81,23 +81,6 @@ def test_a_message_may_be_an_array_of_texts(post):
     assert tree["choices"][0]["message"]["content"] == "x"
 
 
-@pytest.mark.parametrize(
-    ("more", "field"),
-    [
-        ({"messages": None}, "messages"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "cook", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
-        ({"messages": MESSAGES["messages"] * 4097}, "messages"),
-        ({"n": 2}, "n"),
-    ],
-)
-def test_an_invalid_field_is_named_in_the_error(module_client, more, field):
-    reply = module_client.post("/v1/chat/completions", {**MESSAGES, **more})
-    assert (reply.status, reply.error["param"]) == (400, field)
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/apply/completions"])
 def test_a_model_without_instructions_is_not_implemented(module_client, path):
     reply = module_client.post(path, MESSAGES)

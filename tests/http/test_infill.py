@@ -20,11 +20,6 @@ LLAMA_VIM = (
     rb'"timings/predicted_ms","timings/predicted_per_token_ms","timings/predicted_per_second","truncated",'
     rb'"tokens_cached"],"model":""}'
 )
-LLAMA_VIM_WARM_UP = (
-    rb'{"id_slot":0,"input_prefix":"","input_suffix":"","input_extra":[{"text":"import os\n","time":[123,456],'
-    rb'"filename":"a.py"}],"prompt":"","n_predict":0,"temperature":0.0,"stop":[],"n_indent":0,"samplers":[],'
-    rb'"stream":false,"cache_prompt":true,"t_max_prompt_ms":1,"t_max_predict_ms":1,"response_fields":[""],"model":""}'
-)
 LLAMA_VSCODE = (
     rb'{"id_slot":0,"input_prefix":"def add(a, b):\n","input_suffix":"\n","input_extra":[{"text":"x = 1\n",'
     rb'"time":1763750000000,"filename":"b.py"}],"prompt":"    return ","n_predict":128,"n_cmpl":3,"top_k":40,'
@@ -49,13 +44,6 @@ def test_llama_vims_request_returns_the_fields_it_selects(complete):
     assert reply.tree["truncated"] is False
 
 
-def test_llama_vims_warm_up_uses_no_step(start):
-    denoiser = ScriptedDenoiser("x")
-    reply = start(denoiser).post("/infill", LLAMA_VIM_WARM_UP)
-    assert (reply.status, reply.body) == (200, b"{}")
-    assert denoiser.num_steps == 0
-
-
 def test_a_warm_up_fills_the_prompt_cache(start):
     denoiser = ScriptedDenoiser("x")
     client = start(denoiser)
@@ -70,11 +58,6 @@ def test_a_warm_up_fills_the_prompt_cache(start):
 def test_llama_vscodes_request_returns_an_array(complete):
     reply = complete(("first", "other", "third"), "/infill", LLAMA_VSCODE)
     assert [(one["index"], one["content"]) for one in reply.tree] == [(0, "first"), (1, "other"), (2, "third")]
-
-
-@pytest.mark.parametrize("more", [{}, {"n_cmpl": 1}, {"n_cmpl": None}])
-def test_one_candidate_is_an_object(complete, more):
-    assert complete("total", "/infill", {**GAP, **more}).tree["content"] == "total"
 
 
 def test_a_response_has_llama_cpps_fields_and_diffusion_statistics(start):
@@ -137,29 +120,6 @@ def test_the_response_is_one_line_of_utf_8(complete):
     assert reply.tree["content"] == "'é😋'"
     assert b"\n" not in reply.body
     assert "😋".encode() in reply.body
-
-
-@pytest.mark.parametrize(
-    ("more", "field"),
-    [
-        ({"input_prefix": 1}, "input_prefix"),
-        ({"n_predict": "8"}, "n_predict"),
-        ({"n_predict": 1.5}, "n_predict"),
-        ({"n_predict": True}, "n_predict"),
-        ({"stream": 1}, "stream"),
-        ({"stop": 1}, "stop"),
-        ({"stop": [1]}, "stop[0]"),
-        ({"input_extra": [{"text": "a"}, {"text": 1}]}, "input_extra[1].text"),
-        ({"input_extra": [{"filename": "a.py"}]}, "input_extra[0].text"),
-        ({"n_cmpl": 0}, "n_cmpl"),
-        ({"n_cmpl": 99}, "n_cmpl"),
-    ],
-)
-def test_an_invalid_field_is_named_in_the_error(module_client, more, field):
-    reply = module_client.post("/infill", {**GAP, **more})
-    assert (reply.status, reply.error["param"]) == (400, field)
-    assert reply.error["message"].startswith(f"Field '{field}': Input should ") or "required" in reply.error["message"]
-    assert reply.error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,3 @@ def test_metrics_count_requests_completions_and_steps(start):
     }
     assert {row: metric(client, row) for row in rows} == rows
     assert b"never-a-label" not in reply.body
-
-
-def test_each_server_has_metrics_of_its_own(start):
-    first, second = start(ScriptedDenoiser("x")), start(ScriptedDenoiser("x"))
-    first.post("/infill", GAP)
-    assert metric(second, 'dg_lsp_requests_total{path="/infill",status="200"}') == 0
