@@ -4,13 +4,6 @@ import pytest
 from http_server import chunks, metric
 
 GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
-# a recorded exchange of cursortab's provider `mercuryapi` (MIT)
-MERCURY = (
-    rb'{"model":"mercury-edit","messages":[{"role":"user","content":"<|recently_viewed_code_snippets|>\n'
-    rb"<|/recently_viewed_code_snippets|>\n\n<|current_file_content|>\ncurrent_file_path: app.py\n<|code_to_edit|>\n"
-    rb"from functools import cache\n\n@\nd<|cursor|>ef slow_computation(x, y):\n    return x * y\n<|/code_to_edit|>\n"
-    rb'<|/current_file_content|>\n\n<|edit_diff_history|>\n<|/edit_diff_history|>\n"}],"stream":false}'
-)
 
 
 def test_a_completion_has_openais_fields(complete):
@@ -129,9 +122,9 @@ def test_an_edit_completes_the_region_in_its_file(complete, seen):
     assert prompts == {("above = 0\nx = ", "\nbelow = 2\n")}
 
 
-@pytest.mark.parametrize("fill", ["", "ecorate_"])  # the second one is invalid Python there
+@pytest.mark.parametrize("fill", ["", "= ="], ids=["empty", "invalid Python"])
 def test_an_edit_without_a_completion_is_none(complete, fill):
-    assert complete(fill, "/v1/edit/completions", MERCURY).tree["choices"][0]["message"]["content"] == "None"
+    assert complete(fill, "/v1/edit/completions", edit(REGION)).tree["choices"][0]["message"]["content"] == "None"
 
 
 def test_a_streamed_edit(complete):

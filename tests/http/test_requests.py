@@ -77,7 +77,9 @@ INVALID = {
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "field"), [(path, *case) for path, cases in INVALID.items() for case in cases], ids=str
+    ("path", "body", "field"),
+    [(path, *case) for path, cases in INVALID.items() for case in cases],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_invalid_field_is_named_in_the_error(module_client, path, body, field):
     reply = module_client.post(path, body)

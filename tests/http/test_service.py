@@ -51,18 +51,6 @@ def test_a_disconnect_stops_the_model_within_a_step(start, gated):
     assert denoiser.num_steps == 1 + NUM_STEPS
 
 
-def test_a_disconnect_of_a_waiting_client_costs_no_step(start, gated, pool):
-    denoiser = gated(TEXT, tokens_per_step=1)
-    client = start(denoiser)
-    first = pool.submit(client.post, "/infill", GAP)
-    assert denoiser.is_inside.wait(TIMEOUT)
-    raw(client, b'{"input_prefix":"b = "}').close()
-    wait_for_disconnect(client)
-    denoiser.go_on.set()
-    assert first.result(TIMEOUT).tree["content"] == TEXT
-    assert denoiser.num_steps == NUM_STEPS
-
-
 def test_too_many_waiting_requests_are_refused_with_a_retry_time(start, gated, pool):
     denoiser = gated("x")
     client = start(denoiser, http={"max_queued": 2})
