@@ -120,7 +120,7 @@ class RemoteModel:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
         self._thread.start()
-        self._loop.call_soon_threadsafe(self._prepare)
+        self._loop.call_soon_threadsafe(self._connect)
 
     @property
     def name(self) -> str:
@@ -207,14 +207,13 @@ class RemoteModel:
         for attempt in range(1, self._attempts + 1):
             try:
                 await self._send(query, deadline, builder)
+                return
             except RemoteRequestError as error:
                 pause = max(error.retry_after, RETRY_SECONDS)
                 is_late = time.monotonic() + pause >= deadline
                 if attempt == self._attempts or is_late or builder.has_text or not error.is_transient:
                     raise
                 await asyncio.sleep(pause)
-            else:
-                return
 
     async def _send(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
         import httpx2
@@ -275,12 +274,8 @@ class RemoteModel:
             what = f"content of type {kind[:60]}" if kind else "content without a type"
             raise RemoteError(f"returns {what}; is remote.url the address of an API?")
 
-    def _prepare(self) -> None:
-        """Imports httpx before the first request, because that may take longer than a completion."""
-        with suppress(ImportError, OSError, ValueError):  # the first request reports it
-            self._connect()
-
     def _connect(self) -> "httpx2.AsyncClient":
+        """Runs once before the first request, because the import may take longer than a completion."""
         if self._client is None:
             import httpx2
 
