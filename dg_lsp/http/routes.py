@@ -217,7 +217,8 @@ async def slots(service: RequestService) -> list[schemas.SlotObject]:
 
 @router.get("/memory")
 async def memory(service: RequestService) -> schemas.MemoryResponse:
-    """Memory of this process and of the model."""
+    """Memory of this process and of the model; 503 before it is loaded."""
+    _ = service.engine
     footprint = service.worker.footprint
     return schemas.MemoryResponse(
         resident_bytes=resident_bytes(),
