@@ -191,21 +191,13 @@ class Settings:
     """The whole tree."""
 
     completion: CompletionSettings = CompletionSettings()
-    """Automatic and invoked completions."""
     context: ContextSettings = ContextSettings()
-    """Code of other files in the prompt."""
     privacy: PrivacySettings = PrivacySettings()
-    """Excluded files and the audit log."""
     model: ModelSettings = ModelSettings()
-    """The model and its runtime."""
     remote: RemoteSettings = RemoteSettings()
-    """A server that runs the model."""
     rewrite: RewriteSettings = RewriteSettings()
-    """Rewrites of a selection."""
     daemon: DaemonSettings = DaemonSettings()
-    """One model for all editors."""
     http: HttpSettings = HttpSettings()
-    """The HTTP server."""
 
     @property
     def is_remote(self) -> bool:
@@ -265,8 +257,8 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
     Raises:
         SettingsError: unknown keys, wrong types or values out of range; the message names all of them in one line.
     """
-    if unknown := list(_unknown_keys(tree)):
-        raise SettingsError("; ".join(unknown))
+    if unknown := _unknown_keys(tree):
+        raise SettingsError("; ".join(map(_unknown_setting, unknown)))
     base = cattrs.unstructure(over or Settings())
     try:
         return _CONVERTER.structure(_merge(base, tree), Settings)
@@ -275,20 +267,24 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
         raise SettingsError("; ".join(reasons)) from error
 
 
-def _unknown_keys(tree: Mapping[str, Any], kind: type = Settings, prefix: str = "") -> Iterator[str]:
-    """One phrase for each unknown key, with the nearest known one."""
-    known = {one.name: one for one in attrs.fields(kind) if not one.metadata.get("internal")}
-    for key, value in tree.items():
-        if key in known:
-            group = known[key].type
-            if isinstance(value, Mapping) and group is not None and attrs.has(group):
-                yield from _unknown_keys(value, group, f"{prefix}{key}.")
-            continue
-        every = [one for one, *_ in leaves()]
-        near = [prefix + one for one in difflib.get_close_matches(str(key), known, 1)]
-        near = near or [one for one in every if one.endswith(f".{key}")][:1]
-        near = near or difflib.get_close_matches(f"{prefix}{key}", every, 1)
-        yield f"unknown setting {prefix}{key}" + (f" (did you mean {near[0]}?)" if near else "")
+def _unknown_keys(tree: Mapping[str, Any]) -> list[str]:
+    known = {key for key, *_ in leaves()}
+    groups = {one.name for one in attrs.fields(Settings)}
+    given = [
+        f"{group}.{key}" if key else group
+        for group, value in tree.items()
+        for key in (value if isinstance(value, Mapping) and group in groups else ("",))
+    ]
+    return [key for key in given if key not in known | groups]
+
+
+def _unknown_setting(key: str) -> str:
+    """The message for an unknown key, with the nearest known one."""
+    known = [one for one, *_ in leaves()]
+    last = key.rpartition(".")[2]
+    near = [one for one in known if one.endswith(f".{last}")] or difflib.get_close_matches(key, known, 1)
+    groups = [] if near else difflib.get_close_matches(key, {one.partition(".")[0] for one in known}, 1)
+    return f"unknown setting {key}" + "".join(f" (did you mean {one}?)" for one in (*near, *groups)[:1])
 
 
 def _reason(error: BaseException, kind: type | None) -> str:
@@ -320,8 +316,7 @@ def read_settings(path: Path, over: Settings | None = None) -> Settings:
     try:
         return parse_settings(tree, over)
     except SettingsError as error:
-        unknown = next(iter(_unknown_keys(tree)), "").removeprefix("unknown setting ").partition(" ")[0]
-        line = _line_of(text, unknown) if unknown else 0
+        line = next((_line_of(text, key) for key in _unknown_keys(tree)), 0)
         raise SettingsError(f"{path}{f':{line}' if line else ''}: {error}") from error
 
 

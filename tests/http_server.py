@@ -10,8 +10,8 @@ from functools import partial
 
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler
+from dg_lsp.http.app import Address, HttpServer
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.server import Address, HttpServer
 from dg_lsp.settings import parse_settings
 
 TIMEOUT = 30

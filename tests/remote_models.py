@@ -3,7 +3,7 @@
 import time
 from contextlib import contextmanager
 
-from dg_lsp.backends.remote.client import open_remote
+from dg_lsp.backends.remote.client import RemoteModel
 from dg_lsp.backends.remote.dialects import RemoteAnswer
 from dg_lsp.settings import RemoteSettings
 
@@ -14,7 +14,7 @@ def remote_models():
     models = []
 
     def call(url, attempts=1, pause_seconds=0.0, **settings):
-        model = open_remote(RemoteSettings(url=url, **settings), attempts=attempts, pause_seconds=pause_seconds)
+        model = RemoteModel(RemoteSettings(url=url, **settings), attempts=attempts, pause_seconds=pause_seconds)
         models.append(model)
         return model
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dg_lsp.daemon.endpoint import Endpoint
     from dg_lsp.daemon.server import OpenHttp
     from dg_lsp.engine.scheduler import SchedulerSession
-    from dg_lsp.http.server import HttpServer
+    from dg_lsp.http.app import HttpServer
     from dg_lsp.settings import Settings
 
 CHILD = python_command("dg_lsp", "daemon", "run")
@@ -221,7 +221,7 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     rules = access_rules(host, Path(key_file) if key_file else None, hosts, origins)
 
     def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer | None":
-        from dg_lsp.http.server import Address, HttpServer
+        from dg_lsp.http.app import Address, HttpServer
 
         try:
             return HttpServer(Address(host, port), share, settings, rules, is_persistent=True)

@@ -118,10 +118,10 @@ def open_engine(settings: Settings) -> Engine:
         SettingsError: the settings of the remote server are incomplete.
     """
     if settings.is_remote:
-        from dg_lsp.backends.remote.client import open_remote
+        from dg_lsp.backends.remote.client import RemoteModel
         from dg_lsp.engine.remote_engine import RemoteEngine
 
-        return RemoteEngine(open_remote(settings.remote), settings.completion)
+        return RemoteEngine(RemoteModel(settings.remote), settings.completion)
     denoiser = open_denoiser(load_model(settings), settings)
     return Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 

@@ -43,7 +43,7 @@ def serve(
     from dg_lsp.cli import loading
     from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.engine.scheduler import Scheduler
-    from dg_lsp.http.server import Address, HttpServer
+    from dg_lsp.http.app import Address, HttpServer
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())

@@ -28,7 +28,7 @@ from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import resident_bytes
 
 if TYPE_CHECKING:  # loaded only by a daemon that serves HTTP
-    from dg_lsp.http.server import HttpServer
+    from dg_lsp.http.app import HttpServer
 
 IDLE_SECONDS = 600.0
 """A model without sessions is closed after this time, and a daemon that an editor started leaves."""

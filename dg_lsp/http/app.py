@@ -1,7 +1,15 @@
-"""The FastAPI application: routes, middleware, and errors, which are JSON and never a traceback."""
+"""The FastAPI application and the server that runs it. Errors are JSON and never a traceback; no content is logged."""
 
+import asyncio
+import logging
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -14,21 +22,177 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dg_lsp import __version__
-from dg_lsp.http import chat, completions, status
-from dg_lsp.http.auth import AccessMiddleware, AccessRules
+from dg_lsp.engine.engine import Engine
+from dg_lsp.errors import DgLspError, UsageError
+from dg_lsp.http.auth import LOOPBACK, AccessRules
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
-from dg_lsp.http.metrics import MetricsMiddleware
+from dg_lsp.http.routes import router
 from dg_lsp.http.schemas import ErrorResponse
-from dg_lsp.http.service import Service
+from dg_lsp.http.service import Metrics, OpenWorker, Service
+from dg_lsp.settings import Settings
 
+BACKLOG = 128
+KEEP_ALIVE_SECONDS = 75
 MAX_BODY_BYTES = 8 * 2**20
-ROUTERS = (completions.router, chat.router, status.router)
+MAX_CONNECTIONS = 512
+"""Idle ones included; more could use up the files of the process."""
+MAX_HEAD_BYTES = 65_536
+REOPEN_SECONDS = 30.0
+"""Between two attempts to open the model."""
+STOP_SECONDS = 5
+"""For responses that are being sent."""
 _MESSAGES = {
     400: "the request body is not valid JSON",
     404: "unknown path; GET /openapi.json lists all paths",
     405: "this path does not support this method",
 }
 """Messages for errors that FastAPI raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 8012
+
+
+class HttpServer:
+    """Binds its address at once and has a model as soon as one is loaded."""
+
+    def __init__(
+        self,
+        address: Address,
+        open_worker: OpenWorker,
+        settings: Settings,
+        rules: AccessRules,
+        *,
+        is_persistent: bool = False,
+    ) -> None:
+        """A persistent server stays when the model cannot be opened, and opens it again later.
+
+        Raises:
+            UsageError: the address cannot be bound, or is open to other machines without a key.
+        """
+        if address.host not in LOOPBACK and not rules.api_key:
+            raise UsageError(
+                f"{address.host} is open to other machines: set DG_LSP_API_KEY, give --api-key-file, or use 127.0.0.1"
+            )
+        self._socket = _bind(address)
+        self._open_worker = open_worker
+        self._settings = settings
+        self._rules = rules
+        self._is_persistent = is_persistent
+        self._service: Service | None = None
+        self._uvicorn: _UvicornServer | None = None
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """Base URL for clients."""
+        host = self._socket.getsockname()[0]
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def run(self) -> None:
+        """Serves until a signal or `stop`.
+
+        Raises:
+            ModelError, BackendError: the model cannot be opened.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        for name in ("uvicorn", "asyncio"):  # tracebacks may quote a buffer; none may reach standard error
+            logger = logging.getLogger(name)
+            logger.addHandler(logging.NullHandler())
+            logger.propagate = False
+        with self._socket:
+            asyncio.run(self._serve())
+
+    def start(self) -> None:
+        """Serves in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, name="dg-lsp-http", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends serving and releases the address; waits for the thread of `start`. Callable from any thread."""
+        self._is_stopped = True
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+        if self._thread is not None:
+            self._thread.join(2 * STOP_SECONDS)
+        elif self._uvicorn is None:
+            self._socket.close()
+
+    def idle_seconds(self) -> float:
+        """Seconds since the last request; 0 during one. Callable from any thread."""
+        if self._service is None or self._service.metrics.num_open_requests:
+            return 0.0
+        return time.monotonic() - self._service.metrics.last_request
+
+    async def _serve(self) -> None:
+        start = time.monotonic()
+        service = self._service = Service(self._open_worker, self._settings, _log)
+        server = self._uvicorn = _UvicornServer(create_app(service, self._rules), service)
+        server.should_exit = self._is_stopped
+        serving = asyncio.create_task(server.serve([self._socket]))
+        _log(f"listening on {self.url}")
+        opening = asyncio.create_task(self._open(service))
+        await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            if error := opening.exception():
+                server.should_exit = True
+                await serving
+                raise error
+            _log(f"{opening.result().spec.name} ready after {time.monotonic() - start:.2f} s")
+        await serving
+        opening.cancel()
+
+    async def _open(self, service: Service) -> Engine:
+        """Waits for the engine; a persistent server opens it again until it succeeds.
+
+        Raises:
+            ModelError, BackendError: it cannot be opened.
+        """
+        logged = ""
+        while True:
+            try:
+                return await service.wait_until_open()
+            except DgLspError as error:
+                if not self._is_persistent:
+                    raise
+                if str(error) != logged:
+                    logged = str(error)
+                    _log(logged)
+            await asyncio.sleep(REOPEN_SECONDS)
+            service.reopen()
+
+
+class _UvicornServer(uvicorn.Server):
+    """Stops the model before it waits for responses, which wait for the model."""
+
+    def __init__(self, app: FastAPI, service: Service) -> None:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops the model within one step, then the server."""
+        await asyncio.to_thread(self._service.close)
+        await super().shutdown(sockets)
 
 
 class HttpApp(FastAPI):
@@ -44,15 +208,10 @@ class HttpApp(FastAPI):
 
 def create_app(service: Service, rules: AccessRules) -> FastAPI:
     """The application of a service whose model may still load."""
-    paths = frozenset(route.path for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
-    middleware = [
-        Middleware(MetricsMiddleware, metrics=service.metrics, paths=paths | {"/openapi.json"}),
-        Middleware(AccessMiddleware, rules=rules),
-        Middleware(BodyMiddleware),
-    ]
+    middleware = [Middleware(RequestMiddleware, metrics=service.metrics, rules=rules)]
     if rules.origins:  # outside of access control: the browser's preflight request has no key
         cors = Middleware(CORSMiddleware, allow_origins=rules.origins, allow_methods=["*"], allow_headers=["*"])
-        middleware.insert(1, cors)
+        middleware.insert(0, cors)
     app = HttpApp(
         title="dg-lsp",
         version=__version__,
@@ -69,32 +228,52 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
             Exception: _internal_error,
         },
     )
-    for router in ROUTERS:
-        app.include_router(router)
+    app.include_router(router)
     app.state.service = service
     return app
 
 
-class BodyMiddleware:
-    """ASGI middleware: refuses long and compressed bodies, parses any body as JSON, and answers HEAD as GET."""
+class RequestMiddleware:
+    """ASGI middleware: counts responses by path and status; refuses forbidden, long and compressed requests.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Any body is taken for JSON, and HEAD for GET.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, rules: AccessRules) -> None:
         self._app = app
+        self._metrics = metrics
+        self._rules = rules
+        self._paths = {"/openapi.json", *(route.path for route in router.routes if isinstance(route, APIRoute))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """Serves one request and counts it; unknown paths count as `other`."""
+        metrics, start, status = self._metrics, time.monotonic(), 500
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        metrics.last_request = start
+        metrics.num_open_requests += 1
+        try:
+            await self._serve(scope, receive, send_and_note)
+        finally:
+            metrics.num_open_requests -= 1
+            metrics.last_request = time.monotonic()
+            metrics.requests.labels(path, str(status)).inc()
+            metrics.seconds.labels(path).observe(metrics.last_request - start)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
         headers, num_bytes = MutableHeaders(scope=scope), 0
         too_long = ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes; send less context")
-        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            await error_response(ApiError(415, "the body is compressed; send it uncompressed"))(scope, receive, send)
-            return
-        if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
-            await error_response(too_long)(scope, receive, send)
-            return
+        error = self._rules.error(scope["path"], headers)
+        if error is None and headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            error = ApiError(415, "the body is compressed; send it uncompressed")
+        if error is None and int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
+            error = too_long
         headers["content-type"] = "application/json"  # curl sends another one; llama.cpp's server ignores it
 
         async def receive_limited() -> Message:
@@ -105,15 +284,24 @@ class BodyMiddleware:
                 raise too_long
             return message
 
-        await self._app(scope, receive_limited, send)
+        await (self._app if error is None else error_response(error))(scope, receive_limited, send)
+
+
+def _documented_errors() -> dict[int | str, dict[str, Any]]:
+    documented: dict[int | str, dict[str, Any]] = {
+        "default": {"model": ErrorResponse, "description": "Any other error."}
+    }
+    for number, (_, description) in STATUSES.items():
+        headers = {name: {"required": True, "schema": {"type": "string"}} for name in HEADERS.get(number, {})}
+        documented[number] = {"model": ErrorResponse, "description": description, "headers": headers}
+    return documented
 
 
 async def _http_error(_request: Request, error: HTTPException) -> Response:
-    if isinstance(error, ApiError):
-        return error_response(error)
-    own = ApiError(error.status_code, _MESSAGES.get(error.status_code, error.detail))
-    own.headers = error.headers
-    return error_response(own)
+    if not isinstance(error, ApiError):
+        message = _MESSAGES.get(error.status_code, error.detail)
+        error = ApiError(error.status_code, message, headers=error.headers)
+    return error_response(error)
 
 
 async def _invalid_body(_request: Request, error: RequestValidationError) -> Response:
@@ -136,11 +324,19 @@ async def _internal_error(_request: Request, error: Exception) -> Response:
     return error_response(api_error(error))
 
 
-def _documented_errors() -> dict[int | str, dict[str, Any]]:
-    documented: dict[int | str, dict[str, Any]] = {
-        "default": {"model": ErrorResponse, "description": "Any other error."}
-    }
-    for number, (_, description) in STATUSES.items():
-        headers = {name: {"required": True, "schema": {"type": "string"}} for name in HEADERS.get(number, {})}
-        documented[number] = {"model": ErrorResponse, "description": description, "headers": headers}
-    return documented
+def _bind(address: Address) -> socket.socket:
+    host, port = address.host, address.port
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason, _, _ = str(getattr(error, "strerror", None) or error).partition(" (")
+        raise UsageError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from error
+    # with its protocol, or asyncio does not set TCP_NODELAY and responses take 40 ms longer
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listener.detach())
+
+
+def _log(message: str) -> None:
+    sys.stderr.write(f"dg-lsp: {message}\n")
+    sys.stderr.flush()

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dg_lsp.http.errors import ApiError, error_response
+from dg_lsp.http.errors import ApiError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS = ("/health",)
@@ -29,37 +28,21 @@ class AccessRules:
     origins: tuple[str, ...] = ()
     """Web pages that may send requests from a browser."""
 
-
-class AccessMiddleware:
-    """ASGI middleware that refuses a request before its body is read."""
-
-    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
-        self._app = app
-        self._rules = rules
-        self._key = rules.api_key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes an allowed request on and answers any other."""
-        error = self._check(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
-        app = self._app if error is None else error_response(error)
-        await app(scope, receive, send)
-
-    def _check(self, path: str, headers: Headers) -> ApiError | None:
+    def error(self, path: str, headers: Headers) -> ApiError | None:
+        """The response to a request that is not allowed; None for one that is."""
         host, origin = headers.get("host"), headers.get("origin")
-        if not self._key and host is not None and host_name(host) not in self._rules.hosts:
+        if not self.api_key and host is not None and host_name(host) not in self.hosts:
             return ApiError(403, "this Host is not allowed; use 127.0.0.1, or start the server with --allow-host")
-        if origin is not None and origin not in self._rules.origins:
+        if origin is not None and origin not in self.origins:
             return ApiError(403, "this Origin is not allowed; start the server with --allow-origin to allow it")
-        if self._key and path not in OPEN_PATHS and not self._has_key(headers):
+        if self.api_key and path not in OPEN_PATHS and not self._is_key_in(headers):
             return ApiError(401, "this server requires a key; send it as Authorization: Bearer KEY")
         return None
 
-    def _has_key(self, headers: Headers) -> bool:
+    def _is_key_in(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        keys = [headers.get("x-api-key", "")]
-        if scheme.lower() == "bearer":
-            keys.append(token.strip())
-        return any(hmac.compare_digest(key.encode("latin-1"), self._key) for key in keys)
+        sent = (headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else "")
+        return any(hmac.compare_digest(key.encode("latin-1"), self.api_key.encode()) for key in sent)
 
 
 def host_name(host: str) -> str:

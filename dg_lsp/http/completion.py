@@ -1,10 +1,8 @@
-"""A completion request in no dialect, and the texts that answer it."""
+"""A completion request in no dialect, the prompts of other models that clients send, and the texts that answer it."""
 
-import time
-import uuid
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 from dg_lsp.canvas.fim import takes_extra
@@ -15,12 +13,29 @@ from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
-from dg_lsp.http.schemas import DiffusionStats, FinishReason
+from dg_lsp.http.errors import ApiError
+from dg_lsp.http.schemas import FinishReason
 from dg_lsp.settings import Settings
 
-MAX_TOKENS = 4096
 DEFAULT_LANGUAGE = "python"
 """Python's grammar is the only one that completions are checked against; text that is no Python is not checked."""
+SENTINELS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma, Granite
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
+    ("<PRE>", "<SUF>", "<MID>"),  # Code Llama
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
+    ("[SUFFIX]", "[PREFIX]", ""),  # Codestral: the suffix first, and no last sentinel
+)
+"""The sentinels of fill-in-the-middle templates in the order in which they occur.
+
+Clients without a `suffix` field (Zed, Continue for `openai` and `vllm`) send such a template.
+"""
+_LANGUAGE_COMMENT = re.compile(r"(?:#|//|--|;|%|/\*|<!--) *language: *(\w[\w+#-]*)[^\n]*\n")
+_REGION_START, _REGION_END, _CURSOR = "<|code_to_edit|>", "<|/code_to_edit|>", "<|cursor|>"
+_FILE_START, _FILE_END, _PATH = "<|current_file_content|>\n", "<|/current_file_content|>", "current_file_path: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +66,11 @@ class CompletionRequest:
     """Code of other files, the most important first."""
 
     def to_engine(self, number: int, spec: ModelSpec, settings: Settings) -> FillRequest:
-        """The engine's request; `number` is unique, so that no request cancels another one."""
+        """The engine's request; `number` is unique, so that an anonymous request replaces no other one."""
         default = Priority.INVOKED if self.num_candidates > 1 else Priority.TYPED
-        uri = f"http:{quote(self.path)}?request={number}"
+        sender = f"client={quote(self.client)}" if self.client else f"request={number}"
         return FillRequest(
-            Snapshot(uri, 0, self.prefix + self.suffix, self.language),
+            Snapshot(f"http:{quote(self.path)}?{sender}", 0, self.prefix + self.suffix, self.language),
             len(self.prefix),
             num_candidates=self.num_candidates,
             max_tokens=self.max_tokens,
@@ -77,7 +92,8 @@ class CompletionRequest:
             path = snippet.path.replace("\\", "/")
             snapshot = Snapshot(f"file:///{quote(path.lstrip('/'))}", 0, snippet.text, self.language)
             if exclusion.reason(snapshot) is None:
-                allowed.append(Snippet(snippet.source, _short_path(path), snippet.text))
+                short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
+                allowed.append(Snippet(snippet.source, short or "snippet", snippet.text))
         return Snippets(tuple(allowed), settings.context.max_fraction)
 
 
@@ -100,50 +116,57 @@ class Completion:
 def cut_at_stops(text: str, stops: Sequence[str], *, is_full: bool) -> Completion:
     """`text` up to the first stop in it."""
     found = [(offset, stop) for stop in stops if stop and (offset := text.find(stop)) >= 0]
-    if not found:
-        return Completion(text, is_full=is_full)
-    offset, stop = min(found)
+    offset, stop = min(found, default=(len(text), ""))
     return Completion(text[:offset], stop, is_full=is_full)
 
 
-def response_frame(kind: str, model: str) -> dict[str, Any]:
-    """The first fields of a response of OpenAI's API and of each of its events; `kind` is the value of `object`."""
-    prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
-    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+def split_fim_prompt(prompt: str) -> tuple[str, str]:
+    """Prefix and suffix of a prompt in another model's template; a prompt without sentinels is all prefix."""
+    for first, second, last in SENTINELS:
+        _, has_first, rest = prompt.partition(first)
+        one, has_second, other = rest.partition(second)
+        other, has_last, _ = other.rpartition(last) if last else (other, has_second, "")
+        if has_first and has_second and has_last:
+            if first == "<PRE>":  # Code Llama puts blanks around its sentinels
+                one, other = one.removeprefix(" ").removesuffix(" "), other.removesuffix(" ")
+            return (one, other) if last else (other, one)
+    return prompt, ""
 
 
-def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
-    """OpenAI's `usage`."""
-    num_output = result.output_tokens
-    return {
-        "prompt_tokens": result.prompt_tokens,
-        "completion_tokens": num_output,
-        "total_tokens": result.prompt_tokens + num_output,
-        "prompt_tokens_details": {"cached_tokens": result.cached_tokens},
-    }
+def comment_language(prefix: str) -> str:
+    """The language in minuet's first line (`# language: python`), or an empty string."""
+    found = _LANGUAGE_COMMENT.match(prefix)
+    return found[1].lower() if found else ""
 
 
-def costs(result: FillResult) -> dict[str, Any]:
-    """`timings` as llama.cpp names them, and `diffusion`, our own statistics."""
-    num_output, num_prompt = result.output_tokens, result.prompt_tokens - result.cached_tokens
-    ms, length = result.timings.denoise, result.canvas_length
-    timings = {
-        "cache_n": result.cached_tokens,
-        **_stage("prompt", num_prompt, result.timings.prefill),
-        **_stage("predicted", num_output, ms),
-    }
-    diffusion = DiffusionStats(
-        decoder=result.decoder,
-        canvas_length=length,
-        canvas_tokens=result.num_blocks * length,
-        blocks=result.num_blocks,
-        steps=result.steps,
-        steps_per_second=_ratio(1e3 * result.steps, ms),
-        ms_per_step=_ratio(ms, result.steps),
-        tokens_per_forward=round(result.tokens_per_forward, 3),
-        reused_prompt_tokens=result.cached_tokens,
+def parse_edit_prompt(text: str) -> tuple[CompletionRequest, str, str]:
+    """Mercury's template: the gap at the cursor, and the text of the region before and after the cursor.
+
+    Raises:
+        ApiError: a mark is missing.
+    """
+    path = ""
+    file, is_file, _ = text.partition(_FILE_START)[2].rpartition(_FILE_END)
+    if is_file:
+        text = file
+        if text.startswith(_PATH):
+            path, _, text = text.removeprefix(_PATH).partition("\n")
+    above, has_start, rest = text.partition(_REGION_START)
+    region, has_end, below = rest.partition(_REGION_END)
+    # each mark of the region is a line of its own
+    before, has_cursor, after = region.removeprefix("\n").removesuffix("\n").partition(_CURSOR)
+    for mark, is_there in ((_REGION_START, has_start), (_REGION_END, has_end), (_CURSOR, has_cursor)):
+        if not is_there:
+            raise ApiError(400, f"the last message has no {mark}: mark the region and the cursor", field="messages")
+    extension = path.rpartition(".")[2].lower()
+    request = CompletionRequest(
+        above + before if is_file else before,
+        after + "\n" + (below.removeprefix("\n") if is_file else ""),
+        language=DEFAULT_LANGUAGE if extension in ("", "py", "pyi") else extension,
+        path=path,
+        priority=Priority.REWRITE,
     )
-    return {"timings": timings, "diffusion": diffusion}
+    return request, before, after
 
 
 def _cut_at_dedent(text: str, min_indent: int) -> str:
@@ -152,21 +175,3 @@ def _cut_at_dedent(text: str, min_indent: int) -> str:
         if line.strip() and len(line) - len(line.lstrip(" \t")) < min_indent:
             return "".join(lines[:number]).rstrip("\r\n")
     return text
-
-
-def _short_path(path: str) -> str:
-    """The last parts of the path, on one line."""
-    return " ".join("/".join(path.split("/")[-PATH_PARTS:]).split()) or "snippet"
-
-
-def _stage(name: str, num_tokens: int, ms: float) -> dict[str, int | float]:
-    return {
-        f"{name}_n": num_tokens,
-        f"{name}_ms": round(ms, 3),
-        f"{name}_per_token_ms": _ratio(ms, num_tokens),
-        f"{name}_per_second": _ratio(1e3 * num_tokens, ms),
-    }
-
-
-def _ratio(amount: float, total: float) -> float:
-    return round(amount / total, 3) if total else 0.0

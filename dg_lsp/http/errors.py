@@ -3,6 +3,7 @@
 An error is never an empty completion: clients cache those and do not request the same position again.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import HTTPException
@@ -40,22 +41,17 @@ HEADERS = {
 class ApiError(HTTPException):
     """A status, a message with the next step for the user, and the invalid field, if one is invalid."""
 
-    def __init__(self, status: int, message: str, *, field: str = "", retry_after: int = 0) -> None:
-        """`retry_after` is in seconds; 0 keeps the default of the status."""
-        headers = {**HEADERS.get(status, {}), **({"Retry-After": str(retry_after)} if retry_after else {})}
-        super().__init__(status, message, headers or None)
+    def __init__(self, status: int, message: str, *, field: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, message, headers or HEADERS.get(status))
         self.field = field
 
 
 def api_error(error: BaseException) -> ApiError:
     """The response to an error of the engine. Foreign messages are left out: they may quote a buffer."""
-    if isinstance(error, RequestError):
-        return ApiError(400, str(error))
-    if isinstance(error, ModelUnsupportedError):
-        return ApiError(501, str(error))
-    if isinstance(error, ModelError | RemoteError):
-        return ApiError(503, str(error))
-    return ApiError(500, str(error) if isinstance(error, DgLspError) else f"internal error: {type(error).__name__}")
+    if not isinstance(error, DgLspError):
+        return ApiError(500, f"internal error: {type(error).__name__}")
+    statuses = {RequestError: 400, ModelUnsupportedError: 501, ModelError: 503, RemoteError: 503}
+    return ApiError(next((status for kind, status in statuses.items() if isinstance(error, kind)), 500), str(error))
 
 
 def error_object(error: ApiError) -> dict[str, Any]:

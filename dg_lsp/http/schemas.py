@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.request import CHAT_MAX_TOKENS
@@ -33,35 +33,14 @@ def _replace_lone_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _normalize(value: Any) -> Any:
-    """8.0 becomes 8: Lua and Vim write whole numbers as floats."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _clamp_seed(seed: int) -> int:
-    return min(max(0, seed), 2**63 - 1)
-
-
-def _list_of_texts(value: Any) -> Any:
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, list):
-        raise PydanticCustomError("texts", "Input should be a string or an array of strings")
-    return value
-
-
-def _list_of_parts(value: Any) -> Any:
-    if isinstance(value, str):
-        return [{"text": value}]
-    if not isinstance(value, list):
-        raise PydanticCustomError("parts", "Input should be a string or an array of parts")
-    return value
-
-
 Text = Annotated[str, AfterValidator(_replace_lone_surrogates)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Texts = Annotated[list[Text], BeforeValidator(_list_of_texts, json_schema_input_type=str | list[str])]
+Texts = Annotated[
+    list[Text],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+]
 Count = Annotated[int, Field(ge=0)]
+NumCandidates = Annotated[int, Field(ge=1, le=MAX_CANDIDATES)]
 
 
 class RequestBody(BaseModel):
@@ -72,9 +51,11 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _normalize_fields(cls, tree: Any) -> Any:
+        """8.0 becomes 8: Lua and Vim write whole numbers as floats."""
         if not isinstance(tree, dict):
             return tree
-        return {name: _normalize(value) for name, value in tree.items() if value is not None}
+        whole = {name: int(value) for name, value in tree.items() if isinstance(value, float) and value.is_integer()}
+        return {name: value for name, value in {**tree, **whole}.items() if value is not None}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -91,7 +72,7 @@ class RequestBody(BaseModel):
 class GenerationOptions(RequestBody):
     """Fields of every dialect that generates text."""
 
-    seed: Annotated[int, AfterValidator(_clamp_seed)] = 0
+    seed: Annotated[int, AfterValidator(lambda seed: min(max(0, seed), 2**63 - 1))] = 0
     """The same seed on the same text gives the same answer; negative is any."""
     stop: Texts = []
     """Texts that end the answer and are not part of it."""
@@ -125,9 +106,9 @@ class InfillBody(GenerationOptions):
     input_extra: Annotated[list[ExtraSnippet], Field(max_length=MAX_OBJECTS)] = []
     n_predict: Annotated[int, Field(ge=-2)] = -1
     """Longest answer in tokens; 0 only fills the prompt cache."""
-    n_cmpl: Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] = 1
+    n_cmpl: NumCandidates = 1
     """Number of candidates; above 1 the response is an array."""
-    n_indent: Annotated[int, Field(ge=0)] = 0
+    n_indent: Count = 0
     """A later line with fewer leading blanks ends the answer."""
     response_fields: Texts = []
     """Only these fields of the response; a slash reaches into an object."""
@@ -139,7 +120,15 @@ class StreamOptions(RequestBody):
     include_usage: bool = False
 
 
-class FimBody(GenerationOptions):
+class StreamedBody(GenerationOptions):
+    """Fields of OpenAI's streams."""
+
+    stream_options: StreamOptions = StreamOptions()
+    diffusing: bool = False
+    """With `stream`: every event is a whole draft that replaces the one before it."""
+
+
+class FimBody(StreamedBody):
     """OpenAI's legacy completion with a suffix."""
 
     prompt: Annotated[Texts, Field(max_length=1)] = []
@@ -149,10 +138,7 @@ class FimBody(GenerationOptions):
     language: Text = ""
     """LSP language id."""
     max_tokens: Annotated[int, Field(ge=-1)] = -1
-    n: Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] = 1
-    stream_options: StreamOptions = StreamOptions()
-    diffusing: bool = False
-    """With `stream`: every event is a whole draft that replaces the one before it."""
+    n: NumCandidates = 1
 
 
 class Segments(RequestBody):
@@ -169,7 +155,7 @@ class CompletionBody(FimBody):
     segments: Segments | None = None
     user: Text = ""
     """With `segments.filepath`: a newer request replaces the older one."""
-    mode: Literal["standard", "next_edit_suggestion"] = "standard"
+    mode: Literal["standard"] = "standard"
 
 
 class ContentPart(RequestBody):
@@ -186,7 +172,10 @@ class ChatMessage(RequestBody):
     content: Annotated[
         list[ContentPart],
         Field(max_length=MAX_OBJECTS),
-        BeforeValidator(_list_of_parts, json_schema_input_type=str | list[ContentPart]),
+        BeforeValidator(
+            lambda value: [{"text": value}] if isinstance(value, str) else value,
+            json_schema_input_type=str | list[ContentPart],
+        ),
     ] = []
 
     @property
@@ -198,23 +187,20 @@ class ChatMessage(RequestBody):
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_OBJECTS)]
 
 
-class ChatBody(GenerationOptions):
+class ChatBody(StreamedBody):
     """OpenAI's chat."""
 
     messages: Messages
     max_tokens: Annotated[int, Field(ge=1)] = CHAT_MAX_TOKENS
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     n: Annotated[int, Field(ge=1, le=1)] = 1
-    stream_options: StreamOptions = StreamOptions()
-    diffusing: bool = False
-    """With `stream`: every event is a whole draft that replaces the one before it."""
 
 
 class EditBody(RequestBody):
     """Mercury's edit."""
 
     messages: Messages
-    max_tokens: Annotated[int, Field(ge=0)] = 0
+    max_tokens: Count = 0
     stream: bool = False
 
 
@@ -256,18 +242,10 @@ class ErrorResponse(ResponseBody):
     error: ErrorObject
 
 
-class DiffusionStats(ResponseBody):
-    """How the answer was decoded; a canvas length of 0 means without a canvas."""
-
-    decoder: DecoderName
-    canvas_length: Count
-    canvas_tokens: Count
-    blocks: Count
-    steps: Count
-    steps_per_second: float
-    ms_per_step: float
-    tokens_per_forward: float
-    reused_prompt_tokens: Count
+Timings = dict[str, int | float]
+"""Tokens and milliseconds under llama.cpp's names."""
+DiffusionStats = dict[str, DecoderName | int | float]
+"""How the answer was decoded; a canvas length of 0 means without a canvas."""
 
 
 class InfillResponse(ResponseBody):
@@ -288,7 +266,7 @@ class InfillResponse(ResponseBody):
     stop_type: Literal["word", "limit", "eos"]
     stopping_word: str
     tokens_cached: Count
-    timings: dict[str, int | float]
+    timings: Timings
     diffusion: DiffusionStats
 
 
@@ -306,7 +284,7 @@ class ApiObject(ResponseBody):
     created: Count
     model: str
     usage: dict[str, int | dict[str, int]] | None = _OMITTED
-    timings: dict[str, int | float] | None = _OMITTED
+    timings: Timings | None = _OMITTED
     diffusion: DiffusionStats | None = _OMITTED
 
 
@@ -330,18 +308,11 @@ class CompletionResponse(ApiObject):
     choices: list[CompletionChoice]
 
 
-class TabbyChoice(ResponseBody):
-    """One completion."""
-
-    index: Count
-    text: Text
-
-
 class TabbyResponse(ResponseBody):
-    """Tabby's completion."""
+    """Tabby's completion: the choices have `index` and `text`."""
 
     id: str
-    choices: list[TabbyChoice]
+    choices: list[dict[str, Count | Text]]
     mode: Literal["standard"] = "standard"
 
 

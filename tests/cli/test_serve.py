@@ -1,8 +1,8 @@
 import pytest
 
-from dg_lsp.http import server
+from dg_lsp.http import app
+from dg_lsp.http.app import Address
 from dg_lsp.http.auth import LOOPBACK
-from dg_lsp.http.server import Address
 from dg_lsp.settings import Settings
 
 
@@ -18,7 +18,7 @@ def served(monkeypatch):
         def run(self):
             pass
 
-    monkeypatch.setattr(server, "HttpServer", Server)
+    monkeypatch.setattr(app, "HttpServer", Server)
     monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
     return calls
 

@@ -1,11 +1,8 @@
 """The manifest of the VS Code extension agrees with the server and the extension's code."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "editors/vscode"
@@ -14,14 +11,6 @@ SOURCES = {path.name: path.read_text(encoding="utf-8") for path in sorted((EXTEN
 COMMANDS = {command["command"] for command in PACKAGE["contributes"]["commands"]}
 UNLISTED = {"dg-lsp.askInstruction", "dg-lsp.showMenu"}
 """Commands run only by the server or the status bar."""
-
-
-@pytest.fixture(scope="module")
-def configuration():
-    spec = importlib.util.spec_from_file_location("configuration", EXTENSION / "configuration.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_manifest_has_the_settings_of_the_server(configuration):
@@ -63,10 +52,3 @@ def test_referenced_files_exist():
 
 def test_the_lock_file_names_no_host():
     assert "://" not in re.sub(r'"url": "[^"]*"', "", (EXTENSION / "package-lock.json").read_text(encoding="utf-8"))
-
-
-def test_the_package_is_small():
-    packed = EXTENSION / "dist/dg-lsp.vsix"
-    if not packed.exists():
-        pytest.skip("not packed: run make editors")
-    assert packed.stat().st_size < 1_000_000

@@ -11,9 +11,9 @@ from workers import TIMEOUT, ask
 from dg_lsp.daemon.client import ask as ask_daemon
 from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.errors import DaemonError, ModelNotFoundError, UsageError
-from dg_lsp.http import server
+from dg_lsp.http import app
+from dg_lsp.http.app import Address, HttpServer
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.server import Address, HttpServer
 from dg_lsp.settings import CompletionSettings, Settings
 
 GAP = {"input_prefix": "a = ", "prompt": "", "input_suffix": "\n"}
@@ -89,7 +89,7 @@ def test_a_daemon_that_cannot_listen_frees_its_lock_and_its_port(start, monkeypa
 
 
 def test_a_model_that_is_missing_is_opened_as_soon_as_it_is_there(start, scripts, monkeypatch):
-    monkeypatch.setattr(server, "REOPEN_SECONDS", 0.05)
+    monkeypatch.setattr(app, "REOPEN_SECONDS", 0.05)
     scripts.error = ModelNotFoundError("no model named 'nowhere'; try dg-mini")
     client = Client(int(start(open_http=opener()).url.rpartition(":")[2]))
     wait_until(lambda: "nowhere" in client.get("/health").error["message"])

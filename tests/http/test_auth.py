@@ -4,25 +4,22 @@ import pytest
 from http_server import Starter
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.errors import UsageError
-from dg_lsp.http.auth import AccessRules, allowed_hosts, host_name
-from dg_lsp.http.server import Address, HttpServer
-from dg_lsp.settings import Settings
+from dg_lsp.http.auth import AccessRules, allowed_hosts
 
 GAP = {"input_prefix": "a = "}
 KEY = "key-é"
 PAGE = "https://notebook.example"
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8012", "[::1]:8012", "LOCALHOST", "localhost."])
-def test_names_of_loopback_are_allowed_hosts(module_client, host):
-    assert module_client.get("/health", Host=host).status == 200
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8012", "localhost.evil.example", "", "[::2]"])
-def test_other_hosts_are_refused(module_client, host):
-    reply = module_client.get("/health", Host=host)
-    assert (reply.status, reply.error["type"]) == (403, "permission_error")
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("localhost", "127.0.0.1:8012", "[::1]:8012", "LOCALHOST", "localhost.")),
+        *((host, 403) for host in ("evil.example:8012", "localhost.evil.example", "", "[::2]", "[", ":")),
+    ],
+)
+def test_only_names_of_loopback_are_allowed_hosts(module_client, host, status):
+    assert module_client.get("/health", Host=host).status == status
 
 
 def test_the_user_can_allow_a_host(start):
@@ -58,48 +55,27 @@ def test_the_user_can_allow_an_origin(locked):
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "status"),
     [
-        {},
-        {"Authorization": "Bearer"},
-        {"Authorization": "Bearer other"},
-        {"Authorization": f"Basic {KEY}".encode()},
-        {"X-Api-Key": ""},
-        {"X-Api-Key": KEY.encode()[:-1]},
+        ({}, 401),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": "Bearer other"}, 401),
+        ({"Authorization": f"Basic {KEY}".encode()}, 401),
+        ({"X-Api-Key": ""}, 401),
+        ({"X-Api-Key": KEY.encode()[:-1]}, 401),
+        ({"Authorization": f"Bearer {KEY}".encode()}, 200),
+        ({"authorization": f"bearer  {KEY}".encode()}, 200),
+        ({"X-Api-Key": KEY.encode()}, 200),
     ],
 )
-def test_a_wrong_key_is_refused(locked, headers):
-    for reply in (locked.post("/infill", GAP, **headers), locked.get("/v1/models", **headers), locked.get("/nowhere")):
-        assert (reply.status, reply.error["type"]) == (401, "authentication_error")
-        assert reply.headers["www-authenticate"] == "Bearer"
+def test_every_request_but_that_for_health_requires_the_key(locked, headers, status):
+    for reply in (locked.post("/infill", GAP, **headers, Host="any.example"), locked.get("/v1/models", **headers)):
+        assert reply.status == status
+        if status == 401:
+            assert (reply.error["type"], reply.headers["www-authenticate"]) == ("authentication_error", "Bearer")
     assert locked.get("/health", **headers).status == 200
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Authorization": f"Bearer {KEY}".encode()},
-        {"authorization": f"bearer  {KEY}".encode()},
-        {"X-Api-Key": KEY.encode()},
-    ],
-)
-def test_the_right_key_is_accepted(locked, headers):
-    assert locked.post("/infill", GAP, **headers, Host="any.example").status == 200
 
 
 def test_without_a_required_key_any_key_is_ignored(module_client):
     for header in ("Bearer k", "Bearer ", "Bearer"):
         assert module_client.post("/infill", GAP, Authorization=header).status == 200
-
-
-def test_an_address_of_other_machines_requires_a_key():
-    with pytest.raises(UsageError, match="DG_LSP_API_KEY"):
-        HttpServer(Address("0.0.0.0", 0), lambda _: None, Settings(), AccessRules())
-
-
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [("A:80", "a"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("a.", "a"), ("", ""), ("[", ""), (":", "")],
-)
-def test_host_names_lose_port_brackets_and_case(host, name):
-    assert host_name(host) == name

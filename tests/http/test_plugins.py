@@ -1,11 +1,9 @@
 """Recorded requests of editor plugins, and their own rules for reading the response."""
 
-import json
-
 import pytest
 from chatty import chatty
 from http_server import Starter
-from plugins import CHATS, FILLS, MIME, continues, llama_vims, minuets, of_delta
+from plugins import CHATS, FILLS, MIME, llama_vims, minuets
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError
@@ -66,9 +64,3 @@ def test_no_plugin_reads_an_error_as_a_completion(failing, path, body, headers, 
     else:
         with pytest.raises((AssertionError, KeyError, TypeError)):
             reader(reply, pick)
-
-
-def test_continue_reads_a_streamed_edit(completing):
-    body = json.loads(FILLS[-1][1])
-    reply = completing.post("/v1/edit/completions", {**body, "stream": True, "max_tokens": 4096})
-    assert continues(reply, of_delta) == f"```\ndef total(items):\n    return {FILL}\n```"

@@ -1,16 +1,12 @@
 """Requests that no endpoint can take, and the forms of HTTP that every endpoint takes."""
 
 import json
-import socket
-from contextlib import closing
 
 import pytest
-from http_server import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http import app
 
-HOST = b"Host: localhost\r\n"
 BODY = b'{"prompt":"a = "}'
 
 
@@ -40,6 +36,55 @@ def test_a_body_that_is_no_json_object_is_refused(module_client, body):
 def test_numbers_that_are_not_finite_are_refused(module_client, number):
     reply = module_client.post("/infill", b'{"t_max_predict_ms":' + number + b"}")
     assert (reply.status, reply.error["param"]) == (400, "t_max_predict_ms")
+
+
+MESSAGE = {"role": "user", "content": "x"}
+INVALID = {
+    "/infill": [
+        ({"input_prefix": 1}, "input_prefix"),
+        ({"n_predict": "8"}, "n_predict"),
+        ({"n_predict": 1.5}, "n_predict"),
+        ({"n_predict": True}, "n_predict"),
+        ({"stream": 1}, "stream"),
+        ({"stop": 1}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"input_extra": [{"text": "a"}, {"text": 1}]}, "input_extra[1].text"),
+        ({"input_extra": [{"filename": "a.py"}]}, "input_extra[0].text"),
+        ({"input_extra": [{"text": "a"}] * 4097}, "input_extra"),
+        ({"n_cmpl": 99}, "n_cmpl"),
+    ],
+    "/v1/completions": [
+        ({"prompt": [1, 2]}, "prompt[0]"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"segments": {"prefix": 1}}, "segments.prefix"),
+        ({"segments": []}, "segments"),
+        ({"mode": "next_edit_suggestion"}, "mode"),
+    ],
+    "/v1/fim/completions": [({"prompt": 1}, "prompt")],
+    "/v1/chat/completions": [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "cook", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [MESSAGE] * 4097}, "messages"),
+        ({"messages": [MESSAGE], "n": 2}, "n"),
+    ],
+    "/feedback": [({"user_action": "x" * 100}, "user_action"), ({}, "user_action")],
+    "/v1/events": [({"type": "x" * 100}, "type")],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [(path, *case) for path, cases in INVALID.items() for case in cases],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_invalid_field_is_named_in_the_error(module_client, path, body, field):
+    reply = module_client.post(path, body)
+    assert (reply.status, reply.error["param"], reply.error["type"]) == (400, field, "invalid_request_error")
+    assert reply.error["message"].startswith(f"Field '{field}': ")
 
 
 def test_an_error_does_not_quote_the_invalid_value(module_client):
@@ -96,40 +141,3 @@ def test_an_unknown_path_is_refused(module_client, path):
 def test_head_has_the_status_of_get_and_no_body(module_client, path, status):
     reply = module_client.send("HEAD", path)
     assert (reply.status, reply.body) == (status, b"")
-
-
-def talk(client, data):
-    """Everything that the server sends until it closes the connection."""
-    with closing(socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT)) as stream:
-        stream.sendall(data)
-        return b"".join(iter(lambda: stream.recv(65536), b""))
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
-        b"hello\r\n\r\n",
-        b"GET /health HTTP/1.1\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n\r\n",
-        b"POST /infill HTTP/1.1\r\n" + HOST + b"Content-Length: -1\r\n\r\n",
-        b"GET /health HTTP/1.1\r\n" + HOST + b"X-Long: " + b"a" * 70_000,
-    ],
-)
-def test_bytes_that_are_no_http_request_end_the_connection(module_client, data):
-    assert talk(module_client, data).startswith(b"HTTP/1.1 400 ")
-
-
-def test_requests_of_one_connection_are_answered_in_order(module_client):
-    request = b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
-    last = b"GET /health HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
-    assert talk(module_client, 2 * request + last).count(b"HTTP/1.1 200 OK") == 3
-
-
-def test_a_client_may_wait_for_100_continue(module_client):
-    head = b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n"
-    with closing(socket.create_connection(("127.0.0.1", module_client.port), timeout=TIMEOUT)) as stream:
-        stream.sendall(head % len(BODY))
-        assert stream.recv(64) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        stream.sendall(BODY)
-        assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")

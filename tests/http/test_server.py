@@ -11,9 +11,9 @@ from http_server import GAP, TIMEOUT, Client, engine_of, raw, wait_until
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelBrokenError, UsageError
-from dg_lsp.http import server as server_module
+from dg_lsp.http import app
+from dg_lsp.http.app import Address, HttpServer
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.server import Address, HttpServer
 from dg_lsp.settings import Settings
 
 
@@ -58,7 +58,7 @@ def test_a_model_that_cannot_be_opened_ends_the_server():
 
 
 def test_a_persistent_server_opens_the_model_again(monkeypatch, capfd):
-    monkeypatch.setattr(server_module, "REOPEN_SECONDS", 0.01)
+    monkeypatch.setattr(app, "REOPEN_SECONDS", 0.01)
     errors = [ModelBrokenError("half.gguf ends too early")] * 2
 
     def open_engine(settings):

@@ -54,14 +54,3 @@ def test_any_file_name_is_accepted(prefix_of, name):
     shown = prefix_of([{"text": "a = 1\n", "filename": name}])
     assert shown.count("\n") == 3
     assert "\na = 1\n# untitled\nx = " in shown
-
-
-def test_an_empty_snippet_is_accepted(prefix_of):
-    assert prefix_of([{"text": ""}]).endswith("x = ")
-
-
-def test_more_than_4096_snippets_are_refused(module_client):
-    reply = module_client.post("/infill", {**GAP, "input_extra": [{"text": "a"}] * 4097})
-    assert (reply.status, reply.error["param"]) == (400, "input_extra")
-    assert "at most 4096" in reply.error["message"]
-    assert module_client.post("/infill", {**GAP, "input_extra": [{"text": "a"}] * 4096}).status == 200

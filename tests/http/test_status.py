@@ -2,39 +2,30 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from http_server import wait_until
+from http_server import TIMEOUT, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 
 
-def test_models_lists_the_model(module_client):
+def test_models_and_props_describe_the_model(module_client):
     [model] = module_client.get("/v1/models").tree["data"]
-    assert (model["id"], model["object"]) == ("scripted", "model")
-    assert model["meta"]["noise"] == "mask"
-
-
-def test_props_has_the_prompt_length(module_client):
+    assert (model["id"], model["object"], model["meta"]["noise"]) == ("scripted", "model", "mask")
     props = module_client.get("/props").tree
     assert props["default_generation_settings"]["n_ctx"] > 0
-    assert props["total_slots"] == 4
-    assert props["model_alias"] == "scripted"
-
-
-def test_slots_has_one_object_per_slot(start):
-    client = start(ScriptedDenoiser("x"), model={"num_slots": 2})
-    assert [(one["id"], one["is_processing"]) for one in client.get("/slots").tree] == [(0, False), (1, False)]
+    assert (props["total_slots"], props["model_alias"]) == (4, "scripted")
 
 
 def test_one_slot_is_processing_while_the_model_runs(start, gated):
     denoiser = gated("x")
-    client = start(denoiser)
+    client = start(denoiser, model={"num_slots": 2})
     with ThreadPoolExecutor() as pool:
         reply = pool.submit(client.post, "/infill", {"input_prefix": "a = "})
-        assert denoiser.is_inside.wait(30)
-        assert sum(one["is_processing"] for one in client.get("/slots").tree) == 1
+        assert denoiser.is_inside.wait(TIMEOUT)
+        assert [(one["id"], one["is_processing"]) for one in client.get("/slots").tree] == [(0, True), (1, False)]
         denoiser.go_on.set()
-        reply.result(30)
+        reply.result(TIMEOUT)
+    wait_until(lambda: not any(one["is_processing"] for one in client.get("/slots").tree))
 
 
 def test_memory_has_process_and_cache(module_client):
@@ -58,7 +49,7 @@ class OnDevice(ScriptedDenoiser):
         return Footprint(weights_bytes=7, cache_bytes=5, cache_cells=4, cache_limit=9, cache_used=2, devices=cards)
 
 
-def test_memory_has_devices(start):
+def test_memory_has_devices_until_the_model_is_unloaded(start):
     memory = start(OnDevice("x")).get("/memory").tree
     assert memory["weights_bytes"] == 7
     assert memory["cache"] == {"bytes": 5, "tokens": 4, "tokens_used": 2, "tokens_at_most": 9}
@@ -66,11 +57,7 @@ def test_memory_has_devices(start):
         {"name": "RTX", "free_bytes": 3, "total_bytes": 10},
         {"name": "silent", "free_bytes": None, "total_bytes": None},
     ]
-
-
-def test_an_unloaded_model_uses_no_memory(start):
-    denoiser = OnDevice("x")
-    client = start(denoiser, model={"idle_seconds": 0.05})
+    client = start(OnDevice("x"), model={"idle_seconds": 0.05})
     wait_until(lambda: client.get("/memory").tree["weights_bytes"] == 0)
     memory = client.get("/memory").tree
     assert memory["cache"]["bytes"] == 0

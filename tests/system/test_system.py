@@ -69,12 +69,6 @@ def test_a_system_without_control_groups_is_supported(tmp_path):
     assert system_free(tmp_path, tmp_path / "odd") > 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no /proc/meminfo")
-def test_psutil_is_not_needed_on_linux(monkeypatch):
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    assert system._available() > 1 << 20
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce it")
 def test_the_limit_of_the_process_counts():
     script = (

@@ -15,19 +15,11 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dg_lsp.backends.remote.dialects import (
-    Dialect,
-    RemoteAnswer,
-    RemoteQuery,
-    TextPiece,
-    dialect_of,
-    usage_of,
-)
+from dg_lsp.backends.remote.dialects import Dialect, RemoteAnswer, RemoteQuery, TextPiece, dialect_of, usage_of
 from dg_lsp.backends.remote.errors import CircuitBreaker, RemoteRequestError, connection_error, status_error
 from dg_lsp.errors import RemoteError, SettingsError
 from dg_lsp.settings import RemoteSettings
@@ -60,13 +52,6 @@ KEYRING_SERVICE = "dg-lsp"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 JSON_TYPES = ("application/json", "application/problem+json")
 EVENT_STREAM = "text/event-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """The key of a server; it does not appear in the representation."""
-
-    secret: str = field(default="", repr=False)
 
 
 class AnswerBuilder:
@@ -109,29 +94,22 @@ class AnswerBuilder:
         self._publish(RemoteAnswer(texts, is_finished, self._model, **usage))
 
 
-def open_remote(
-    settings: RemoteSettings, *, attempts: int = ATTEMPTS, pause_seconds: float = PAUSE_SECONDS
-) -> "RemoteModel":
-    """The model behind the server of the settings. Sends nothing yet: the server may start later.
-
-    Raises:
-        SettingsError: there is no address, or the key or the certificates cannot be read.
-    """
-    if not settings.url:
-        raise SettingsError("remote.url is empty; set it to the address of the server")
-    return RemoteModel(settings, read_key(settings), _tls(settings), attempts, pause_seconds)
-
-
 class RemoteModel:
-    """One thread sends queries; any thread may close."""
+    """The model behind the server of the settings. One thread sends queries; any thread may close."""
 
     def __init__(
-        self, settings: RemoteSettings, key: ApiKey, tls: ssl.SSLContext | bool, attempts: int, pause_seconds: float
+        self, settings: RemoteSettings, *, attempts: int = ATTEMPTS, pause_seconds: float = PAUSE_SECONDS
     ) -> None:
-        """See `open_remote`."""
+        """Sends nothing yet: the server may start later.
+
+        Raises:
+            SettingsError: there is no address, or the key or the certificates cannot be read.
+        """
+        if not settings.url:
+            raise SettingsError("remote.url is empty; set it to the address of the server")
         self._settings = settings
-        self._key = key
-        self._tls = tls
+        self._key = _read_key(settings)
+        self._tls = _tls(settings)
         self._attempts = attempts
         self._dialect: Dialect = dialect_of(settings.api, settings.fim)
         self._extra: dict[str, Any] = json.loads(settings.extra) if settings.extra else {}
@@ -139,11 +117,10 @@ class RemoteModel:
         self._host = urlsplit(settings.url).netloc
         self._breaker = CircuitBreaker(pause_seconds)
         self._client: httpx2.AsyncClient | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
         self._thread.start()
-        self._loop.call_soon_threadsafe(self._prepare)
+        self._loop.call_soon_threadsafe(self._connect)
 
     @property
     def name(self) -> str:
@@ -201,19 +178,16 @@ class RemoteModel:
             self._loop.close()
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        queries = asyncio.all_tasks() - {asyncio.current_task()}
+        for query in queries:
+            query.cancel()
+        await asyncio.gather(*queries, return_exceptions=True)
         if self._client is not None:
             await self._client.aclose()
         await self._loop.shutdown_asyncgens()
 
     async def _run(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
         """Sends a query and records the outcome in the circuit breaker."""
-        task = asyncio.current_task()
-        assert task is not None  # a coroutine runs in a task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         seconds = deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -233,14 +207,13 @@ class RemoteModel:
         for attempt in range(1, self._attempts + 1):
             try:
                 await self._send(query, deadline, builder)
+                return
             except RemoteRequestError as error:
                 pause = max(error.retry_after, RETRY_SECONDS)
                 is_late = time.monotonic() + pause >= deadline
                 if attempt == self._attempts or is_late or builder.has_text or not error.is_transient:
                     raise
                 await asyncio.sleep(pause)
-            else:
-                return
 
     async def _send(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
         import httpx2
@@ -301,12 +274,8 @@ class RemoteModel:
             what = f"content of type {kind[:60]}" if kind else "content without a type"
             raise RemoteError(f"returns {what}; is remote.url the address of an API?")
 
-    def _prepare(self) -> None:
-        """Imports httpx before the first request, because that may take longer than a completion."""
-        with suppress(ImportError, OSError, ValueError):  # the first request reports it
-            self._connect()
-
     def _connect(self) -> "httpx2.AsyncClient":
+        """Runs once before the first request, because the import may take longer than a completion."""
         if self._client is None:
             import httpx2
 
@@ -331,7 +300,7 @@ class RemoteModel:
             "Accept-Encoding": "identity",
             SESSION_HEADER: session,
         }
-        return {**headers, "Authorization": f"Bearer {self._key.secret}"} if self._key.secret else headers
+        return {**headers, "Authorization": f"Bearer {self._key}"} if self._key else headers
 
     def _body(self, query: RemoteQuery, deadline: float) -> bytes:
         temperature = TEMPERATURE if query.num_answers == 1 else SEVERAL_TEMPERATURE
@@ -380,30 +349,22 @@ def _printable(text: str) -> str:
     return "".join(char for char in text if char.isprintable())
 
 
-def read_key(settings: RemoteSettings) -> ApiKey:
-    """The key in the environment variable, else in the system's keyring where the settings allow that.
-
-    Raises:
-        SettingsError: the keyring is not available, or the key has characters that a header cannot contain.
-    """
-    secret = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
-    if not secret and settings.keyring:
-        secret = _from_keyring(urlsplit(settings.url).hostname or "")
-    if not (secret.isascii() and secret.isprintable()):
+def _read_key(settings: RemoteSettings) -> str:
+    """The key in the environment variable, else in the system's keyring where the settings allow that."""
+    key = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
+    if not key and settings.keyring:
+        try:
+            import keyring
+        except ImportError as error:
+            message = "remote.keyring needs the package keyring: install it, or set remote.key_variable"
+            raise SettingsError(message) from error
+        try:
+            key = (keyring.get_password(KEYRING_SERVICE, urlsplit(settings.url).hostname or "") or "").strip()
+        except keyring.errors.KeyringError as error:
+            raise SettingsError(f"the keyring cannot be read ({type(error).__name__}): unlock it") from error
+    if not (key.isascii() and key.isprintable()):
         raise SettingsError("the key of the remote server contains invalid characters; set it again")
-    return ApiKey(secret)
-
-
-def _from_keyring(host: str) -> str:
-    try:
-        import keyring
-    except ImportError as error:
-        message = "remote.keyring needs the package keyring: install it, or set remote.key_variable"
-        raise SettingsError(message) from error
-    try:
-        return (keyring.get_password(KEYRING_SERVICE, host) or "").strip()
-    except keyring.errors.KeyringError as error:
-        raise SettingsError(f"the keyring cannot be read ({type(error).__name__}): unlock it") from error
+    return key
 
 
 def _tls(settings: RemoteSettings) -> ssl.SSLContext | bool:

@@ -92,52 +92,42 @@ class TextPiece:
 
 
 class Dialect:
-    """One API. `pieces` raises KeyError, TypeError, AttributeError or ValueError for a response of another shape."""
+    """`/v1/completions` of OpenAI, vLLM, SGLang, llama-server and `dg-lsp serve`; the base of the other APIs."""
 
-    path: ClassVar[str]
+    path: ClassVar[str] = "/v1/completions"
     """Below the address of the server."""
     follows_instructions: ClassVar[bool] = False
 
-    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
+    def __init__(self, fim: str = "suffix") -> None:
+        """`fim` is `suffix`, `none` or a family of `FIM_PROMPTS`."""
+        self._fim = fim
+
+    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
         """The fields of the request."""
-        raise NotImplementedError
+        prompt = query.prompt
+        tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
+        if self._fim == "suffix":
+            tree["suffix"] = prompt.suffix
+        elif self._fim in FIM_PROMPTS:
+            tree["prompt"] = FIM_PROMPTS[self._fim].format(prefix=prompt.prefix, suffix=prompt.suffix)
+            if self._fim in STOPS:
+                tree["stop"] = STOPS[self._fim]
+        return tree
 
     def pieces(self, tree: Any) -> Iterator[TextPiece]:
-        """The pieces in one event of a stream, or in a whole response."""
-        raise NotImplementedError
+        """The pieces in one event of a stream, or in a whole response.
+
+        Raises:
+            KeyError, TypeError, AttributeError, ValueError: the response has another shape.
+        """
+        for choice in tree["choices"]:
+            yield _piece(choice, choice["text"])
 
     def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:  # noqa: ARG002
         """The part of the texts that answers the query."""
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionsDialect(Dialect):
-    """`/v1/completions` of OpenAI, vLLM, SGLang, llama-server and `dg-lsp serve`."""
-
-    path: ClassVar[str] = "/v1/completions"
-    fim: str = "suffix"
-    """`suffix`, `none` or a family of `FIM_PROMPTS`."""
-
-    def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
-        """See `Dialect.body`."""
-        prompt = query.prompt
-        tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
-        if self.fim == "suffix":
-            tree["suffix"] = prompt.suffix
-        elif self.fim in FIM_PROMPTS:
-            tree["prompt"] = FIM_PROMPTS[self.fim].format(prefix=prompt.prefix, suffix=prompt.suffix)
-            if self.fim in STOPS:
-                tree["stop"] = STOPS[self.fim]
-        return tree
-
-    def pieces(self, tree: Any) -> Iterator[TextPiece]:
-        """See `Dialect.pieces`."""
-        for choice in tree["choices"]:
-            yield _piece(choice, choice["text"])
-
-
-@dataclass(frozen=True, slots=True)
 class InfillDialect(Dialect):
     """`/infill` of llama-server and `dg-lsp serve`."""
 
@@ -165,12 +155,10 @@ class InfillDialect(Dialect):
         """See `Dialect.pieces`."""
         for choice in tree if isinstance(tree, list) else [tree]:
             finish = "length" if choice.get("stop_type") == "limit" else "stop"
-            yield TextPiece(
-                _index(choice), _text(choice["content"]), finish if choice.get("stop", True) is True else ""
-            )
+            is_last = choice.get("stop", True) is True
+            yield TextPiece(_index(choice), _text(choice["content"]), finish if is_last else "")
 
 
-@dataclass(frozen=True, slots=True)
 class ChatDialect(Dialect):
     """`/v1/chat/completions` of a model that follows instructions."""
 
@@ -194,22 +182,19 @@ class ChatDialect(Dialect):
             yield _piece(choice, message.get("content") or "")
 
     def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:
-        """See `Dialect.extract`: the fenced code of a fill or a rewrite."""
+        """The fenced code of a fill or a rewrite."""
         if query.task is RemoteTask.CHAT:
             return answer
         found = [fenced_code(text) for text in answer.texts]
-        codes = [code for code, _ in found]
-        if query.task is RemoteTask.FILL:
-            line = query.prompt.prefix[query.prompt.prefix.rfind("\n") + 1 :]
-            codes = [without_line_start(code, line) for code in codes]
+        line = query.prompt.prefix.rpartition("\n")[2] if query.task is RemoteTask.FILL else ""
+        codes = tuple(without_line_start(code, line) for code, _ in found)
         is_closed = len(found) == query.num_answers and all(is_closed for _, is_closed in found)
-        return replace(answer, texts=tuple(codes), is_finished=answer.is_finished or is_closed)
+        return replace(answer, texts=codes, is_finished=answer.is_finished or is_closed)
 
 
 def dialect_of(api: str, fim: str) -> Dialect:
     """The dialect of the settings `remote.api` and `remote.fim`."""
-    dialects = {"infill": InfillDialect(), "chat": ChatDialect()}
-    return dialects.get(api) or CompletionsDialect(fim)
+    return {"infill": InfillDialect, "chat": ChatDialect}.get(api, Dialect)(fim)
 
 
 def fill_question(prompt: Prompt) -> str:

@@ -6,9 +6,6 @@ import pytest
 
 from dg_lsp.backends.remote.dialects import (
     FIM_PROMPTS,
-    ChatDialect,
-    CompletionsDialect,
-    InfillDialect,
     RemoteAnswer,
     RemoteQuery,
     RemoteTask,
@@ -22,20 +19,21 @@ from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 
 PROMPT = Prompt("a = {x}\nb = ", "\nc = {suffix}\n", path="p.py", language="python")
+CHAT, INFILL = dialect_of("chat", "none"), dialect_of("infill", "none")
 QUERY = RemoteQuery(RemoteTask.FILL, PROMPT, 64)
 
 
 def test_infill_sends_the_line_of_the_cursor_apart():
     extra = Snippets((Snippet(SnippetSource.OPEN_FILES, "other.py", "x = 1\n"),))
     query = RemoteQuery(RemoteTask.FILL, Prompt("a\n  b = ", "\nc\n", extra=extra), 32, num_answers=3, seed=5)
-    body = InfillDialect().body(query, 0.5, 249.7)
+    body = INFILL.body(query, 0.5, 249.7)
     assert (body["input_prefix"], body["prompt"], body["input_suffix"]) == ("a\n", "  b = ", "\nc\n")
     assert body["input_extra"] == [{"text": "x = 1\n", "filename": "other.py"}]
     assert (body["n_predict"], body["n_cmpl"], body["seed"], body["t_max_predict_ms"]) == (32, 3, 5, 249)
 
 
 def test_infill_reads_events_objects_and_arrays():
-    pieces = InfillDialect().pieces
+    pieces = INFILL.pieces
     assert list(pieces({"index": 0, "content": "x", "stop": False})) == [TextPiece(0, "x")]
     assert list(pieces({"content": "", "stop": True, "stop_type": "limit"})) == [TextPiece(0, "", "length")]
     assert list(pieces([{"content": "x"}, {"index": 1, "content": "y"}])) == [
@@ -46,28 +44,23 @@ def test_infill_reads_events_objects_and_arrays():
 
 @pytest.mark.parametrize("family", FIM_PROMPTS)
 def test_fim_prompts_contain_prefix_and_suffix_unchanged(family):
-    body = CompletionsDialect(family).body(QUERY, 0.0, 100.0)
+    body = dialect_of("completions", family).body(QUERY, 0.0, 100.0)
     assert PROMPT.prefix in body["prompt"]
     assert PROMPT.suffix in body["prompt"]
     assert "suffix" not in body
-    assert len(body.get("stop", [])) <= 4
-
-
-def test_codestral_gets_the_suffix_first():
-    prompt = CompletionsDialect("codestral").body(QUERY, 0.0, 1.0)["prompt"]
-    assert prompt == f"[SUFFIX]{PROMPT.suffix}[PREFIX]{PROMPT.prefix}"
+    assert body["prompt"].startswith("[SUFFIX]") == (family == "codestral")
 
 
 def test_without_fim_only_the_prefix_is_sent():
-    body = CompletionsDialect("none").body(QUERY, 0.0, 1.0)
+    body = dialect_of("completions", "none").body(QUERY, 0.0, 1.0)
     assert (body["prompt"], "suffix" in body) == (PROMPT.prefix, False)
 
 
 def test_a_chat_fill_sends_a_marked_gap_and_extracts_the_code():
-    [message] = ChatDialect().body(QUERY, 0.0, 1.0)["messages"]
+    [message] = CHAT.body(QUERY, 0.0, 1.0)["messages"]
     assert message["role"] == "user"
     assert f"{PROMPT.prefix}<GAP>{PROMPT.suffix}" in message["content"]
-    answer = ChatDialect().extract(RemoteAnswer(("Sure:\n```python\nb = a + 1\n```\nDone",)), QUERY)
+    answer = CHAT.extract(RemoteAnswer(("Sure:\n```python\nb = a + 1\n```\nDone",)), QUERY)
     assert (answer.texts, answer.is_finished) == (("a + 1",), True)
 
 
@@ -76,7 +69,7 @@ def test_a_chat_fill_sends_extra_code_first():
         Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
         Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
     )
-    [message] = ChatDialect().body(replace(QUERY, prompt=replace(PROMPT, extra=Snippets(chunks))), 0.0, 1.0)["messages"]
+    [message] = CHAT.body(replace(QUERY, prompt=replace(PROMPT, extra=Snippets(chunks))), 0.0, 1.0)["messages"]
     content = message["content"]
     assert "other.py\n````python\nx = {1}\n```\n````" in content
     assert content.index("other.py") < content.index("third.py") < content.index("<GAP>")
@@ -84,7 +77,7 @@ def test_a_chat_fill_sends_extra_code_first():
 
 def test_a_chat_rewrite_sends_a_marked_selection():
     prompt = Prompt("x = 1\n", "z = 3\n", "double it", "y = 2\n", "p.py", "python")
-    [message] = ChatDialect().body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), 0.0, 1.0)["messages"]
+    [message] = CHAT.body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), 0.0, 1.0)["messages"]
     assert "double it" in message["content"]
     assert "x = 1\n<PART>\ny = 2\n</PART>\nz = 3\n" in message["content"]
 
@@ -92,19 +85,20 @@ def test_a_chat_rewrite_sends_a_marked_selection():
 def test_chat_messages_and_their_answer_are_not_changed():
     messages = (("system", "be brief"), ("user", "hello"))
     query = RemoteQuery(RemoteTask.CHAT, Prompt("", ""), 64, messages=messages)
-    body = ChatDialect().body(query, 0.0, 1.0)
-    assert body["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
-    assert ChatDialect().extract(RemoteAnswer(("```\nx\n```",)), query).texts == ("```\nx\n```",)
+    assert [tuple(one.values()) for one in CHAT.body(query, 0.0, 1.0)["messages"]] == list(messages)
+    assert CHAT.extract(RemoteAnswer(("```\nx\n```",)), query).texts == ("```\nx\n```",)
 
 
-def test_a_chat_reads_deltas_and_messages():
-    pieces = ChatDialect().pieces
-    assert list(pieces({"choices": [{"delta": {"role": "assistant", "content": None}}]})) == [TextPiece(0, "")]
-    assert list(pieces({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]})) == [
-        TextPiece(0, "x", "stop")
-    ]
-    message = {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}
-    assert list(pieces(message)) == [TextPiece(0, "x", "length")]
+@pytest.mark.parametrize(
+    ("choice", "piece"),
+    [
+        ({"delta": {"role": "assistant", "content": None}}, TextPiece(0, "")),
+        ({"delta": {"content": "x"}, "finish_reason": "stop"}, TextPiece(0, "x", "stop")),
+        ({"message": {"content": "x"}, "finish_reason": "length"}, TextPiece(0, "x", "length")),
+    ],
+)
+def test_a_chat_reads_deltas_and_messages(choice, piece):
+    assert list(CHAT.pieces({"choices": [choice]})) == [piece]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +140,3 @@ def test_usage_is_read_from_each_api_and_invalid_counts_are_ignored():
     counts = {"prompt_tokens": 7, "cached_tokens": 5, "output_tokens": 9, "steps": 3, "canvas_length": 16}
     assert usage_of(tree) == counts
     assert usage_of({"usage": {"prompt_tokens": "many"}, "timings": [], "diffusion": {"steps": -1}}) == {}
-
-
-def test_settings_choose_the_dialect():
-    assert isinstance(dialect_of("infill", "suffix"), InfillDialect)
-    assert isinstance(dialect_of("chat", "suffix"), ChatDialect)
-    assert dialect_of("completions", "qwen") == CompletionsDialect("qwen")

@@ -1,0 +1,214 @@
+"""Responses of the endpoints that generate text: costs, the shape of OpenAI's API, and server-sent events."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+from fastapi.responses import Response
+from fastapi.sse import EventSourceResponse
+from pydantic import BaseModel
+from pydantic_core import to_json
+from starlette.types import Send
+
+from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.http.completion import Completion
+from dg_lsp.http.errors import ApiError, error_object
+from dg_lsp.http.schemas import (
+    AssistantText,
+    ChatChoice,
+    ChatResponse,
+    CompletionChoice,
+    CompletionResponse,
+    FinishReason,
+)
+from dg_lsp.http.service import Stream
+
+DONE = b"data: [DONE]\n\n"
+"""Ends a stream of OpenAI's API."""
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""No proxy may hold events back."""
+Events = AsyncGenerator[bytes, None]
+
+
+def event(tree: BaseModel | Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + to_json(tree) + b"\n\n"
+
+
+def events_response(events: Iterable[bytes]) -> Response:
+    """A stream of events that exist already."""
+    return Response(b"".join(events), headers=STREAM_HEADERS, media_type=EventSourceResponse.media_type)
+
+
+class EventStream(EventSourceResponse):
+    """Server-sent events. An `ApiError` before the first one is the response, a later one is the last event."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        super().__init__(events, headers=STREAM_HEADERS)
+
+    async def stream_response(self, send: Send) -> None:
+        """Closes the generator when the client disconnects, not when it is collected."""
+        async with aclosing(self._events):
+            self.body_iterator = self._all(await anext(self._events))
+            await super().stream_response(send)
+
+    async def _all(self, first: bytes) -> Events:
+        yield first
+        try:
+            async for one in self._events:
+                yield one
+        except ApiError as error:
+            yield event(error_object(error))
+
+
+class DraftText:
+    """Each event replaces the one before it: the settled text, then what the model predicts at the moment."""
+
+    def __init__(self) -> None:
+        self._block = 0
+        self._earlier_blocks = ""
+        self._settled = ""
+
+    def next(self, frame: Frame) -> str:
+        """The text of the event after a denoising step; empty sends none."""
+        if frame.block != self._block:  # the canvas before this one is settled
+            self._block, self._earlier_blocks = frame.block, self._settled
+        self._settled = frame.settled_text
+        end = next((number for number, cell in enumerate(frame.cells) if cell.is_end), None)
+        return self._earlier_blocks + "".join(cell.text for cell in frame.cells[:end])
+
+    def last(self, text: str) -> tuple[str, str]:
+        """The text before the last event and that of the last event, given the whole answer."""
+        return "", text
+
+
+class SettledText:
+    """Each event continues the one before it; all together are the answer."""
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self._stops = tuple(filter(None, stops))
+        self._num_held = max(map(len, self._stops), default=1) - 1
+        self._num_sent = 0
+        self._newest = ""
+
+    def next(self, frame: Frame) -> str:
+        """As `DraftText.next`, but one frame late: the answer may leave out a part of the last one."""
+        settled, self._newest = self._newest, frame.settled_text
+        if any(stop in settled for stop in self._stops):
+            return ""
+        # hold back the start of a split character and what may be the start of a stop
+        settled = settled.rstrip("\ufffd")
+        start, self._num_sent = self._num_sent, max(self._num_sent, len(settled) - self._num_held)
+        return settled[start : self._num_sent]
+
+    def last(self, text: str) -> tuple[str, str]:
+        """As `DraftText.last`."""
+        return text[self._num_sent :], ""
+
+
+class OpenAiAnswer:
+    """One answer in the shape of OpenAI's API, whole or as events."""
+
+    def __init__(self, model: str, *, is_chat: bool, has_messages: bool = True) -> None:
+        """An answer that is no chat may have its text in a message as well."""
+        prefix = "chatcmpl" if is_chat else "cmpl"
+        self._fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._is_chat = is_chat
+        self._has_messages = has_messages
+
+    def whole(self, completions: Sequence[Completion], result: FillResult) -> ChatResponse | CompletionResponse:
+        """One response with all completions."""
+        choices = [(one.text, one.finish_reason) for one in completions]
+        return self._object("message", choices, model=result.model, usage=usage(result), **costs(result))
+
+    def event(self, text: str, finish_reason: FinishReason | None = None, index: int = 0, **more: Any) -> bytes:
+        """One event of a stream."""
+        return event(self._object("delta", [(text, finish_reason)], index, **more))
+
+    async def events(
+        self,
+        stream: Stream,
+        texts: DraftText | SettledText,
+        completions: Callable[[FillResult], Sequence[Completion]],
+        *,
+        has_usage: bool,
+    ) -> Events:
+        """The events of a stream. The finish reason has an event of its own, at which Tabby stops reading."""
+        async with aclosing(stream):
+            async for item in stream:
+                if isinstance(item, Frame):
+                    if text := texts.next(item):
+                        yield self.event(text)
+                    continue
+                for index, one in enumerate(completions(item)):
+                    rest, last = texts.last(one.text)
+                    if rest:
+                        yield self.event(rest, None, index)
+                    yield self.event(last, one.finish_reason, index, **costs(item))
+                if has_usage:
+                    yield event(self._object("delta", [], usage=usage(item)))
+        yield DONE
+
+    def _object(
+        self, part: str, texts: Sequence[tuple[str, FinishReason | None]], start: int = 0, **more: Any
+    ) -> ChatResponse | CompletionResponse:
+        """`part` is the field of a message, `message` or `delta`."""
+        choices: list[Any] = []
+        for index, (text, finish_reason) in enumerate(texts, start):
+            fields: dict[str, Any] = {"index": index, "finish_reason": finish_reason}
+            if self._has_messages:
+                fields[part] = AssistantText(content=text)
+            choices.append(ChatChoice(**fields) if self._is_chat else CompletionChoice(text=text, **fields))
+        if not self._is_chat:
+            return CompletionResponse(**{**self._fields, **more}, object="text_completion", choices=choices)
+        kind: Literal["chat.completion", "chat.completion.chunk"]
+        kind = "chat.completion" if part == "message" else "chat.completion.chunk"
+        return ChatResponse(**{**self._fields, **more}, object=kind, choices=choices)
+
+
+def usage(result: FillResult) -> dict[str, int | dict[str, int]]:
+    """OpenAI's `usage`."""
+    return {
+        "prompt_tokens": result.prompt_tokens,
+        "completion_tokens": result.output_tokens,
+        "total_tokens": result.prompt_tokens + result.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": result.cached_tokens},
+    }
+
+
+def costs(result: FillResult) -> dict[str, Any]:
+    """`timings` as llama.cpp names them, and `diffusion`, our own statistics."""
+    ms, length = result.timings.denoise, result.canvas_length
+    timings = {
+        "cache_n": result.cached_tokens,
+        **_stage("prompt", result.prompt_tokens - result.cached_tokens, result.timings.prefill),
+        **_stage("predicted", result.output_tokens, ms),
+    }
+    diffusion = {
+        "decoder": result.decoder,
+        "canvas_length": length,
+        "canvas_tokens": result.num_blocks * length,
+        "blocks": result.num_blocks,
+        "steps": result.steps,
+        "steps_per_second": _ratio(1e3 * result.steps, ms),
+        "ms_per_step": _ratio(ms, result.steps),
+        "tokens_per_forward": round(result.tokens_per_forward, 3),
+        "reused_prompt_tokens": result.cached_tokens,
+    }
+    return {"timings": timings, "diffusion": diffusion}
+
+
+def _stage(name: str, num_tokens: int, ms: float) -> dict[str, int | float]:
+    return {
+        f"{name}_n": num_tokens,
+        f"{name}_ms": round(ms, 3),
+        f"{name}_per_token_ms": _ratio(ms, num_tokens),
+        f"{name}_per_second": _ratio(1e3 * num_tokens, ms),
+    }
+
+
+def _ratio(amount: float, total: float) -> float:
+    return round(amount / total, 3) if total else 0.0

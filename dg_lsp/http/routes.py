@@ -1,0 +1,335 @@
+"""The endpoints: fills in the dialects of llama.cpp, OpenAI, Mistral, Tabby and Mercury, chats, and reports."""
+
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.requests import Request
+
+from dg_lsp import __version__
+from dg_lsp.canvas.chat import Role, Turn
+from dg_lsp.context.document import TextStyle
+from dg_lsp.context.snippets import Snippet, SnippetSource
+from dg_lsp.engine.request import CHAT_DEADLINE_MS, ChatRequest, Priority
+from dg_lsp.engine.result import FillResult
+from dg_lsp.http import schemas
+from dg_lsp.http.completion import (
+    DEFAULT_LANGUAGE,
+    Completion,
+    CompletionRequest,
+    comment_language,
+    cut_at_stops,
+    parse_edit_prompt,
+    split_fim_prompt,
+)
+from dg_lsp.http.errors import ApiError
+from dg_lsp.http.responses import (
+    DONE,
+    DraftText,
+    EventStream,
+    OpenAiAnswer,
+    SettledText,
+    costs,
+    event,
+    events_response,
+)
+from dg_lsp.http.service import RequestService, Service
+from dg_lsp.system import peak_bytes, resident_bytes, system_free
+
+MAX_TOKENS = 4096
+_PREFILL_ONLY_MS = 1e-6
+"""A deadline before the first denoising step."""
+_NO_SUFFIX = "<|endoftext|>"
+"""Continue sends it to Inception instead of an empty suffix."""
+_NO_EDIT = "None"
+"""Clients of Mercury expect it instead of an unchanged region."""
+_APPLY = Turn(Role.SYSTEM, "Apply the update to the original code. Answer with the whole new code and nothing else.")
+"""Mercury's template for applying an update contains no instruction."""
+_ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
+_Infill = schemas.InfillResponse | dict[str, Any]
+"""A dictionary has only the fields that the client selected."""
+_Fills = _Infill | list[_Infill]
+_Answer = schemas.CompletionResponse | schemas.ChatResponse | Response
+router = APIRouter()
+
+
+@router.post("/infill", response_model=_Fills, responses=schemas.streams())
+async def infill(body: schemas.InfillBody, service: RequestService, http: Request) -> _Fills | Response:
+    """Fills a gap for clients of llama.cpp; `n_predict` 0 only fills the prompt cache."""
+    style = TextStyle()
+    is_warm_up = body.n_predict == 0
+    request = CompletionRequest(
+        prefix=body.input_prefix + body.prompt,
+        suffix=body.input_suffix,
+        num_candidates=body.n_cmpl,
+        max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
+        deadline_ms=_PREFILL_ONLY_MS if is_warm_up else body.deadline_ms,
+        seed=body.seed,
+        priority=Priority.WARM_UP if is_warm_up else None,
+        stops=tuple(body.stop),
+        min_indent=body.n_indent,
+        # clients send the newest snippet last, which is the most important one
+        snippets=tuple(
+            Snippet(SnippetSource.GIVEN, one.filename, style.to_model(one.text)) for one in reversed(body.input_extra)
+        ),
+    )
+    result = await service.run(request, http)
+    responses: list[_Infill] = []
+    for index, completion in enumerate(request.completions(result)):
+        response = _infill_response(body, index, completion, result)
+        responses.append(_select(response, body.response_fields) if body.response_fields else response)
+    if body.stream:
+        return events_response(itertools.chain.from_iterable(map(_infill_events, responses)))
+    return responses if body.n_cmpl > 1 else responses[0]
+
+
+@router.post(
+    "/v1/completions",
+    response_model=schemas.CompletionResponse | schemas.TabbyResponse,
+    responses=schemas.streams(schemas.CompletionResponse),
+)
+async def completions(
+    body: schemas.CompletionBody, service: RequestService, http: Request
+) -> _Answer | schemas.TabbyResponse:
+    """Fills a gap for clients of OpenAI or, with `segments`, of Tabby."""
+    if (segments := body.segments) is None:
+        return await _complete(body, service, http, has_messages=False)
+    request = CompletionRequest(
+        prefix=segments.prefix,
+        suffix=segments.suffix,
+        language=body.language or DEFAULT_LANGUAGE,
+        path=segments.filepath,
+        # without a path, two requests of a user may be for two files
+        client=body.user if segments.filepath else "",
+        seed=body.seed,
+    )
+    found = request.completions(await service.run(request, http))
+    choices: list[dict[str, int | str]] = [{"index": index, "text": one.text} for index, one in enumerate(found)]
+    return schemas.TabbyResponse(id=f"cmpl-{uuid.uuid4().hex}", choices=choices)
+
+
+@router.post(
+    "/v1/fim/completions",
+    response_model=schemas.CompletionResponse,
+    responses=schemas.streams(schemas.CompletionResponse),
+)
+async def fim_completions(body: schemas.FimBody, service: RequestService, http: Request) -> _Answer:
+    """Fills a gap for clients of Mistral, Codestral and Inception; every field that one of them reads has the text."""
+    return await _complete(body, service, http, has_messages=True)
+
+
+_chat_route: dict[str, Any] = {
+    "response_model": schemas.ChatResponse,
+    "responses": schemas.streams(schemas.ChatResponse),
+}
+
+
+@router.post("/v1/chat/completions", **_chat_route)
+async def chat(body: schemas.ChatBody, service: RequestService, http: Request) -> _Answer:
+    """Answers a conversation."""
+    return await _chat(body, service, http)
+
+
+@router.post("/v1/apply/completions", **_chat_route)
+async def apply(body: schemas.ChatBody, service: RequestService, http: Request) -> _Answer:
+    """Applies an update to code, in Mercury's template."""
+    return await _chat(body, service, http, _APPLY)
+
+
+@router.post("/v1/edit/completions", **_chat_route)
+async def edit(body: schemas.EditBody, service: RequestService, http: Request) -> _Answer:
+    """Fills at the cursor of Mercury's template; returns the region with the completion, or `None`."""
+    request, before, after = parse_edit_prompt(body.messages[-1].text)
+    request = replace(request, max_tokens=min(body.max_tokens, MAX_TOKENS) or None)
+    result = await service.run(request, http)
+    text = request.completions(result)[0].text
+    content = f"```\n{before}{text}{after}\n```" if text else _NO_EDIT
+    answer = OpenAiAnswer(result.model, is_chat=True)
+    if body.stream:
+        return events_response((answer.event(content), answer.event("", "stop"), DONE))
+    return answer.whole([Completion(content)], result)
+
+
+@router.post("/v1/events")
+async def events(body: schemas.EventBody, service: RequestService) -> schemas.StatusResponse:
+    """Counts a user action that a client of Tabby reports."""
+    service.metrics.feedback.labels(body.type).inc()
+    return schemas.StatusResponse()
+
+
+@router.post("/feedback")
+async def feedback(body: schemas.FeedbackBody, service: RequestService) -> schemas.StatusResponse:
+    """Counts a user action that Cursortab reports."""
+    service.metrics.feedback.labels(body.user_action).inc()
+    return schemas.StatusResponse()
+
+
+@router.get("/health")
+async def health(service: RequestService) -> schemas.StatusResponse:
+    """200 when the model is loaded, 503 before."""
+    _ = service.engine
+    return schemas.StatusResponse()
+
+
+@router.get("/v1/models")
+async def models(service: RequestService) -> schemas.ModelsResponse:
+    """The loaded model."""
+    spec = service.engine.spec
+    meta: dict[str, str | int | list[int]] = {
+        "n_vocab": spec.vocab_size,
+        "n_ctx_train": spec.max_prompt_tokens,
+        "noise": spec.noise,
+        "prompt_format": spec.prompt_format.value,
+        "canvas_lengths": list(spec.canvas_lengths),
+    }
+    return schemas.ModelsResponse(data=[schemas.ModelObject(id=spec.name, created=service.started, meta=meta)])
+
+
+@router.get("/props")
+async def props(service: RequestService) -> schemas.PropsResponse:
+    """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
+    spec, completion = service.engine.spec, service.settings.completion
+    params = {"n_predict": completion.max_tokens, "seed": 0, "t_max_predict_ms": completion.deadline_ms}
+    return schemas.PropsResponse(
+        default_generation_settings={"n_ctx": spec.max_prompt_tokens + spec.longest_block, "params": params},
+        total_slots=service.settings.model.num_slots,
+        model_alias=spec.name,
+        is_sleeping=service.worker.is_asleep,
+        build_info=f"dg-lsp {__version__}",
+    )
+
+
+@router.get("/slots")
+async def slots(service: RequestService) -> list[schemas.SlotObject]:
+    """One object per cached prompt; the first one is processing while the model runs."""
+    spec = service.engine.spec
+    num_tokens = spec.max_prompt_tokens + spec.longest_block
+    return [
+        schemas.SlotObject(id=number, n_ctx=num_tokens, is_processing=number == 0 and service.num_active > 0)
+        for number in range(service.settings.model.num_slots)
+    ]
+
+
+@router.get("/memory")
+async def memory(service: RequestService) -> schemas.MemoryResponse:
+    """Memory of this process and of the model; 503 before it is loaded."""
+    _ = service.engine
+    footprint = service.worker.footprint
+    return schemas.MemoryResponse(
+        resident_bytes=resident_bytes(),
+        peak_bytes=peak_bytes(),
+        free_bytes=system_free(),
+        weights_bytes=footprint.weights_bytes,
+        cache={
+            "bytes": footprint.cache_bytes,
+            "tokens": footprint.cache_cells,
+            "tokens_used": footprint.cache_used,
+            "tokens_at_most": footprint.cache_limit,
+        },
+        devices=[
+            {"name": device.name, "free_bytes": device.free or None, "total_bytes": device.total or None}
+            for device in footprint.devices
+        ],
+    )
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: RequestService) -> Response:
+    """Prometheus' text format, also before the model is loaded."""
+    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _infill_response(
+    body: schemas.InfillBody, index: int, completion: Completion, result: FillResult
+) -> schemas.InfillResponse:
+    return schemas.InfillResponse(
+        index=index,
+        content=completion.text,
+        model=result.model,
+        tokens_predicted=result.output_tokens,
+        tokens_evaluated=result.prompt_tokens,
+        generation_settings=body.model_dump(include={"n_predict", "n_cmpl", "n_indent", "seed", "stop"}),
+        has_new_line="\n" in completion.text,
+        stop_type="word" if completion.stop else "limit" if completion.is_full else "eos",
+        stopping_word=completion.stop,
+        tokens_cached=result.prompt_tokens,
+        **costs(result),
+    )
+
+
+def _infill_events(response: _Infill) -> tuple[bytes, bytes]:
+    """The checked text is one event; llama.cpp's last event has no text."""
+    tree = response if isinstance(response, dict) else response.model_dump()
+    first = {"index": tree.get("index", 0), "content": tree.get("content", ""), "stop": False}
+    return event(first), event({**tree, "content": "", "stop": True})
+
+
+def _select(response: schemas.InfillResponse, names: list[str]) -> dict[str, Any]:
+    """These fields only; `timings/prompt_n` selects a field of an object, under that very name."""
+    tree, selected = response.model_dump(mode="json"), {}
+    for name in names:
+        value: Any = tree
+        for key in name.split("/"):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            selected[name] = value
+    return selected
+
+
+async def _complete(body: schemas.FimBody, service: Service, http: Request, *, has_messages: bool) -> _Answer:
+    prefix, suffix = split_fim_prompt(body.prompt[0] if body.prompt else "")
+    request = CompletionRequest(
+        prefix=prefix,
+        suffix=suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix,
+        language=body.language or comment_language(prefix) or DEFAULT_LANGUAGE,
+        num_candidates=body.n,
+        max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
+        deadline_ms=body.deadline_ms,
+        seed=body.seed,
+        stops=tuple(body.stop),
+    )
+    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
+    return await _answer(answer, request, request.completions, SettledText(), body, service, http)
+
+
+async def _chat(body: schemas.ChatBody, service: Service, http: Request, *turns: Turn) -> _Answer:
+    spec = service.engine.spec
+    if not service.engine.follows_instructions:
+        raise ApiError(501, f"{spec.name} follows no instructions; start dg-lsp serve with --model and one that does")
+    request = ChatRequest(
+        (*turns, *(Turn(_ROLES[message.role], message.text) for message in body.messages)),
+        name="",
+        max_tokens=min(body.max_completion_tokens or body.max_tokens, MAX_TOKENS),
+        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
+        seed=body.seed,
+    )
+
+    def completions(result: FillResult) -> Sequence[Completion]:
+        return [cut_at_stops(result.text, body.stop, is_full=result.output_tokens >= request.max_tokens)]
+
+    answer = OpenAiAnswer(spec.name, is_chat=True)
+    return await _answer(answer, request, completions, SettledText(body.stop), body, service, http)
+
+
+async def _answer(
+    answer: OpenAiAnswer,
+    request: CompletionRequest | ChatRequest,
+    completions: Callable[[FillResult], Sequence[Completion]],
+    texts: DraftText | SettledText,
+    body: schemas.StreamedBody,
+    service: Service,
+    http: Request,
+) -> _Answer:
+    """The whole answer, or the stream of its drafts or of `texts`."""
+    if not body.stream:
+        result = await service.run(request, http)
+        return answer.whole(completions(result), result)
+    if body.diffusing:
+        texts = DraftText()
+    stream = service.stream(request, http, has_frames=body.diffusing or isinstance(request, ChatRequest))
+    return EventStream(answer.events(stream, texts, completions, has_usage=body.stream_options.include_usage))
