@@ -21,6 +21,19 @@ def test_several_candidates_are_an_array(complete):
     assert [(one["index"], one["content"]) for one in tree] == [(0, "first"), (1, "other"), (2, "third")]
 
 
+def test_llama_vims_warm_up_runs_no_step_and_selects_no_field(start):
+    denoiser = ScriptedDenoiser("x")
+    # captured from llama.vim a1c8e6e under Vim 9.0
+    body = (
+        b'{"id_slot":0,"input_prefix":"","input_suffix":"","input_extra":[{"text":"import os\\n","time":[123,456],'
+        b'"filename":"a.py"}],"prompt":"","n_predict":0,"temperature":0.0,"stop":[],"n_indent":0,"samplers":[],'
+        b'"stream":false,"cache_prompt":true,"t_max_prompt_ms":1,"t_max_predict_ms":1,"response_fields":[""],"model":""}'
+    )
+    reply = start(denoiser).post("/infill", body)
+    assert (reply.status, reply.body) == (200, b"{}")
+    assert denoiser.num_steps == 0
+
+
 def test_a_warm_up_fills_the_prompt_cache(start):
     denoiser = ScriptedDenoiser("x")
     client = start(denoiser)

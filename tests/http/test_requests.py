@@ -51,6 +51,7 @@ INVALID = {
         ({"input_extra": [{"text": "a"}, {"text": 1}]}, "input_extra[1].text"),
         ({"input_extra": [{"filename": "a.py"}]}, "input_extra[0].text"),
         ({"input_extra": [{"text": "a"}] * 4097}, "input_extra"),
+        ({"n_cmpl": 0}, "n_cmpl"),
         ({"n_cmpl": 99}, "n_cmpl"),
     ],
     "/v1/completions": [

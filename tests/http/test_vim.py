@@ -1,0 +1,49 @@
+"""Vim itself reads responses by llama.vim's rules: two patterns, then its own JSON parser."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("vim") and shutil.which("curl")), reason="install vim and curl to send requests as llama.vim does"
+)
+
+DRIVE = r"""
+set encoding=utf-8
+let body = system('curl --silent --no-buffer --request POST --url ' . $URL
+  \ . '/infill --header "Content-Type: application/json" --header "Authorization: Bearer " --data @request.json')
+let is_accepted = body =~# '\v"content"\s*:"' && len(split(body, "\n", 1)) == 1
+let answer = json_decode(body)
+call writefile([json_encode([is_accepted, get(answer, 'content', v:null), has_key(answer, 'error')])], 'seen.json')
+qa!
+"""
+
+
+@pytest.fixture
+def vim(changeable, tmp_path):
+    """Whether Vim accepts the response, its content, and whether it is an error."""
+    client, denoiser = changeable
+
+    def call(fill, **request):
+        denoiser._fill = fill
+        (tmp_path / "drive.vim").write_text(DRIVE)
+        (tmp_path / "request.json").write_text(
+            json.dumps({"input_prefix": "def f(a):\n", "input_suffix": "\n", **request})
+        )
+        command = ["vim", "-N", "-u", "NONE", "-i", "NONE", "-es", "-S", "drive.vim"]
+        environment = {"URL": f"http://127.0.0.1:{client.port}", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+        subprocess.run(command, cwd=tmp_path, env=environment, timeout=30, check=False, stdin=subprocess.DEVNULL)
+        return json.loads((tmp_path / "seen.json").read_text())
+
+    return call
+
+
+def test_a_fill_of_several_lines_is_accepted(vim):
+    text = '    b = "é😋"\n    return [a, b]'
+    assert vim(text, response_fields=["content", "timings/prompt_n", "tokens_cached"]) == [1, text, 0]
+
+
+def test_vim_does_not_accept_an_error_as_a_completion(vim):
+    assert vim("x", n_cmpl=99) == [0, None, 1]
