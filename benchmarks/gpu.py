@@ -8,7 +8,8 @@
 Prints one JSON object a line; times are medians in milliseconds. The tokens do not change the time of a step, but the
 number of different experts does: random weights choose them almost uniformly, which is the worst case.
 
-llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers needs `pip install 'dg-lsp[transformers]'`.
+llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers
+needs `pip install 'dg-lsp[transformers]'`.
 """
 
 import argparse
