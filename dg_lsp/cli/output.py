@@ -1,12 +1,14 @@
 """Prints completions: as a JSON object, as code with line numbers, and as a canvas step by step."""
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import Progress, ProgressColumn, TextColumn
 from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
@@ -14,6 +16,15 @@ from rich.text import Text
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.result import Cell, FillResult, Frame
+
+
+@contextmanager
+def progress(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Progress bars on standard error, with a description; a pipe gets nothing."""
+    console = Console(stderr=True)
+    description = TextColumn("{task.description}")
+    with Progress(description, *columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        yield bars
 
 
 def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
