@@ -5,12 +5,12 @@ from typing import Annotated
 import typer
 
 from dg_lsp.cli.bench import app as bench
+from dg_lsp.cli.bench import report
 from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
 from dg_lsp.cli.lsp import lsp
 from dg_lsp.cli.models import app as models
-from dg_lsp.cli.report import report
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.serve import serve
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli.options import Json
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import Json, configure
 from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, KeyFile
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
 from dg_lsp.system import python_command
@@ -51,7 +52,6 @@ def start(
     allow_origin: AllowedOrigins = None,
 ) -> int:
     """Start the daemon. Models are opened when editors request them."""
-    from dg_lsp.cli.loading import configure
     from dg_lsp.daemon import client
     from dg_lsp.daemon.endpoint import Endpoint
     from dg_lsp.daemon.pool import CrashLog
@@ -235,7 +235,6 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
 
 
 def _run(endpoint: "Endpoint", given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
-    from dg_lsp.cli import loading
     from dg_lsp.daemon.server import Daemon
 
     open_http = http_opener(given)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Threads, configure, overrides
 
 if TYPE_CHECKING:
     from dg_lsp.engine.decoder_selection import Points
@@ -33,8 +34,6 @@ def doctor(
     threads: Threads = None,
 ) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
-    from dg_lsp.cli.loading import overrides
-
     checkup = examine(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(checkup)))
@@ -159,7 +158,6 @@ class Checkup:
 
 def examine(over: Mapping[str, Any]) -> Checkup:
     """Checks every part that a completion needs; expected errors become problems."""
-    from dg_lsp.cli.loading import configure
     from dg_lsp.errors import DgLspError
     from dg_lsp.settings import settings_file
     from dg_lsp.system import peak_bytes
@@ -199,16 +197,15 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         _try_remote(checkup, settings)
         return
     from dg_lsp.backends.llamacpp import devices
-    from dg_lsp.cli.loading import load_model, open_denoiser
     from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
     from dg_lsp.engine.engine import Engine
 
     checkup.devices = [dataclasses.asdict(device) for device in devices()]
     checkup.runtime = _runtime_checkup()
     start = time.perf_counter()
-    model = load_model(settings)
+    model = loading.load_model(settings)
     checkup.model = model.facts()
-    denoiser = open_denoiser(model, settings)
+    denoiser = loading.open_denoiser(model, settings)
     load_ms = 1e3 * (time.perf_counter() - start)
     checkup.threads = denoiser.threads
     costs = measure_costs(denoiser)
@@ -222,10 +219,9 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
 
 
 def _try_remote(checkup: Checkup, settings: "Settings") -> None:
-    from dg_lsp.cli.loading import open_engine
     from dg_lsp.postprocess.validate import Reason
 
-    engine = open_engine(settings)
+    engine = loading.open_engine(settings)
     checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
     try:
         checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.cli.options import Decoder, Format, GpuLayers, Json, Model, Remote, Threads
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import Decoder, Format, GpuLayers, Json, Model, Remote, Threads
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -44,7 +45,6 @@ def fill(
     """Complete code at one position of a file. Without --write the file is not changed."""
     import attrs
 
-    from dg_lsp.cli.loading import configure, overrides, timed_engine
     from dg_lsp.cli.source import Location, SourceFile
     from dg_lsp.engine.request import FillRequest
 
@@ -53,7 +53,7 @@ def fill(
     offset = source.offset_at(location.line, location.column)
     if write:
         source.check_writable()
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     if prompt_format is not None:
         completion = attrs.evolve(settings.completion, prompt_format=str(prompt_format))
         settings = attrs.evolve(settings, completion=completion)
@@ -69,7 +69,7 @@ def fill(
 
     # without --deadline there is no limit: no user is typing
     until = math.inf if deadline is None else None
-    with timed_engine(settings) as (engine, load_ms):
+    with loading.timed_engine(settings) as (engine, load_ms):
         result = _show(engine, request, until, visual=visual, as_json=as_json)
     if write and result.candidates:
         source.insert(offset, result.text)

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dg_lsp.cli import loading
 from dg_lsp.cli.daemon import DaemonUse, use_daemon
-from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
+from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
 from dg_lsp.errors import SettingsError, UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def lsp(
     ] = None,
 ) -> int:
     """Run the language server."""
-    from dg_lsp.cli.loading import overrides
     from dg_lsp.settings import parse_settings
 
     if stdio and tcp is not None:
@@ -35,8 +35,6 @@ def lsp(
     settings = _settings(over)
 
     def open_engine(merged: "Settings") -> "Engine":
-        from dg_lsp.cli import loading
-
         # options of the command line override the client's initializationOptions
         return loading.open_engine(parse_settings(over, merged))
 
@@ -68,7 +66,6 @@ def _settings(over: dict[str, Any]) -> "Settings":
     Raises:
         SettingsError: an option of the command line is invalid.
     """
-    from dg_lsp.cli.loading import configure
     from dg_lsp.settings import parse_settings
 
     from_command_line = parse_settings(over)

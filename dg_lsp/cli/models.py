@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dg_lsp
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import ModelRuntimeError, UsageError
 
 if TYPE_CHECKING:
@@ -61,11 +63,9 @@ def show_model(
     model: Annotated[str | None, typer.Argument(help="A name or the path of a GGUF file; the default model.")] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
-    from dg_lsp.cli import loading
-    from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.models.registry import preset_named, ready_path
 
-    settings = loading.with_model_chosen(configure(overrides(model=model, gpu_layers=None, threads=None)))
+    settings = loading.with_model_chosen(configure(overrides(model=model)))
     preset = preset_named(settings.model.name)
     if preset is not None:
         for key, value in _facts(preset):
@@ -74,7 +74,7 @@ def show_model(
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
-    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0, threads=None)))
+    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0)))
     loaded.weights.close()
     for key, value in loaded.facts().items():
         typer.echo(f"{key}: {value}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
+from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Threads, configure, overrides, timed_engine
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import Lines, SourceFile
@@ -39,7 +39,6 @@ def rewrite(
     threads: Threads = None,
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
-    from dg_lsp.cli.loading import configure, overrides, timed_engine
     from dg_lsp.cli.source import Lines, SourceFile
     from dg_lsp.engine.engine import drain
     from dg_lsp.engine.request import RewriteRequest

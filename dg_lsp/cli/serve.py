@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.cli.options import GpuLayers, Model, Remote, Threads
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
 from dg_lsp.errors import InputFileError
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ def serve(
     threads: Threads = None,
 ) -> int:
     """Serve completions over HTTP."""
-    from dg_lsp.cli import loading
-    from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.engine.scheduler import Scheduler
     from dg_lsp.http.server import Address, HttpServer
 

@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import read_cases
 from dg_lsp.bench.runs import Run
-from dg_lsp.cli import bench_models
+from dg_lsp.cli import measurements
 from dg_lsp.engine.engine import Engine
 
 PROBLEMS = Path(__file__).parents[1] / "bench" / "problems.jsonl"
@@ -40,9 +40,9 @@ def model(monkeypatch, tmp_path):
         held.filled.clear()
         fill_settings = attrs.evolve(settings.completion, max_tokens=500)  # a token is a byte here
         engine = Engine(held.denoiser, held.denoiser.tokenizer, fill_settings)
-        return bench_models.BenchModel(engine, tmp_path / "weights", threads=1)
+        return measurements.BenchModel(engine, tmp_path / "weights", threads=1)
 
-    monkeypatch.setattr(bench_models, "open_model", open_model)
+    monkeypatch.setattr(measurements, "open_model", open_model)
     return held
 
 

@@ -3,10 +3,9 @@ from functools import partial
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.bench.replay import session
 from dg_lsp.bench.replay.session import EngineCompleter
 from dg_lsp.bench.runs import Run
-from dg_lsp.cli import bench_models
+from dg_lsp.cli import measurements
 from dg_lsp.engine.engine import Engine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
@@ -31,11 +30,11 @@ def model(monkeypatch, tmp_path):
     denoiser = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
 
     def open_model(settings):
-        return bench_models.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
+        return measurements.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
 
-    monkeypatch.setattr(bench_models, "open_model", open_model)
+    monkeypatch.setattr(measurements, "open_model", open_model)
     # the model takes no time, however busy this machine is
-    monkeypatch.setattr(session, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
+    monkeypatch.setattr(measurements, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
     return denoiser
 
