@@ -7,14 +7,13 @@ import typer
 
 from dg_lsp.bench.replay.typing_model import EditorModel, MatchingKey, TypingModel
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli.loading import Decoder, GpuLayers, Json, Model, Remote, Threads, configure, overrides
+from dg_lsp.cli.loading import Decoder, GpuLayers, Json, Model, Remote, Seed, Threads, configure, overrides
 
 app = typer.Typer(help="Measure fills and steps.")
 _TYPING, _EDITOR = TypingModel(), EditorModel()
 
 Data = Annotated[Path, typer.Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of random cases.")]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random choices.")]
 Length = Annotated[Literal["none", "oracle"], typer.Option(help="Known length: nothing, or the reference's lines.")]
 Warm = Annotated[
     bool, typer.Option("--warm", help="The cache holds the prompt without its last character, as while typing.")
@@ -24,11 +23,6 @@ Output = Annotated[
     Path | None, typer.Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")
 ]
 Html = Annotated[Path | None, typer.Option(metavar="OUT.html", help="Also write a page.")]
-
-
-@app.callback()
-def bench() -> None:
-    """Measure fills and steps."""
 
 
 @app.command("compare")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CHILD = python_command("dg_lsp", "daemon", "run")
 """The daemon itself. It receives its options on standard input, so that it can run in any directory."""
-app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.", no_args_is_help=True)
+app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.")
 
 
 class DaemonUse(StrEnum):

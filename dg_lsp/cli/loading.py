@@ -37,6 +37,8 @@ Decoder = Annotated[DecoderName | None, typer.Option("--decoder", help="Decoder,
 Format = Annotated[
     PromptFormat | None, typer.Option("--prompt-format", help="Prompt format, instead of the model's default.")
 ]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
+Write = Annotated[bool, typer.Option("--write", help="Write the result to the file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
 
 
