@@ -9,10 +9,9 @@ from dg_lsp.cli.bench import report
 from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
-from dg_lsp.cli.lsp import lsp
 from dg_lsp.cli.models import app as models
 from dg_lsp.cli.rewrite import rewrite
-from dg_lsp.cli.serve import serve
+from dg_lsp.cli.servers import lsp, serve
 
 app = typer.Typer(
     name="dg-lsp",

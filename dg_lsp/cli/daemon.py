@@ -1,4 +1,4 @@
-"""`dg-lsp daemon`, and what `dg-lsp lsp` does where a daemon is wanted."""
+"""`dg-lsp daemon`."""
 
 import json
 import os
@@ -6,17 +6,15 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli import loading
+from dg_lsp.cli import loading, servers
 from dg_lsp.cli.loading import Json, configure
-from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, KeyFile
+from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
-from dg_lsp.system import python_command
 
 if TYPE_CHECKING:
     from dg_lsp.daemon.endpoint import Endpoint
@@ -25,17 +23,7 @@ if TYPE_CHECKING:
     from dg_lsp.http.server import HttpServer
     from dg_lsp.settings import Settings
 
-CHILD = python_command("dg_lsp", "daemon", "run")
-"""The daemon itself. It receives its options on standard input, so that it can run in any directory."""
 app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.")
-
-
-class DaemonUse(StrEnum):
-    """Whether `dg-lsp lsp` uses the model of a daemon."""
-
-    AUTO = "auto"
-    START = "start"
-    NEVER = "never"
 
 
 @app.command("start")
@@ -57,7 +45,7 @@ def start(
     from dg_lsp.daemon.pool import CrashLog
 
     endpoint = Endpoint.of_user()
-    given = options(
+    given = daemon_options(
         configure({}),
         exit_when_idle=exit_when_idle,
         http=http,
@@ -71,7 +59,7 @@ def start(
     if is_running := _status(endpoint)["running"]:
         http_opener(given)  # wrong options are errors here too
     else:
-        client.start(endpoint, CHILD, json.dumps(given))
+        client.start(endpoint, servers.DAEMON, json.dumps(given))
     what, url = "runs already" if is_running else "listens", _status(endpoint).get("http")
     _print_address(endpoint, what)
     if url:
@@ -153,47 +141,6 @@ def status(as_json: Json = False) -> int:
     return 0 if facts["running"] else 1
 
 
-def use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | None) -> None:
-    """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
-
-    `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version.
-
-    Args:
-        settings: all settings except the options that the editor sends.
-        over: the tree of settings from the command line.
-        use: the choice on the command line.
-    """
-    from dg_lsp.daemon import client
-    from dg_lsp.daemon.endpoint import Endpoint
-
-    wanted = use or DaemonUse(settings.daemon.use)
-    endpoint = Endpoint.of_user()
-    if wanted is DaemonUse.NEVER or settings.is_remote:  # a remote server needs no shared model
-        return
-    if wanted is DaemonUse.AUTO and endpoint.read() is None:
-        return
-    given = options(settings, exit_when_idle=True)
-    if "name" in over.get("model", {}):
-        over = {**over, "model": {**over["model"], "name": given["settings"]["model"]["name"]}}
-    hello = {"settings": given["settings"], "over": over}
-    try:
-        connection = client.open_session(endpoint, hello, CHILD, json.dumps(given))
-    except DaemonError as error:
-        typer.echo(f"dg-lsp: {error}; this editor gets a model of its own", err=True)
-    else:
-        client.become_pipe(connection)
-
-
-def options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
-    """All that a daemon needs, as JSON values that mean the same in any directory."""
-    from dg_lsp.models.registry import known_names
-    from dg_lsp.settings import resolve_path, settings_tree
-
-    tree = settings_tree(settings)
-    tree["model"]["name"] = resolve_path(settings.model.name, Path.cwd(), known_names())
-    return {"settings": tree, "exit_when_idle": exit_when_idle, **http}
-
-
 def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     """Opens HTTP for a daemon with these options; None where neither they nor the settings name an address.
 
@@ -203,14 +150,12 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
         UsageError: the address is not valid, or the key cannot be read.
         SettingsError: the settings, which may be a project's, would serve other machines.
     """
-    from dg_lsp.cli.lsp import parse_address
     from dg_lsp.settings import parse_settings
 
     settings = parse_settings(given["settings"])
     is_explicit = bool(given.get("http"))
     if not (address := given.get("http") or settings.daemon.http):
         return None
-    from dg_lsp.cli.serve import access_rules
     from dg_lsp.http.auth import LOOPBACK
 
     host, port = parse_address(address, "--http" if is_explicit else "daemon.http")

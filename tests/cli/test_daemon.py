@@ -12,7 +12,7 @@ from shared_daemon import TIMEOUT, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.cli import daemon as cli_daemon
-from dg_lsp.cli import loading
+from dg_lsp.cli import loading, servers
 from dg_lsp.daemon import client
 from dg_lsp.daemon.client import ask
 from dg_lsp.daemon.endpoint import Endpoint, Record
@@ -89,7 +89,7 @@ def test_status_and_stop_after_a_crash(dg_lsp, endpoint):
 
 def http_of(address, tree=None, *, exit_when_idle=True):
     settings = parse_settings({"daemon": tree or {}})
-    opener = cli_daemon.http_opener(cli_daemon.options(settings, exit_when_idle=exit_when_idle, http=address))
+    opener = cli_daemon.http_opener(servers.daemon_options(settings, exit_when_idle=exit_when_idle, http=address))
     return opener and opener(lambda _: None)
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.cli.lsp import parse_address
+from dg_lsp.cli.servers import parse_address
 from dg_lsp.errors import UsageError
 from dg_lsp.server import app as server
 from dg_lsp.settings import Settings, parse_settings
