@@ -14,10 +14,11 @@ import typer
 from dg_lsp.cli import loading, servers
 from dg_lsp.cli.loading import Json, configure
 from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
+from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
+from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
 
 if TYPE_CHECKING:
-    from dg_lsp.daemon.endpoint import Endpoint
     from dg_lsp.daemon.server import OpenHttp
     from dg_lsp.engine.scheduler import SchedulerSession
     from dg_lsp.http.server import HttpServer
@@ -40,8 +41,6 @@ def start(
     allow_origin: AllowedOrigins = None,
 ) -> int:
     """Start the daemon. Models are opened when editors request them."""
-    from dg_lsp.daemon import client
-    from dg_lsp.daemon.endpoint import Endpoint
     from dg_lsp.daemon.pool import CrashLog
 
     endpoint = Endpoint.of_user()
@@ -59,7 +58,7 @@ def start(
     if is_running := _status(endpoint)["running"]:
         http_opener(given)  # wrong options are errors here too
     else:
-        client.start(endpoint, servers.DAEMON, json.dumps(given))
+        start_daemon(endpoint, servers.DAEMON, json.dumps(given))
     what, url = "runs already" if is_running else "listens", _status(endpoint).get("http")
     _print_address(endpoint, what)
     if url:
@@ -72,8 +71,6 @@ def start(
 @app.command("run", hidden=True)
 def run() -> int:
     """Run the daemon with the options on standard input; for `start` and `dg-lsp lsp`."""
-    from dg_lsp.daemon.client import READY, report
-    from dg_lsp.daemon.endpoint import Endpoint
 
     try:
         return _run(Endpoint.of_user(), json.load(sys.stdin), lambda: report(READY))
@@ -90,8 +87,6 @@ def stop() -> int:
     """Stop the daemon. Its editors go on with another one, or with a model of their own."""
     from filelock import FileLock, Timeout
 
-    from dg_lsp.daemon.client import Refused, ask
-    from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
     from dg_lsp.daemon.pool import CrashLog
 
     endpoint = Endpoint.of_user()
@@ -125,7 +120,6 @@ def stop() -> int:
 @app.command("status")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-    from dg_lsp.daemon.endpoint import Endpoint
 
     endpoint = Endpoint.of_user()
     facts = _status(endpoint)
@@ -179,7 +173,7 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     return open_http
 
 
-def _run(endpoint: "Endpoint", given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
+def _run(endpoint: Endpoint, given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
     from dg_lsp.daemon.server import Daemon
 
     open_http = http_opener(given)
@@ -187,9 +181,8 @@ def _run(endpoint: "Endpoint", given: Mapping[str, Any], on_ready: Callable[[], 
     return daemon.run(on_ready)
 
 
-def _status(endpoint: "Endpoint") -> dict[str, Any]:
+def _status(endpoint: Endpoint) -> dict[str, Any]:
     """Raises: DaemonError: a daemon runs and does not answer, or does not accept the token."""
-    from dg_lsp.daemon.client import Refused, ask
 
     record = endpoint.read()
     if record is None:
@@ -204,7 +197,7 @@ def _status(endpoint: "Endpoint") -> dict[str, Any]:
         raise DaemonError(str(refused)) from refused
 
 
-def _print_address(endpoint: "Endpoint", what: str) -> None:
+def _print_address(endpoint: Endpoint, what: str) -> None:
     if record := endpoint.read():
         typer.echo(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
 

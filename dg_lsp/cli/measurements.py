@@ -67,29 +67,17 @@ class BenchModel:
 
     @property
     def sha256(self) -> str | None:
-        """Digest of the model file.
-
-        Raises:
-            InputFileError: the file is unreadable.
-        """
+        """Digest of the model file."""
         return None if self.path is None else file_sha256(self.path)
 
 
 def open_model(settings: Settings) -> BenchModel:
-    """Loads the model of the settings and measures its costs, as a server does.
-
-    Raises:
-        ModelError: the model is missing, broken, unsupported, or too large.
-        BackendError: the runtime cannot be loaded.
-        SettingsError: the settings of a remote server are incomplete.
-    """
+    """Loads the model of the settings and measures its costs, as a server does."""
     if settings.is_remote:
         return BenchModel(loading.open_engine(settings), None, None)
-    model = loading.load_model(settings)
-    denoiser = loading.open_denoiser(model, settings)
-    return BenchModel(
-        Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser)), model.path, denoiser.threads
-    )
+    model, denoiser = _open(settings)
+    engine = Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+    return BenchModel(engine, model.path, denoiser.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +119,19 @@ class Cases:
         command: str,
         settings: Settings,
         options: RequestOptions,
-        opening: "AbstractContextManager[tuple[BenchModel, list[Contender]]]",
+        opening: AbstractContextManager[tuple[BenchModel, list[Contender]]],
         listed: dict[str, Any],
     ) -> tuple[Run, tuple[Film, ...]]:
         """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
-        _check_page(self.html)
+        if self.html is not None:
+            check_page_path(self.html)
         cases = sample_cases(read_cases(self.data), self.limit, self.seed)
         sandbox = _open_sandbox(cases) if self.execute else None
         with opening as (opened, contenders):
             listed = {**listed, **options.json(), "execute": self.execute}
             header = _header(command, opened, settings, {self.data.name: self.data}, listed)
-            run = run_cases(
-                cases, contenders, header, self.output, seed=self.seed, sandbox=sandbox, progress=_progress_bar
-            )
+            how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": _progress_bar}
+            run = run_cases(cases, contenders, header, self.output, **how)
             films = _films(run, contenders[0], cases) if self.html else ()
         return replace(run, notes=(options.length.sentence, *run.notes)), films
 
@@ -237,7 +225,8 @@ def measure_replay(
     played: Replay, selection: Selection, settings: Settings, *, as_json: bool, output: Path | None, html: Path | None
 ) -> int:
     """Runs `bench replay`; returns the exit code."""
-    _check_page(html)
+    if html is not None:
+        check_page_path(html)
     _check_decoder(played.decoder, settings)
     lines = [[task.first_line, task.last_line] for task in played.tasks]
     editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
@@ -308,7 +297,7 @@ def fill_samples(places: Path, settings: Settings) -> int:
         return engine.fill(request, deadline=math.inf)
 
     try:
-        _print(sample_table(positions, fill).markdown())
+        typer.echo("\n".join(sample_table(positions, fill).markdown()))
     finally:
         engine.close()
     return 0
@@ -324,8 +313,8 @@ def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(report.json()))
     else:
-        _print([f"{report.model}, {report.threads} threads, medians in milliseconds", ""])
-        _print(line for table in report.tables() for line in table.markdown())
+        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds\n")
+        typer.echo(_markdown(report.tables()))
     return 0
 
 
@@ -351,9 +340,8 @@ def _progress_bar(description: str, total: int, done: int = 0) -> Iterator[Calla
         yield lambda num: bars.advance(task, num)
 
 
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)
+def _markdown(tables: Iterable[Table]) -> str:
+    return "\n".join(line for table in tables for line in table.markdown())
 
 
 def _finish(
@@ -365,8 +353,7 @@ def _finish(
         typer.echo(json.dumps(tree))
     else:
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
-        _print([f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""])
-        _print(line for table in tables for line in table.markdown())
+        typer.echo("\n".join([f"{header.model}{digest}; {header.machine.line()}", *run.notes, "", _markdown(tables)]))
     if html is not None:
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
         benchmark_page(title, run, tables, films).write(html)
@@ -379,11 +366,6 @@ def _films(run: Run, contender: Contender, cases: Iterable[TestCase]) -> tuple[F
         return ()
     own = [attempt for attempt in run.attempts if attempt.contender == contender.name]
     return record_films(contender.engine, choose_cases(cases, own), contender.request)
-
-
-def _check_page(html: Path | None) -> None:
-    if html is not None:
-        check_page_path(html)
 
 
 def _header(

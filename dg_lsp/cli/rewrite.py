@@ -80,8 +80,8 @@ def _show(result: "RewriteResult", source: "SourceFile") -> None:
 
 
 def _json(result: "RewriteResult", first: int, last: int, load_ms: float) -> str:
-    timings = result.timings
-    times = {"load": load_ms, "denoise": timings.denoise, "postprocess": timings.postprocess}
+    from dg_lsp.cli.output import times
+
     tree = {
         "text": result.text,
         "model": result.model,
@@ -91,6 +91,6 @@ def _json(result: "RewriteResult", first: int, last: int, load_ms: float) -> str
         "follows_instructions": result.follows_instructions,
         "score": round(result.score, 4),
         "steps": result.steps,
-        "timings_ms": {name: round(ms, 3) for name, ms in (times | {"total": load_ms + timings.total}).items()},
+        "timings_ms": times(result.timings, load_ms, "denoise", "postprocess"),
     }
     return json.dumps(tree)

@@ -12,6 +12,7 @@ import typer
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
+from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
 from dg_lsp.system import python_command
 
@@ -93,11 +94,9 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
     `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. `settings` are
     those known before the editor sends its options; `over` is the tree of the command line.
     """
-    from dg_lsp.daemon import client
-    from dg_lsp.daemon.endpoint import Endpoint
 
     wanted = use or DaemonUse(settings.daemon.use)
-    endpoint = Endpoint.of_user()
+    endpoint = client.Endpoint.of_user()
     if wanted is DaemonUse.NEVER or settings.is_remote:  # a remote server needs no shared model
         return
     if wanted is DaemonUse.AUTO and endpoint.read() is None:

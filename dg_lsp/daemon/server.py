@@ -16,8 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp import __version__
-from dg_lsp.daemon.client import Refused, receive, send
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.client import Endpoint, Record, Refused, receive, send
 from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.daemon.pool import CrashLog, Pool
 from dg_lsp.engine.engine import Engine
@@ -153,12 +152,7 @@ class Daemon:
             connection.close()
 
     def _authenticate(self, connection: socket.socket) -> dict[str, Any]:
-        """The client's request, once both sides have proved that they can read the record.
-
-        Raises:
-            Refused: the token is wrong.
-            OSError: as `receive` does.
-        """
+        """The client's request, once both sides have proved that they can read the record."""
         hello = receive(connection)
         if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._record.token.encode()):
             raise Refused("the token is wrong")
@@ -211,11 +205,7 @@ class Daemon:
 
 
 def _run_session(connection: socket.socket, request: Mapping[str, Any], pool: Pool) -> None:
-    """Serves one editor until it leaves, in an event loop of its own: no session delays another one.
-
-    Raises:
-        Refused: the settings are not valid.
-    """
+    """Serves one editor until it leaves, in an event loop of its own: no session delays another one."""
     over = request.get("over") or {}
     try:
         settings = parse_settings(request.get("settings") or {})

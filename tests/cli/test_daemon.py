@@ -14,8 +14,7 @@ from dg_lsp import __version__
 from dg_lsp.cli import daemon as cli_daemon
 from dg_lsp.cli import loading, servers
 from dg_lsp.daemon import client
-from dg_lsp.daemon.client import ask
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.client import Endpoint, Record, ask
 from dg_lsp.daemon.pool import CrashLog
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError, SettingsError, UsageError

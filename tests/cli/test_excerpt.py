@@ -4,12 +4,14 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from dg_lsp.cli.output import excerpt, printable
+from dg_lsp.context.document import Snapshot
 
 CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))
 
 
 def shown(text, offset, fill, *, with_carets=True, language="python"):
-    return excerpt(text, offset, Text(fill), language=language, with_carets=with_carets).plain.splitlines()
+    snapshot = Snapshot("a.py", 0, text, language)
+    return excerpt(snapshot, offset, Text(fill), with_carets=with_carets).plain.splitlines()
 
 
 def test_three_lines_before_and_after_are_shown_with_numbers():
@@ -63,7 +65,7 @@ def test_long_lines_are_cut_around_the_completion():
 
 
 def test_the_completion_is_highlighted():
-    text = excerpt("x = \n", 4, Text("1 + 2", style="bold"), language="python", with_carets=False)
+    text = excerpt(Snapshot("a.py", 0, "x = \n"), 4, Text("1 + 2", style="bold"), with_carets=False)
     bold = [text.plain[span.start : span.end] for span in text.spans if "bold" in str(span.style)]
     assert bold == ["1 + 2"]
 

@@ -8,8 +8,8 @@ from http_server import Client
 from shared_daemon import wait_until
 from workers import TIMEOUT, ask
 
+from dg_lsp.daemon.client import Endpoint
 from dg_lsp.daemon.client import ask as ask_daemon
-from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.errors import DaemonError, ModelNotFoundError, UsageError
 from dg_lsp.http import server
 from dg_lsp.http.auth import AccessRules
