@@ -111,12 +111,6 @@ def test_wrong_use_is_one_line_and_exit_code_2(dg_lsp, model, code, options, mes
     assert model.num_steps == 0
 
 
-def test_a_missing_file_is_refused_before_the_model_is_opened(dg_lsp, model):
-    outcome = dg_lsp("bench", "replay", "gone.py")
-    assert (outcome.code, model.is_closed) == (2, False)
-    assert "gone.py" in outcome.err
-
-
 def test_an_interrupted_replay_is_resumed(dg_lsp, model, code, tmp_path):
     output = tmp_path / "run.jsonl"
     model.at = 8
