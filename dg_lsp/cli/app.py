@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from dg_lsp.cli.bench import app as bench
 from dg_lsp.cli.bench import report
@@ -39,7 +40,7 @@ def root(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001  (read by its callback)
         bool | None,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = None,
 ) -> int:
     """Complete code with a block-diffusion language model, in an editor or on the command line."""

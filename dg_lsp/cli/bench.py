@@ -4,53 +4,40 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from dg_lsp.bench.replay.typing_model import EditorModel, MatchingKey, TypingModel
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.cli import loading
 from dg_lsp.cli.loading import Decoder, GpuLayers, Json, Model, Remote, Seed, Threads, configure, overrides
 
 app = typer.Typer(help="Measure fills and steps.")
 _TYPING, _EDITOR = TypingModel(), EditorModel()
 
-Data = Annotated[Path, typer.Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of random cases.")]
-Length = Annotated[Literal["none", "oracle"], typer.Option(help="Known length: nothing, or the reference's lines.")]
-Warm = Annotated[
-    bool, typer.Option("--warm", help="The cache holds the prompt without its last character, as while typing.")
-]
-Execute = Annotated[bool, typer.Option("--execute", help="Run the tests of each case in a sandbox (needs bubblewrap).")]
-Output = Annotated[
-    Path | None, typer.Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")
-]
-Html = Annotated[Path | None, typer.Option(metavar="OUT.html", help="Also write a page.")]
+Data = Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")]
+Limit = Annotated[int | None, Option(min=1, metavar="N", help="Number of random cases.")]
+Length = Annotated[Literal["none", "oracle"], Option(help="Known length: nothing, or the reference's lines.")]
+Warm = Annotated[bool, Option("--warm", help="The cache holds the prompt without its last character, as while typing.")]
+Execute = Annotated[bool, Option("--execute", help="Run the tests of each case in a sandbox (needs bubblewrap).")]
+Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
+Html = Annotated[Path | None, Option(metavar="OUT.html", help="Also write a page.")]
 
 
 @app.command("compare")
 def compare(
     data: Data,
     model: Model = None,
-    decoders: Annotated[
-        list[DecoderName] | None,
-        typer.Option("--decoder", metavar="DECODER", help="Another decoder to compare; may be repeated."),
-    ] = None,
-    pretrained: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="A causal model, by name or path: gemma3-270m, X.gguf.")
-    ] = None,
-    remote: Annotated[str | None, typer.Option(metavar="URL", help="Compare with this server.")] = None,
-    llama_server: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A llama-server to start with the same GGUF file.")
-    ] = None,
-    llama_diffusion_cli: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A llama-diffusion-cli to run with the same weights.")
-    ] = None,
-    diffusion_steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Steps of llama-diffusion-cli; 0 for one per token.")
-    ] = 0,
+    decoders: Annotated[list[DecoderName] | None, Option("--decoder", help="Another decoder to compare.")] = None,
+    pretrained: Annotated[str | None, Option(metavar="MODEL", help="A causal model, by name or path.")] = None,
+    remote: Annotated[str | None, Option(metavar="URL", help="Compare with this server.")] = None,
+    llama_server: Annotated[Path | None, Option(metavar="PATH", help="A llama-server to start with the model.")] = None,
+    llama_diffusion_cli: Annotated[Path | None, Option(metavar="PATH", help="A llama-diffusion-cli to run.")] = None,
+    diffusion_steps: Annotated[int, Option(min=0, metavar="N", help="Steps of that program; 0: one a token.")] = 0,
     limit: Limit = None,
     seed: Seed = 0,
     length: Length = "none",
     early_stop: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="Time after which whole lines are enough; 0 waits for all.")
+        float, Option(min=0, metavar="MS", help="Accept whole lines after this time; 0: never.")
     ] = 0.0,
     warm: Warm = False,
     execute: Execute = False,
@@ -81,16 +68,9 @@ def infill(
     seed: Seed = 0,
     execute: Execute = False,
     length: Length = "none",
-    max_lines: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Maximum number of lines of every fill.")
-    ] = None,
-    suffix_lines: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Lines after the line of the cursor that the model sees.")
-    ] = None,
-    deadline: Annotated[
-        float | None,
-        typer.Option(min=1, metavar="MS", help="Return what is stable after this time, as an editor does."),
-    ] = None,
+    max_lines: Annotated[int | None, Option(min=1, metavar="N", help="Maximum number of lines of every fill.")] = None,
+    suffix_lines: loading.SuffixLines = None,
+    deadline: loading.Deadline = None,
     warm: Warm = False,
     as_json: Json = False,
     output: Output = None,
@@ -108,29 +88,17 @@ def infill(
 
 @app.command("replay")
 def replay(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to type again.")],
-    region: Annotated[
-        str | None, typer.Option(metavar="FIRST-LAST", help="Type only these lines, inside the file.")
-    ] = None,
-    bodies: Annotated[
-        bool, typer.Option("--bodies", help="Type the body of each function, inside the file (Python).")
-    ] = False,
-    start: Annotated[
-        int | None, typer.Option(min=1, metavar="LINE", help="Type from this line on, with nothing after the cursor.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
+    files: Annotated[list[Path], Argument(metavar="FILE...", help="Files to type again.")],
+    region: Annotated[str | None, Option(metavar="FIRST-LAST", help="Type only these lines, inside the file.")] = None,
+    bodies: Annotated[bool, Option("--bodies", help="Type the body of each Python function.")] = False,
+    start: Annotated[int | None, Option(min=1, metavar="LINE", help="Type everything from this line on.")] = None,
+    limit: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
     seed: Seed = 0,
-    speed: Annotated[
-        float, typer.Option(min=0.1, max=100, metavar="X", help="Typing speed, relative to the average.")
-    ] = _TYPING.speed,
-    reaction: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="From the display of an item to its acceptance.")
-    ] = _TYPING.reaction_ms,
-    debounce: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="From a key to the request of the editor.")
-    ] = _EDITOR.debounce_ms,
+    speed: Annotated[float, Option(min=0.1, max=100, metavar="X", help="Typing speed; 1 is average.")] = _TYPING.speed,
+    reaction: Annotated[float, Option(min=0, metavar="MS", help="From item to acceptance.")] = _TYPING.reaction_ms,
+    debounce: Annotated[float, Option(min=0, metavar="MS", help="From a key to the request.")] = _EDITOR.debounce_ms,
     on_matching_key: Annotated[
-        MatchingKey, typer.Option(help="If a key matches the item: send a request, keep the item, or dismiss it.")
+        MatchingKey, Option(help="If a key matches the item: send a request, keep the item, or dismiss it.")
     ] = _EDITOR.on_matching_key,
     model: Model = None,
     remote: Remote = None,
@@ -154,7 +122,7 @@ def replay(
 
 @app.command("samples")
 def samples(
-    places: Annotated[Path, typer.Argument(help="A TOML file with cursor positions.")] = Path("samples/places.toml"),
+    places: Annotated[Path, Argument(help="A TOML file with cursor positions.")] = Path("samples/places.toml"),
     model: Model = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
@@ -168,7 +136,7 @@ def samples(
 @app.command("steps")
 def steps(
     model: Model = None,
-    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Repetitions; medians are printed.")] = 15,
+    rounds: Annotated[int, Option(min=1, metavar="N", help="Repetitions; medians are printed.")] = 15,
     as_json: Json = False,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
@@ -181,9 +149,9 @@ def steps(
 
 
 def report(
-    log: Annotated[Path, typer.Argument(metavar="AUDIT.jsonl", help="The audit log.")],
+    log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT.html", help="The page; without it beside the log.")
+        Path | None, Option("--output", "-o", metavar="OUT.html", help="Default: beside the log.")
     ] = None,
 ) -> int:
     """Write an audit log as a page: how many requests, how fast, and their outcomes."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from dg_lsp.cli import loading, servers
 from dg_lsp.cli.loading import Json, configure
@@ -29,13 +30,9 @@ app = typer.Typer(help="One model for all editors: start, stop or look at the da
 
 @app.command("start")
 def start(
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
-    exit_when_idle: Annotated[
-        bool, typer.Option("--exit-when-idle", help="Leave after 10 minutes without an editor.")
-    ] = False,
-    http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP there as well, as dg-lsp serve does.")
-    ] = None,
+    foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
+    exit_when_idle: Annotated[bool, Option("--exit-when-idle", help="Leave 10 minutes after the last editor.")] = False,
+    http: Annotated[str | None, Option(metavar="HOST:PORT", help="Serve HTTP too, as dg-lsp serve does.")] = None,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import Decoder, Format, GpuLayers, Json, Model, Remote, Seed, Threads, Write
@@ -17,23 +18,16 @@ if TYPE_CHECKING:
 
 
 def fill(
-    position: Annotated[
-        str,
-        typer.Argument(metavar="FILE:LINE[:COL]", help="LINE and COL start at 1; without COL the end of the line."),
-    ],
+    position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
     model: Model = None,
     remote: Remote = None,
-    suffix_lines: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Number of lines after the cursor's line in the prompt.")
-    ] = None,
-    candidates: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
-    deadline: Annotated[
-        float | None, typer.Option(min=1, metavar="MS", help="Return the stable part this long after the load.")
-    ] = None,
+    suffix_lines: loading.SuffixLines = None,
+    candidates: Annotated[int, Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
+    deadline: loading.Deadline = None,
     decoder: Decoder = None,
     prompt_format: Format = None,
     seed: Seed = 0,
-    visual: Annotated[bool, typer.Option("--visual", help="Show the canvas after each denoising step.")] = False,
+    visual: Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")] = False,
     as_json: Json = False,
     write: Write = False,
     gpu_layers: GpuLayers = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
 
@@ -21,25 +22,19 @@ if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
     from dg_lsp.settings import Settings
 
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="Name of a model, auto, or path of a GGUF file.")
+Model = Annotated[str | None, Option("--model", metavar="MODEL", help="Name of a model, auto, or path of a GGUF file.")]
+GpuLayers = Annotated[int | None, Option("--gpu-layers", metavar="N", help="GPU layers; -1 for all, 0 for none.")]
+Threads = Annotated[int | None, Option("--threads", metavar="N", help="CPU threads; 0 takes the fastest number.")]
+Remote = Annotated[str | None, Option("--remote", metavar="URL", help="Server to use instead of a local model.")]
+Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder, instead of the one in the settings.")]
+Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt format instead of the model's own.")]
+SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
+Deadline = Annotated[
+    float | None, Option(min=1, metavar="MS", help="Return the stable part after this time; loading does not count.")
 ]
-GpuLayers = Annotated[
-    int | None, typer.Option("--gpu-layers", metavar="N", help="Layers on the GPU; -1 means all, 0 means none.")
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", help="CPU threads; 0 measures and takes the fastest number.")
-]
-Remote = Annotated[
-    str | None, typer.Option("--remote", metavar="URL", help="URL of a server to use instead of a local model.")
-]
-Decoder = Annotated[DecoderName | None, typer.Option("--decoder", help="Decoder, instead of the one in the settings.")]
-Format = Annotated[
-    PromptFormat | None, typer.Option("--prompt-format", help="Prompt format, instead of the model's default.")
-]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
-Write = Annotated[bool, typer.Option("--write", help="Write the result to the file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
+Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
+Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
 
 
 def overrides(

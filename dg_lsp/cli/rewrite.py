@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Seed, Threads, Write
@@ -18,19 +19,13 @@ if TYPE_CHECKING:
 def rewrite(
     lines: Annotated[
         str,
-        typer.Argument(metavar="FILE:FIRST-LAST", help="Whole lines; FIRST and LAST start at 1 and are both included."),
+        Argument(metavar="FILE:FIRST-LAST", help="Lines start at 1; both are included."),
     ],
-    instruction: Annotated[
-        str, typer.Argument(metavar="[INSTRUCTION]", help="What to change; without it the model decides.")
-    ] = "",
-    strength: Annotated[
-        float, typer.Option(metavar="0..1", help="Fraction of the tokens to replace; 1 replaces all of them.")
-    ] = 1.0,
+    instruction: Annotated[str, Argument(metavar="[INSTRUCTION]", help="What to change.")] = "",
+    strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace.")] = 1.0,
     model: Model = None,
     remote: Remote = None,
-    deadline: Annotated[
-        float | None, typer.Option(min=1, metavar="MS", help="Stop after this time; loading does not count.")
-    ] = None,
+    deadline: Annotated[float | None, Option(min=1, metavar="MS", help="Stop this long after the load.")] = None,
     seed: Seed = 0,
     as_json: Json = False,
     write: Write = False,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
@@ -24,15 +25,9 @@ if TYPE_CHECKING:
 DAEMON = python_command("dg_lsp", "daemon", "run")
 """The daemon. It receives its options on standard input, so that it can run in any directory."""
 KEY_VARIABLE = "DG_LSP_API_KEY"
-KeyFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help=f"File with the key that clients must send; or set {KEY_VARIABLE}.")
-]
-AllowedHosts = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Host name of this machine that clients may use.")
-]
-AllowedOrigins = Annotated[
-    list[str] | None, typer.Option(metavar="ORIGIN", help="Origin of a web page that may send requests.")
-]
+KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the key of clients; or set {KEY_VARIABLE}.")]
+AllowedHosts = Annotated[list[str] | None, Option(metavar="NAME", help="Name of this machine for clients.")]
+AllowedOrigins = Annotated[list[str] | None, Option(metavar="ORIGIN", help="Web page that may send requests.")]
 
 
 class DaemonUse(StrEnum):
@@ -44,15 +39,13 @@ class DaemonUse(StrEnum):
 
 
 def lsp(
-    stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output; the default.")] = False,
-    tcp: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen on this address for one client.")] = None,
+    stdio: Annotated[bool, Option("--stdio", help="Use standard input and output; the default.")] = False,
+    tcp: Annotated[str | None, Option(metavar="HOST:PORT", help="Listen on this address for one client.")] = None,
     model: Model = None,
     remote: Remote = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
-    daemon: Annotated[
-        DaemonUse | None, typer.Option(help="Share the model of a daemon; default: the setting daemon.use.")
-    ] = None,
+    daemon: Annotated[DaemonUse | None, Option(help="Use a daemon; default: the setting daemon.use.")] = None,
 ) -> int:
     """Run the language server."""
     from dg_lsp.settings import parse_settings
@@ -124,10 +117,8 @@ def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -
 
 
 def serve(
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address to listen on; any other than loopback requires a key.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
+    host: Annotated[str, Option(metavar="HOST", help="Address; any but loopback requires a key.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
