@@ -41,14 +41,9 @@ def start(
     from dg_lsp.daemon.pool import CrashLog
 
     endpoint = Endpoint.of_user()
-    given = daemon_options(
-        configure({}),
-        exit_when_idle=exit_when_idle,
-        http=http,
-        api_key_file=api_key_file and str(api_key_file.absolute()),
-        hosts=allow_host or [],
-        origins=allow_origin or [],
-    )
+    access = {"hosts": allow_host or [], "origins": allow_origin or []}
+    key_file = api_key_file and str(api_key_file.absolute())
+    given = daemon_options(configure({}), exit_when_idle=exit_when_idle, http=http, api_key_file=key_file, **access)
     CrashLog(endpoint.crashes).clear()
     if foreground:
         return _run(endpoint, given, lambda: _print_address(endpoint, "listens"))
@@ -68,7 +63,6 @@ def start(
 @app.command("run", hidden=True)
 def run() -> int:
     """Run the daemon with the options on standard input; for `start` and `dg-lsp lsp`."""
-
     try:
         return _run(Endpoint.of_user(), json.load(sys.stdin), lambda: report(READY))
     except DaemonRunsError:
@@ -117,7 +111,6 @@ def stop() -> int:
 @app.command("status")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-
     endpoint = Endpoint.of_user()
     facts = _status(endpoint)
     if as_json:
@@ -135,11 +128,8 @@ def status(as_json: Json = False) -> int:
 def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     """Opens HTTP for a daemon with these options; None where neither they nor the settings name an address.
 
-    An address that is taken is an error, unless the settings name it and an editor started the daemon.
-
-    Raises:
-        UsageError: the address is not valid, or the key cannot be read.
-        SettingsError: the settings, which may be a project's, would serve other machines.
+    An address that is taken is an error, unless the settings name it and an editor started the daemon. Settings, which
+    may be a project's, cannot serve other machines.
     """
     from dg_lsp.settings import parse_settings
 
@@ -179,10 +169,8 @@ def _run(endpoint: Endpoint, given: Mapping[str, Any], on_ready: Callable[[], No
 
 
 def _status(endpoint: Endpoint) -> dict[str, Any]:
-    """Raises: DaemonError: a daemon runs and does not answer, or does not accept the token."""
-
-    record = endpoint.read()
-    if record is None:
+    """What the daemon reports of itself. Raises DaemonError if it does not answer, or does not accept the token."""
+    if (record := endpoint.read()) is None:
         return {"running": False}
     try:
         return {"running": True, **ask(record, "status")}

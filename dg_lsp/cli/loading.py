@@ -50,11 +50,7 @@ def overrides(
 
 
 def configure(over: Mapping[str, Any]) -> "Settings":
-    """Defaults, then the nearest settings file in the working directory or above it, then `over`.
-
-    Raises:
-        SettingsError: the file or a value is invalid.
-    """
+    """Defaults, then the nearest settings file in the working directory or above it, then `over`."""
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings import file_settings, parse_settings, settings_file
 
@@ -107,12 +103,7 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 
 
 def load_model(settings: "Settings") -> LoadedModel:
-    """Locates and loads the model of the settings.
-
-    Raises:
-        ModelError: the model is missing, broken, unsupported or too large.
-        BackendError: the runtime cannot be loaded.
-    """
+    """Locates and loads the model of the settings. Raises as `open_engine` does."""
     from dg_lsp.models.metadata import describe, read_folder
     from dg_lsp.models.registry import known_names, locate
 
@@ -135,12 +126,7 @@ def load_model(settings: "Settings") -> LoadedModel:
 
 
 def open_denoiser(model: LoadedModel, settings: "Settings") -> "ContextDenoiser | TransformersDenoiser":
-    """Opens the model's denoiser; closes the weights on failure.
-
-    Raises:
-        ModelError: not enough memory, or the model does not support the settings.
-        BackendError: transformers is required and cannot be loaded.
-    """
+    """Opens the model's denoiser; closes the weights on failure. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 

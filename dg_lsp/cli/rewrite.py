@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def rewrite(
-    lines: Annotated[
-        str,
-        Argument(metavar="FILE:FIRST-LAST", help="Lines start at 1; both are included."),
-    ],
+    lines: Annotated[str, Argument(metavar="FILE:FIRST-LAST", help="Lines start at 1; both are included.")],
     instruction: Annotated[str, Argument(metavar="[INSTRUCTION]", help="What to change.")] = "",
     strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace.")] = 1.0,
     model: Model = None,

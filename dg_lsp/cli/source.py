@@ -67,11 +67,7 @@ class SourceFile:
         return Snapshot(str(self.path), 0, self.text, self.language)
 
     def offset_at(self, line: int, column: int | None) -> int:
-        """Code-point offset of a 1-based line and column; without a column the end of the line.
-
-        Raises:
-            PositionError: there is no such line or column.
-        """
+        """Code-point offset of a 1-based line and column, which must exist; without a column the end of the line."""
         lines = LineIndex.of(self.text)
         if not 1 <= line <= lines.num_lines:
             raise PositionError(
@@ -87,11 +83,7 @@ class SourceFile:
         return start + column - 1
 
     def check_writable(self) -> None:
-        """Checks that the file can be written, before a model is loaded.
-
-        Raises:
-            InputFileError: no permission. Files without a write bit are refused for root too.
-        """
+        """Raises InputFileError if the file cannot be written; without a write bit it is refused for root too."""
         try:
             target = self.path.resolve(strict=True)
             mode = target.stat().st_mode

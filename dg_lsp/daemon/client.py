@@ -126,12 +126,7 @@ class Endpoint:
         self.socket_path.unlink(missing_ok=True)
 
     def acquire_lock(self) -> "FileLock":
-        """Locks the folder for a daemon; waits for one that is leaving, which has no record any more.
-
-        Raises:
-            DaemonRunsError: another daemon runs.
-            DaemonError: the folder cannot be used.
-        """
+        """Locks the folder for a daemon, or raises DaemonRunsError; waits for one that is leaving and has no record."""
         from filelock import FileLock, Timeout
 
         self.prepare()
@@ -212,11 +207,7 @@ def call(record: Record, wanted: str, **more: Any) -> tuple[socket.socket, dict[
 
 
 def open_session(endpoint: Endpoint, hello: Mapping[str, Any], command: Sequence[str], given: str) -> socket.socket:
-    """A connection that carries the messages of one editor; starts a daemon where none answers, as `start` does.
-
-    Raises:
-        DaemonError: no daemon can be started, or it refuses.
-    """
+    """A connection that carries the messages of one editor; starts a daemon where none answers, as `start` does."""
     if (connection := _join(endpoint, hello)) is None:
         start(endpoint, command, given)
         connection = _join(endpoint, hello)
@@ -226,13 +217,10 @@ def open_session(endpoint: Endpoint, hello: Mapping[str, Any], command: Sequence
 
 
 def start(endpoint: Endpoint, command: Sequence[str], given: str) -> None:
-    """Starts a daemon that outlives this process and its terminal, and waits until it listens.
+    """Starts a daemon that outlives this process and its terminal, and waits until it listens, or raises DaemonError.
 
     The command receives `given` on standard input and calls `report`. The lock of the endpoint decides which of several
     daemons that start at once stays.
-
-    Raises:
-        DaemonError: the daemon did not start.
     """
     endpoint.prepare()
     flags = getattr(subprocess, "DETACHED_PROCESS", 0) | getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)

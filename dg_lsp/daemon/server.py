@@ -53,10 +53,7 @@ class Daemon:
     ) -> None:
         """With `exit_when_idle` it leaves after `idle_seconds` without a connection.
 
-        Raises:
-            DaemonRunsError: another daemon runs.
-            DaemonError: the folder cannot be used, or the system refuses the socket.
-            UsageError: as `open_http` does.
+        Raises DaemonRunsError if another daemon runs, DaemonError if the folder or the socket cannot be used.
         """
         self._endpoint = endpoint
         self._lock = endpoint.acquire_lock()

@@ -46,10 +46,11 @@ def code(tmp_path):
     return path
 
 
-def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model, code):
-    outcome = dg_lsp("bench", "replay", code, "--start", 6)
-    assert outcome.code == 0
-    assert outcome.err == ""
+def test_a_terminal_gets_the_assumptions_and_a_table_like_the_page(dg_lsp, model, code, tmp_path):
+    outcome = dg_lsp("bench", "replay", code, "--start", 6, "--html", tmp_path / "page.html")
+    assert (outcome.code, outcome.err) == (0, "")
+    for text in ("Typing with the model", "keystrokes saved"):
+        assert text in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "the text before it in the file, and nothing after the cursor" in outcome.out
     assert "| keystrokes saved | " in outcome.out
     assert model.is_closed
@@ -130,14 +131,6 @@ def test_an_interrupted_replay_is_resumed(dg_lsp, model, code, tmp_path):
     again = dg_lsp("bench", "replay", code, "--start", 6, "--json", "--output", output)
     assert again.json == resumed.json
     assert model.num_steps == sum(attempt.steps for attempt in attempts)
-
-
-def test_a_page_is_written(dg_lsp, model, code, tmp_path):
-    page = tmp_path / "page.html"
-    assert dg_lsp("bench", "replay", code, "--region", "3-3", "--html", page).code == 0
-    text = page.read_text(encoding="utf-8")
-    assert "Typing with the model" in text
-    assert "keystrokes saved" in text
 
 
 def test_the_bundled_model_completes(dg_lsp, code):

@@ -38,12 +38,6 @@ def test_pull_of_an_unknown_model_or_folder_is_wrong_use(dg_lsp, arguments):
     assert arguments[-1] in outcome.err
 
 
-def test_show_prints_the_preset_before_a_pull(dg_lsp):
-    outcome = dg_lsp("models", "show", "gemma3-270m")
-    assert outcome.code == 0
-    assert "location: not here yet: dg-lsp models pull gemma3-270m\n" in outcome.out
-
-
 def test_show_prints_specification_and_metadata(dg_lsp):
     outcome = dg_lsp("models", "show")
     assert outcome.code == 0

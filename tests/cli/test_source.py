@@ -85,26 +85,18 @@ def test_language_comes_from_the_name_or_the_first_line(name, text, language):
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o664, 0o4755])
-def test_the_mode_is_kept(tmp_path, mode):
-    path = tmp_path / "a.py"
-    path.write_bytes(b"x")
-    path.chmod(mode)
-    SourceFile.read(path).replace(1, 1, "y")
-    assert stat.S_IMODE(path.stat().st_mode) == mode
-    assert path.read_bytes() == b"xy"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_owner_and_group_are_kept(tmp_path):
+def test_mode_owner_and_group_are_kept(tmp_path, mode):
     path = tmp_path / "a.py"
     path.write_bytes(b"x")
     if os.geteuid() == 0:
         os.chown(path, 12345, 54321)
+    path.chmod(mode)
     before = path.stat()
     SourceFile.read(path).replace(1, 1, "y")
     after = path.stat()
-    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
-    assert after.st_ino != before.st_ino
+    assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (before.st_uid, before.st_gid, mode)
+    assert path.read_bytes() == b"xy"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):

@@ -11,7 +11,7 @@ from workers import TIMEOUT, ask
 
 from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import MAX_CRASHES, CrashLog, Pool
-from dg_lsp.errors import ModelCrashedError, ModelMemoryError, ModelNotFoundError
+from dg_lsp.errors import ModelCrashedError, ModelMemoryError
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings, parse_settings
 
 
@@ -84,14 +84,6 @@ def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts, clock
     pool.sweep()
     assert scripts.denoisers[0].is_closed
     assert pool.facts() == []
-
-
-def test_a_model_that_was_missing_is_opened_by_the_next_session(pool, scripts):
-    scripts.error = ModelNotFoundError("nowhere")
-    assert pool.share(Settings()).ready.exception(TIMEOUT) is scripts.error
-    assert pool.facts()[0]["state"] == "failed"
-    scripts.error = None
-    assert pool.share(Settings()).ready.result(TIMEOUT).spec.name == "scripted"
 
 
 def test_the_end_of_a_session_cancels_only_its_own_requests(pool, scripts):
