@@ -75,17 +75,6 @@ def test_an_invalid_settings_file_is_exit_code_2(dg_lsp, script, folder, toml, m
     assert message in error_line(dg_lsp("fill", "good.py:1"), 2)
 
 
-def test_a_read_only_directory_is_exit_code_2(dg_lsp, script, folder, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(13, "Permission denied")
-
-    script.fill = "0"
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
-    outcome = dg_lsp("fill", "good.py:1", "--write", "--json")
-    assert "cannot write good.py: Permission denied (it is unchanged)" in error_line(outcome, 2)
-    assert Path("good.py").read_bytes() == b"x = 1\ny\n"
-
-
 @pytest.mark.parametrize("name", ["dg-maxi", "gone.gguf", "models/gone.gguf"])
 def test_an_unknown_model_is_exit_code_3_and_known_models_are_listed(dg_lsp, folder, name):
     assert "dg-mini" in error_line(dg_lsp("fill", "good.py:1", "--model", name), 3)

@@ -87,15 +87,6 @@ def test_secrets_are_not_written_down(dg_lsp, data, oracle, home, monkeypatch):
     assert "treasure" not in said
 
 
-def test_infill_of_our_own_server(dg_lsp, data, served):
-    command = ("bench", "infill", data, "--limit", "2", "--max-lines", "1", "--json")
-    there = dg_lsp(*command, "--remote", served).json
-    here = dg_lsp(*command, *ONE_THREAD).json
-    assert there["num"] == here["num"] == 2
-    assert there["exact_match"] == here["exact_match"]
-    assert there["steps_mean"] is None or there["steps_mean"] > 0
-
-
 def test_replay_of_our_own_server(dg_lsp, served):
     Path("a.py").write_text("import os\n\n\ndef name(self):\n    return self.name\n")
     command = ("bench", "replay", "a.py", "--limit", "4", "--remote", served, "--output", "run.jsonl")
