@@ -11,8 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from dg_lsp.daemon.client import ask
-from dg_lsp.daemon.endpoint import Endpoint
+from dg_lsp.daemon.client import Endpoint, ask
 
 HERE = Path(__file__).parent / "e2e"
 TIMEOUT = 60

@@ -15,9 +15,8 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # otherwise the flush at interpreter exit prints an error
+        # otherwise the flush at interpreter exit prints an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = PIPE_CLOSED
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -31,7 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     from dg_lsp.cli.app import app
     from dg_lsp.errors import DgLspError
 
-    _replace_unprintable()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # missing if a test has replaced the stream
+            stream.reconfigure(errors="replace")  # question marks for characters that the encoding lacks
     try:
         return int(app(args=list(arguments), prog_name="dg-lsp", standalone_mode=False) or 0)
     except typer.TyperException as error:
@@ -42,14 +43,6 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except SystemExit:  # raised by typer for a closed pipe
         return PIPE_CLOSED
-
-
-def _replace_unprintable() -> None:
-    """Prints question marks for characters that the encoding of the pipe or console lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)  # missing if a test has replaced the stream
-        if reconfigure is not None:
-            reconfigure(errors="replace")
 
 
 def _print_error(message: str, code: int) -> int:

@@ -3,34 +3,28 @@
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from dg_lsp.cli.bench import app as bench
+from dg_lsp.cli.bench import report
 from dg_lsp.cli.daemon import app as daemon
 from dg_lsp.cli.doctor import doctor
 from dg_lsp.cli.fill import fill
-from dg_lsp.cli.lsp import lsp
 from dg_lsp.cli.models import app as models
-from dg_lsp.cli.report import report
 from dg_lsp.cli.rewrite import rewrite
-from dg_lsp.cli.serve import serve
+from dg_lsp.cli.servers import lsp, serve
 
 app = typer.Typer(
     name="dg-lsp",
-    help="Complete code with a block-diffusion language model, in an editor or on the command line.",
     epilog="Exit codes: 0 done, 1 no result, 2 wrong usage or invalid input, 3 no model or not enough memory.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fill")(fill)
-app.command("rewrite")(rewrite)
-app.command("lsp")(lsp)
-app.command("serve")(serve)
-app.command("doctor")(doctor)
-app.command("report")(report)
-app.add_typer(daemon, name="daemon")
-app.add_typer(models, name="models")
-app.add_typer(bench, name="bench")
+for command in (fill, rewrite, lsp, serve, doctor, report):
+    app.command()(command)
+for name, group in {"daemon": daemon, "models": models, "bench": bench}.items():
+    app.add_typer(group, name=name)
 
 
 def _print_version(value: bool | None) -> None:
@@ -46,7 +40,7 @@ def root(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001  (read by its callback)
         bool | None,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = None,
 ) -> int:
     """Complete code with a block-diffusion language model, in an editor or on the command line."""

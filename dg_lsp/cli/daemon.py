@@ -1,4 +1,4 @@
-"""`dg-lsp daemon`, and what `dg-lsp lsp` does where a daemon is wanted."""
+"""`dg-lsp daemon`."""
 
 import json
 import os
@@ -6,72 +6,51 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from dg_lsp.cli.options import Json
-from dg_lsp.cli.serve import AllowedHosts, AllowedOrigins, KeyFile
+from dg_lsp.cli import loading, servers
+from dg_lsp.cli.loading import Json, configure
+from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
+from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
+from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
-from dg_lsp.system import python_command
 
 if TYPE_CHECKING:
-    from dg_lsp.daemon.endpoint import Endpoint
     from dg_lsp.daemon.server import OpenHttp
     from dg_lsp.engine.scheduler import SchedulerSession
     from dg_lsp.http.app import HttpServer
     from dg_lsp.settings import Settings
 
-CHILD = python_command("dg_lsp", "daemon", "run")
-"""The daemon itself. It receives its options on standard input, so that it can run in any directory."""
-app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.", no_args_is_help=True)
-
-
-class DaemonUse(StrEnum):
-    """Whether `dg-lsp lsp` uses the model of a daemon."""
-
-    AUTO = "auto"
-    START = "start"
-    NEVER = "never"
+app = typer.Typer(help="One model for all editors: start, stop or look at the daemon.")
 
 
 @app.command("start")
 def start(
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
-    exit_when_idle: Annotated[
-        bool, typer.Option("--exit-when-idle", help="Leave after 10 minutes without an editor.")
-    ] = False,
-    http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP there as well, as dg-lsp serve does.")
-    ] = None,
+    foreground: Annotated[bool, Option("--foreground", help="Stay in this terminal until Ctrl-C.")] = False,
+    exit_when_idle: Annotated[bool, Option("--exit-when-idle", help="Leave 10 minutes after the last editor.")] = False,
+    http: Annotated[str | None, Option(metavar="HOST:PORT", help="Serve HTTP too, as dg-lsp serve does.")] = None,
     api_key_file: KeyFile = None,
     allow_host: AllowedHosts = None,
     allow_origin: AllowedOrigins = None,
 ) -> int:
     """Start the daemon. Models are opened when editors request them."""
-    from dg_lsp.cli.loading import configure
-    from dg_lsp.daemon import client
-    from dg_lsp.daemon.endpoint import Endpoint
     from dg_lsp.daemon.pool import CrashLog
 
     endpoint = Endpoint.of_user()
-    given = options(
-        configure({}),
-        exit_when_idle=exit_when_idle,
-        http=http,
-        api_key_file=api_key_file and str(api_key_file.absolute()),
-        hosts=allow_host or [],
-        origins=allow_origin or [],
-    )
+    access = {"hosts": allow_host or [], "origins": allow_origin or []}
+    key_file = api_key_file and str(api_key_file.absolute())
+    given = daemon_options(configure({}), exit_when_idle=exit_when_idle, http=http, api_key_file=key_file, **access)
     CrashLog(endpoint.crashes).clear()
     if foreground:
         return _run(endpoint, given, lambda: _print_address(endpoint, "listens"))
     if is_running := _status(endpoint)["running"]:
         http_opener(given)  # wrong options are errors here too
     else:
-        client.start(endpoint, CHILD, json.dumps(given))
+        start_daemon(endpoint, servers.DAEMON, json.dumps(given))
     what, url = "runs already" if is_running else "listens", _status(endpoint).get("http")
     _print_address(endpoint, what)
     if url:
@@ -84,9 +63,6 @@ def start(
 @app.command("run", hidden=True)
 def run() -> int:
     """Run the daemon with the options on standard input; for `start` and `dg-lsp lsp`."""
-    from dg_lsp.daemon.client import READY, report
-    from dg_lsp.daemon.endpoint import Endpoint
-
     try:
         return _run(Endpoint.of_user(), json.load(sys.stdin), lambda: report(READY))
     except DaemonRunsError:
@@ -102,8 +78,6 @@ def stop() -> int:
     """Stop the daemon. Its editors go on with another one, or with a model of their own."""
     from filelock import FileLock, Timeout
 
-    from dg_lsp.daemon.client import Refused, ask
-    from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
     from dg_lsp.daemon.pool import CrashLog
 
     endpoint = Endpoint.of_user()
@@ -137,8 +111,6 @@ def stop() -> int:
 @app.command("status")
 def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
-    from dg_lsp.daemon.endpoint import Endpoint
-
     endpoint = Endpoint.of_user()
     facts = _status(endpoint)
     if as_json:
@@ -153,64 +125,18 @@ def status(as_json: Json = False) -> int:
     return 0 if facts["running"] else 1
 
 
-def use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | None) -> None:
-    """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
-
-    `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version.
-
-    Args:
-        settings: all settings except the options that the editor sends.
-        over: the tree of settings from the command line.
-        use: the choice on the command line.
-    """
-    from dg_lsp.daemon import client
-    from dg_lsp.daemon.endpoint import Endpoint
-
-    wanted = use or DaemonUse(settings.daemon.use)
-    endpoint = Endpoint.of_user()
-    if wanted is DaemonUse.NEVER or settings.is_remote:  # a remote server needs no shared model
-        return
-    if wanted is DaemonUse.AUTO and endpoint.read() is None:
-        return
-    given = options(settings, exit_when_idle=True)
-    if "name" in over.get("model", {}):
-        over = {**over, "model": {**over["model"], "name": given["settings"]["model"]["name"]}}
-    hello = {"settings": given["settings"], "over": over}
-    try:
-        connection = client.open_session(endpoint, hello, CHILD, json.dumps(given))
-    except DaemonError as error:
-        typer.echo(f"dg-lsp: {error}; this editor gets a model of its own", err=True)
-    else:
-        client.become_pipe(connection)
-
-
-def options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
-    """All that a daemon needs, as JSON values that mean the same in any directory."""
-    from dg_lsp.models.registry import known_names
-    from dg_lsp.settings import resolve_path, settings_tree
-
-    tree = settings_tree(settings)
-    tree["model"]["name"] = resolve_path(settings.model.name, Path.cwd(), known_names())
-    return {"settings": tree, "exit_when_idle": exit_when_idle, **http}
-
-
 def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     """Opens HTTP for a daemon with these options; None where neither they nor the settings name an address.
 
-    An address that is taken is an error, unless the settings name it and an editor started the daemon.
-
-    Raises:
-        UsageError: the address is not valid, or the key cannot be read.
-        SettingsError: the settings, which may be a project's, would serve other machines.
+    An address that is taken is an error, unless the settings name it and an editor started the daemon. Settings, which
+    may be a project's, cannot serve other machines.
     """
-    from dg_lsp.cli.lsp import parse_address
     from dg_lsp.settings import parse_settings
 
     settings = parse_settings(given["settings"])
     is_explicit = bool(given.get("http"))
     if not (address := given.get("http") or settings.daemon.http):
         return None
-    from dg_lsp.cli.serve import access_rules
     from dg_lsp.http.auth import LOOPBACK
 
     host, port = parse_address(address, "--http" if is_explicit else "daemon.http")
@@ -234,8 +160,7 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     return open_http
 
 
-def _run(endpoint: "Endpoint", given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
-    from dg_lsp.cli import loading
+def _run(endpoint: Endpoint, given: Mapping[str, Any], on_ready: Callable[[], None]) -> int:
     from dg_lsp.daemon.server import Daemon
 
     open_http = http_opener(given)
@@ -243,12 +168,9 @@ def _run(endpoint: "Endpoint", given: Mapping[str, Any], on_ready: Callable[[], 
     return daemon.run(on_ready)
 
 
-def _status(endpoint: "Endpoint") -> dict[str, Any]:
-    """Raises: DaemonError: a daemon runs and does not answer, or does not accept the token."""
-    from dg_lsp.daemon.client import Refused, ask
-
-    record = endpoint.read()
-    if record is None:
+def _status(endpoint: Endpoint) -> dict[str, Any]:
+    """What the daemon reports of itself. Raises DaemonError if it does not answer, or does not accept the token."""
+    if (record := endpoint.read()) is None:
         return {"running": False}
     try:
         return {"running": True, **ask(record, "status")}
@@ -260,7 +182,7 @@ def _status(endpoint: "Endpoint") -> dict[str, Any]:
         raise DaemonError(str(refused)) from refused
 
 
-def _print_address(endpoint: "Endpoint", what: str) -> None:
+def _print_address(endpoint: Endpoint, what: str) -> None:
     if record := endpoint.read():
         typer.echo(f"dg-lsp: the daemon {what} at {record.address} (process {record.pid})", err=True)
 

@@ -7,7 +7,6 @@ import math
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,106 +14,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Threads, configure, overrides
+from dg_lsp.errors import DgLspError
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.decoder_selection import Points
     from dg_lsp.engine.engine import Engine
     from dg_lsp.settings import Settings
-
-FAILED = 3
-
-
-def doctor(
-    model: Model = None,
-    remote: Remote = None,
-    as_json: Json = False,
-    gpu_layers: GpuLayers = None,
-    threads: Threads = None,
-) -> int:
-    """Check the installation: versions, devices, the model, and a timed test completion."""
-    from dg_lsp.cli.loading import overrides
-
-    checkup = examine(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
-    if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(checkup)))
-    else:
-        for line in report(checkup):
-            typer.echo(line)
-    return FAILED if checkup.problems else 0
-
-
-def report(checkup: "Checkup") -> Iterator[str]:
-    """The checkup as lines of text, problems last."""
-    for name, version in checkup.software.items():
-        yield _row(name, version or "not installed")
-    yield _row("settings file", checkup.settings_file or "none, the defaults are used")
-    for device in checkup.devices:
-        yield _row("device", _device(device))
-    if checkup.runtime is not None:
-        yield _row("runtime", _runtime(checkup.runtime))
-    yield from _model(checkup.model or {})
-    if checkup.threads is not None:
-        yield _row("threads", str(checkup.threads))
-    yield from _selection_rows(checkup.costs or {}, checkup.decoders or {})
-    if checkup.memory_bytes is not None:
-        yield _row("memory", f"{_megabytes(checkup.memory_bytes)} at most in this process")
-    if checkup.fill is not None:
-        yield from _fill(checkup.fill)
-    yield from (f"problem: {problem}" for problem in checkup.problems)
-    if not checkup.problems:
-        yield "no problems found"
-
-
-def _row(name: str, value: str) -> str:
-    return f"{name:<20} {value}"
-
-
-def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.0f} MB"
-
-
-def _device(device: dict[str, Any]) -> str:
-    described = f"{device['name']} ({device['kind']})"
-    if not device["memory_total"]:  # some drivers do not report it
-        return described
-    return f"{described}, {_megabytes(device['memory_free'])} of {_megabytes(device['memory_total'])} free"
-
-
-def _runtime(runtime: dict[str, Any]) -> str:
-    words = [runtime["kind"], *([runtime["backend"]] if runtime["backend"] else [])]
-    words += ["in", runtime["folder"]] if runtime["folder"] else []
-    from dg_lsp.runtime import COMMAND
-
-    needs = "DiffusionGemma runs" if runtime["runs_diffusiongemma"] else f"DiffusionGemma needs {COMMAND}"
-    return "; ".join(filter(None, (" ".join(words), needs, runtime["note"])))
-
-
-def _model(model: dict[str, Any]) -> Iterator[str]:
-    for key, value in model.items():
-        if key == "size_bytes":
-            yield _row("model size", _megabytes(value))
-        else:
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            yield _row(f"model {key.replace('_', ' ')}", shown)
-
-
-def _selection_rows(costs: dict[str, dict[int, float]], decoders: dict[str, str]) -> Iterator[str]:
-    for what, passes in costs.items():
-        if passes:
-            shown = ", ".join(f"{ms:.1f} ms for {num}" for num, ms in passes.items())
-            yield _row(f"{what} pass", f"{shown} tokens")
-    if decoders:
-        yield _row("decoders", ", ".join(f"{kind}: {decoder}" for kind, decoder in decoders.items()))
-
-
-def _fill(fill: dict[str, Any]) -> Iterator[str]:
-    yield _row("test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})")
-    yield _row("  load", f"{fill['load_ms']:.0f} ms")
-    yield _row("  prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens")
-    yield _row("  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, canvas {fill['canvas_length']}")
-    yield _row("  total", f"{fill['total_ms']:.1f} ms without the load")
-
 
 REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
@@ -137,7 +43,7 @@ _AFTER = """
 
 @dataclass(slots=True)
 class Checkup:
-    """Results so far. A part that failed is None, and its error is one of the problems."""
+    """Results so far; a part that failed is None, and its error is one of the problems. The fields are JSON keys."""
 
     software: dict[str, str | None] = field(default_factory=dict)
     settings_file: str | None = None
@@ -157,19 +63,82 @@ class Checkup:
     """One line each, with a solution."""
 
 
+def doctor(
+    model: Model = None,
+    remote: Remote = None,
+    as_json: Json = False,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Check the installation: versions, devices, the model, and a timed test completion."""
+    checkup = examine(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(checkup)))
+    else:
+        for line in report(checkup):
+            typer.echo(line)
+    return 3 if checkup.problems else 0
+
+
+def report(checkup: Checkup) -> Iterator[str]:
+    """The checkup as lines of text, problems last."""
+    for name, value in (*_machine_rows(checkup), *_model_rows(checkup)):
+        yield f"{name:<20} {value}"
+    yield from (f"problem: {problem}" for problem in checkup.problems)
+    if not checkup.problems:
+        yield "no problems found"
+
+
+def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
+    for name, version in checkup.software.items():
+        yield name, version or "not installed"
+    yield "settings file", checkup.settings_file or "none, the defaults are used"
+    for device in checkup.devices:
+        free, total = _megabytes(device["memory_free"]), _megabytes(device["memory_total"])
+        memory = f", {free} of {total} free" if device["memory_total"] else ""  # some drivers do not report it
+        yield "device", f"{device['name']} ({device['kind']}){memory}"
+    if (runtime := checkup.runtime) is not None:
+        from dg_lsp.runtime import COMMAND
+
+        place = f"in {runtime['folder']}" if runtime["folder"] else ""
+        needs = "DiffusionGemma runs" if runtime["runs_diffusiongemma"] else f"DiffusionGemma needs {COMMAND}"
+        library = " ".join(filter(None, (runtime["kind"], runtime["backend"], place)))
+        yield "runtime", "; ".join(filter(None, (library, needs, runtime["note"])))
+
+
+def _model_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
+    for key, value in (checkup.model or {}).items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        yield ("model size", _megabytes(value)) if key == "size_bytes" else (f"model {key.replace('_', ' ')}", shown)
+    if checkup.threads is not None:
+        yield "threads", checkup.threads
+    for what, passes in (checkup.costs or {}).items():
+        if passes:
+            yield f"{what} pass", ", ".join(f"{ms:.1f} ms for {num}" for num, ms in passes.items()) + " tokens"
+    if checkup.decoders:
+        yield "decoders", ", ".join(f"{kind}: {decoder}" for kind, decoder in checkup.decoders.items())
+    if checkup.memory_bytes is not None:
+        yield "memory", f"{_megabytes(checkup.memory_bytes)} at most in this process"
+    if (fill := checkup.fill) is not None:
+        yield "test fill", repr(fill["text"]) if fill["rejected"] is None else f"nothing ({fill['rejected']})"
+        yield "  load", f"{fill['load_ms']:.0f} ms"
+        yield "  prefill", f"{fill['prefill_ms']:.1f} ms for {fill['prompt_tokens']} tokens"
+        yield "  steps", f"{fill['steps']} of {fill['step_ms']:.1f} ms each, canvas {fill['canvas_length']}"
+        yield "  total", f"{fill['total_ms']:.1f} ms without the load"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
 def examine(over: Mapping[str, Any]) -> Checkup:
     """Checks every part that a completion needs; expected errors become problems."""
-    from dg_lsp.cli.loading import configure
-    from dg_lsp.errors import DgLspError
     from dg_lsp.settings import settings_file
     from dg_lsp.system import peak_bytes
 
     checkup = Checkup(software=_software())
-    checkup.problems += [
-        f"{name} is not installed: reinstall dg-lsp with its dependencies"
-        for name, version in checkup.software.items()
-        if version is None
-    ]
+    missing = [name for name, version in checkup.software.items() if version is None]
+    checkup.problems += [f"{name} is not installed: reinstall dg-lsp with its dependencies" for name in missing]
     path = settings_file(Path.cwd())
     checkup.settings_file = str(path) if path else None
     try:
@@ -183,14 +152,12 @@ def examine(over: Mapping[str, Any]) -> Checkup:
 def _software() -> dict[str, str | None]:
     found: dict[str, str | None] = {"python": platform.python_version(), "platform": platform.platform()}
     found["dg-lsp"] = __version__
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *_EXTRAS):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    for name in _EXTRAS:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+            if name in _PACKAGES:
+                found[name] = None
     return found
 
 
@@ -199,20 +166,20 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         _try_remote(checkup, settings)
         return
     from dg_lsp.backends.llamacpp import devices
-    from dg_lsp.cli.loading import load_model, open_denoiser
     from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
     from dg_lsp.engine.engine import Engine
 
     checkup.devices = [dataclasses.asdict(device) for device in devices()]
-    checkup.runtime = _runtime_checkup()
+    checkup.runtime = _runtime()
     start = time.perf_counter()
-    model = load_model(settings)
+    model = loading.load_model(settings)
     checkup.model = model.facts()
-    denoiser = open_denoiser(model, settings)
+    denoiser = loading.open_denoiser(model, settings)
     load_ms = 1e3 * (time.perf_counter() - start)
     checkup.threads = denoiser.threads
     costs = measure_costs(denoiser)
-    checkup.costs = {"causal": _rounded(costs.causal), "canvas": _rounded(costs.canvas)}
+    measured = {"causal": costs.causal, "canvas": costs.canvas}
+    checkup.costs = {what: {num: round(ms, 3) for num, ms in points} for what, points in measured.items()}
     engine = Engine(denoiser, denoiser.tokenizer, settings.completion, costs)
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     try:
@@ -222,10 +189,9 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
 
 
 def _try_remote(checkup: Checkup, settings: "Settings") -> None:
-    from dg_lsp.cli.loading import open_engine
     from dg_lsp.postprocess.validate import Reason
 
-    engine = open_engine(settings)
+    engine = loading.open_engine(settings)
     checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
     try:
         checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
@@ -235,22 +201,18 @@ def _try_remote(checkup: Checkup, settings: "Settings") -> None:
         engine.close()
 
 
-def _runtime_checkup() -> dict[str, Any]:
+def _runtime() -> dict[str, Any]:
     from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
     from dg_lsp.backends.llamacpp.library import library
 
-    runtime, note = library().runtime, library().note
+    found, note = library().runtime, library().note
     return {
-        "kind": runtime.kind if runtime else "stock",
-        "backend": runtime.backend if runtime else "",
-        "folder": str(runtime.folder) if runtime else None,
+        "kind": found.kind if found else "stock",
+        "backend": found.backend if found else "",
+        "folder": str(found.folder) if found else None,
         "runs_diffusiongemma": supports_bidirectional(),
         "note": note,
     }
-
-
-def _rounded(points: "Points") -> dict[int, float]:
-    return {num_tokens: round(ms, 3) for num_tokens, ms in points}
 
 
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from dg_lsp.cli.options import Decoder, Format, GpuLayers, Json, Model, Remote, Threads
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import Decoder, Format, GpuLayers, Json, Model, Remote, Seed, Threads, Write
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -16,46 +18,35 @@ if TYPE_CHECKING:
 
 
 def fill(
-    position: Annotated[
-        str,
-        typer.Argument(metavar="FILE:LINE[:COL]", help="LINE and COL start at 1; without COL the end of the line."),
-    ],
+    position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
     model: Model = None,
     remote: Remote = None,
-    suffix_lines: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Number of lines after the cursor's line in the prompt.")
-    ] = None,
-    candidates: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
-    deadline: Annotated[
-        float | None,
-        typer.Option(min=1, metavar="MS", help="Return the stable part after this time; loading does not count."),
-    ] = None,
+    suffix_lines: loading.SuffixLines = None,
+    candidates: Annotated[int, Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
+    deadline: loading.Deadline = None,
     decoder: Decoder = None,
     prompt_format: Format = None,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Random seed; the same seed gives the same completion.")
-    ] = 0,
-    visual: Annotated[bool, typer.Option("--visual", help="Show the canvas after each denoising step.")] = False,
+    seed: Seed = 0,
+    visual: Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")] = False,
     as_json: Json = False,
-    write: Annotated[bool, typer.Option("--write", help="Insert the best completion into the file.")] = False,
+    write: Write = False,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
     """Complete code at one position of a file. Without --write the file is not changed."""
     import attrs
 
-    from dg_lsp.cli.loading import configure, overrides, timed_engine
-    from dg_lsp.cli.source import Location, SourceFile
+    from dg_lsp.cli.source import SourceFile, parse_position
     from dg_lsp.engine.request import FillRequest
 
-    location = Location.parse(position)
-    source = SourceFile.read(location.path)
-    offset = source.offset_at(location.line, location.column)
+    path, line, column = parse_position(position)
+    source = SourceFile.read(path)
+    offset = source.offset_at(line, column)
     if write:
         source.check_writable()
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     if prompt_format is not None:
-        completion = attrs.evolve(settings.completion, prompt_format=str(prompt_format))
+        completion = attrs.evolve(settings.completion, prompt_format=prompt_format.value)
         settings = attrs.evolve(settings, completion=completion)
     request = FillRequest(
         source.snapshot(),
@@ -66,25 +57,21 @@ def fill(
         seed=seed,
         decoder=decoder,
     )
-
-    # without --deadline there is no limit: no user is typing
-    until = math.inf if deadline is None else None
-    with timed_engine(settings) as (engine, load_ms):
-        result = _show(engine, request, until, visual=visual, as_json=as_json)
+    with loading.timed_engine(settings) as (engine, load_ms):
+        result = _show(engine, request, visual=visual, as_json=as_json)
     if write and result.candidates:
-        source.insert(offset, result.text)
-    _report(result, load_ms, location.path if write and result.candidates else None, as_json=as_json)
+        source.replace(offset, offset, result.text)
+    _report(result, load_ms, path if write and result.candidates else None, as_json=as_json)
     return 0 if result.candidates else 1
 
 
-def _show(
-    engine: "Engine", request: "FillRequest", until: float | None, *, visual: bool, as_json: bool
-) -> "FillResult":
+def _show(engine: "Engine", request: "FillRequest", *, visual: bool, as_json: bool) -> "FillResult":
     """Runs the request. With --visual and --json, the steps are printed on standard error."""
     from rich.console import Console
 
     from dg_lsp.cli.output import show_fill, watch
 
+    until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline there is no limit
     console = Console(highlight=False, stderr=as_json)
     if visual:
         return watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)

@@ -1,27 +1,61 @@
-"""Loads models and opens engines. The runtime is loaded with the first model, not with this module."""
+"""Options shared by several commands, the settings that they make, and models and engines for these settings.
+
+Importing this module loads no runtime and no engine, so that `--help` is fast.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import attrs
 import typer
+from typer import Option
 
-from dg_lsp.canvas.spec import Checkpoint, ModelSpec
-from dg_lsp.engine.decoder_selection import measure_costs
-from dg_lsp.engine.engine import Engine
-from dg_lsp.models.metadata import describe, read_folder
-from dg_lsp.models.registry import AUTO, known_names, locate, memory_pools, ready_path, select
-from dg_lsp.settings import Settings, file_settings, parse_settings, settings_file
-from dg_lsp.system import system_free
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.engine.engine import Engine
+    from dg_lsp.settings import Settings
+
+Model = Annotated[str | None, Option("--model", metavar="MODEL", help="Name of a model, auto, or path of a GGUF file.")]
+GpuLayers = Annotated[int | None, Option("--gpu-layers", metavar="N", help="GPU layers; -1 for all, 0 for none.")]
+Threads = Annotated[int | None, Option("--threads", metavar="N", help="CPU threads; 0 takes the fastest number.")]
+Remote = Annotated[str | None, Option("--remote", metavar="URL", help="Server to use instead of a local model.")]
+Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder, instead of the one in the settings.")]
+Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt format instead of the model's own.")]
+SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
+Deadline = Annotated[
+    float | None, Option(min=1, metavar="MS", help="Return the stable part after this time; loading does not count.")
+]
+Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
+Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
+
+
+def overrides(
+    *, model: str | None = None, gpu_layers: int | None = None, threads: int | None = None, remote: str | None = None
+) -> dict[str, Any]:
+    """Options of the command line as a settings tree. With a remote server, `model` is a model of the server."""
+    tree: dict[str, dict[str, Any]] = {"model": {"gpu_layers": gpu_layers, "threads": threads}}
+    if remote is not None:
+        tree["remote"] = {"url": remote, "model": model}
+    elif model is not None:
+        tree |= {"model": {**tree["model"], "name": model}, "remote": {"url": ""}}
+    return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
+
+
+def configure(over: Mapping[str, Any]) -> "Settings":
+    """Defaults, then the nearest settings file in the working directory or above it, then `over`."""
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import file_settings, parse_settings, settings_file
+
+    path = settings_file(Path.cwd())
+    return parse_settings(over, file_settings(path, known_names()) if path else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +84,13 @@ class LoadedModel:
         }
 
 
-def with_model_chosen(settings: Settings) -> Settings:
+def with_model_chosen(settings: "Settings") -> "Settings":
     """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
+    import attrs
+
+    from dg_lsp.models.registry import AUTO, memory_pools, ready_path, select
+    from dg_lsp.system import system_free
+
     if settings.model.name != AUTO:
         return settings
     from dg_lsp.backends.llamacpp import devices
@@ -63,13 +102,11 @@ def with_model_chosen(settings: Settings) -> Settings:
     return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 
 
-def load_model(settings: Settings) -> LoadedModel:
-    """Locates and loads the model of the settings.
+def load_model(settings: "Settings") -> LoadedModel:
+    """Locates and loads the model of the settings. Raises as `open_engine` does."""
+    from dg_lsp.models.metadata import describe, read_folder
+    from dg_lsp.models.registry import known_names, locate
 
-    Raises:
-        ModelError: the model is missing, broken, unsupported or too large.
-        BackendError: the runtime cannot be loaded.
-    """
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
     name = settings.model.name if settings.model.name in known_names() else path.stem
@@ -80,8 +117,7 @@ def load_model(settings: Settings) -> LoadedModel:
 
     weights = LlamaModel.load(path, settings.model)
     try:
-        describes_itself = "dg.version" in weights.metadata
-        specials = None if describes_itself else weights.tokenizer.specials()
+        specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)
     except BaseException:
         weights.close()
@@ -89,13 +125,8 @@ def load_model(settings: Settings) -> LoadedModel:
     return LoadedModel(path, weights, spec)
 
 
-def open_denoiser(model: LoadedModel, settings: Settings) -> "ContextDenoiser | TransformersDenoiser":
-    """Opens the model's denoiser; closes the weights on failure.
-
-    Raises:
-        ModelError: not enough memory, or the model does not support the settings.
-        BackendError: transformers is required and cannot be loaded.
-    """
+def open_denoiser(model: LoadedModel, settings: "Settings") -> "ContextDenoiser | TransformersDenoiser":
+    """Opens the model's denoiser; closes the weights on failure. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
         from dg_lsp.backends.transformers import open_checkpoint
 
@@ -109,7 +140,7 @@ def open_denoiser(model: LoadedModel, settings: Settings) -> "ContextDenoiser | 
         raise
 
 
-def open_engine(settings: Settings) -> Engine:
+def open_engine(settings: "Settings") -> "Engine":
     """Opens an engine for the settings.
 
     Raises:
@@ -122,12 +153,15 @@ def open_engine(settings: Settings) -> Engine:
         from dg_lsp.engine.remote_engine import RemoteEngine
 
         return RemoteEngine(RemoteModel(settings.remote), settings.completion)
+    from dg_lsp.engine.decoder_selection import measure_costs
+    from dg_lsp.engine.engine import Engine
+
     denoiser = open_denoiser(load_model(settings), settings)
     return Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
 @contextmanager
-def timed_engine(settings: Settings) -> Iterator[tuple[Engine, float]]:
+def timed_engine(settings: "Settings") -> "Iterator[tuple[Engine, float]]":
     """An engine and the milliseconds that loading took; closes the engine at the end."""
     start = time.perf_counter()
     engine = open_engine(settings)
@@ -135,31 +169,3 @@ def timed_engine(settings: Settings) -> Iterator[tuple[Engine, float]]:
         yield engine, 1e3 * (time.perf_counter() - start)
     finally:
         engine.close()
-
-
-def overrides(
-    *,
-    model: str | None,
-    gpu_layers: int | None,
-    threads: int | None,
-    remote: str | None = None,
-) -> dict[str, Any]:
-    """Options of the command line as a settings tree. With a remote server, `model` is a model of the server."""
-    runtime = {"gpu_layers": gpu_layers, "threads": threads}
-    tree: dict[str, Any] = {"model": {key: value for key, value in runtime.items() if value is not None}}
-    if remote is not None:
-        server = {"url": remote} if model is None else {"url": remote, "model": model}
-        return {**tree, "remote": server}
-    if model is None:
-        return tree
-    return {**tree, "model": {**tree["model"], "name": model}, "remote": {"url": ""}}
-
-
-def configure(over: Mapping[str, Any]) -> Settings:
-    """Defaults, then the nearest settings file in the working directory or above it, then `over`.
-
-    Raises:
-        SettingsError: the file or a value is invalid.
-    """
-    path = settings_file(Path.cwd())
-    return parse_settings(over, file_settings(path, known_names()) if path else None)

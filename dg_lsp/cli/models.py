@@ -1,22 +1,31 @@
 """`dg-lsp models`: list, show and pull models; convert DiffusionGemma, and build the llama.cpp that it needs."""
 
-import contextlib
+import dataclasses
+import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import dg_lsp
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import configure, overrides
+from dg_lsp.errors import ModelRuntimeError, UsageError
+
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress
 
     from dg_lsp.backends.llamacpp.quantize import FileType
     from dg_lsp.models.build_runtime import ShowStep
     from dg_lsp.models.convert import ModelParts
     from dg_lsp.models.presets import Family, Preset
 
-app = typer.Typer(help="List, show and pull models; convert DiffusionGemma.", no_args_is_help=False)
+app = typer.Typer(help="List, show and pull models; convert DiffusionGemma.")
 
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -54,11 +63,9 @@ def show_model(
     model: Annotated[str | None, typer.Argument(help="A name or the path of a GGUF file; the default model.")] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
-    from dg_lsp.cli import loading
-    from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.models.registry import preset_named, ready_path
 
-    settings = loading.with_model_chosen(configure(overrides(model=model, gpu_layers=None, threads=None)))
+    settings = loading.with_model_chosen(configure(overrides(model=model)))
     preset = preset_named(settings.model.name)
     if preset is not None:
         for key, value in _facts(preset):
@@ -67,7 +74,7 @@ def show_model(
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
-    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0, threads=None)))
+    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0)))
     loaded.weights.close()
     for key, value in loaded.facts().items():
         typer.echo(f"{key}: {value}")
@@ -113,8 +120,7 @@ def pull_model(
         bool, typer.Option("--accept-licence", help="You have read the model's licence and agree to it.")
     ] = False,
     source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FOLDER", help="Take the files, or the wheels, from this folder, offline."),
+        Path | None, typer.Option("--from", metavar="FOLDER", help="Take the files, or the wheels, from this folder.")
     ] = None,
     file: Annotated[
         str | None, typer.Option("--file", metavar="NAME", help="Another GGUF file of the model's repository.")
@@ -124,26 +130,22 @@ def pull_model(
     ] = None,
 ) -> int:
     """Fetch a model, check it, and store it under its name."""
-    import dataclasses
-
-    from dg_lsp.errors import UsageError
     from dg_lsp.models.download import fetch, fetched_path
     from dg_lsp.models.registry import BUNDLED, preset_named, ready_path
 
     if source is not None and not source.is_dir():
         raise UsageError(f"{source} is not a folder: name the one with the model's files")
-    if name in (model.name for model in BUNDLED):
-        if file is not None or revision is not None:
-            raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
+    preset, is_bundled = preset_named(name), name in (model.name for model in BUNDLED)
+    is_other = file is not None or revision is not None
+    if is_other and (is_bundled or (preset is not None and preset.wheels)):
+        raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
+    if is_bundled:
         typer.echo(f"{name} is bundled: there is nothing to fetch", err=True)
         return 0
-    preset = preset_named(name)
     if preset is None:
         raise UsageError(f"no model {name!r} to fetch: use a name from dg-lsp models list, or the path of a file")
     path, ready = fetched_path(preset), ready_path(preset)
-    if file is not None or revision is not None:
-        if preset.wheels:
-            raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
+    if is_other:
         patterns = (file,) if file is not None else preset.patterns
         # the checksum of one version does not apply to another
         preset = dataclasses.replace(preset, patterns=patterns, revision=revision or preset.revision, sha256="")
@@ -172,15 +174,7 @@ def _repack_fetched(preset: "Preset", fetched: Path) -> int:
 
 
 def _agree(preset: "Preset", *, accepted: bool) -> None:
-    """Shows the licence; a licence with terms has to be accepted.
-
-    Raises:
-        UsageError: the user declined, or there is no terminal to ask.
-    """
-    import sys
-
-    from dg_lsp.errors import UsageError
-
+    """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
     typer.echo(f"{preset.name}: {preset.licence}{f': {preset.terms}' if preset.terms else ''}, from {origin}", err=True)
     if not preset.terms or accepted:
@@ -195,34 +189,30 @@ def _agree(preset: "Preset", *, accepted: bool) -> None:
 @app.command("repack")
 def repack_model(
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SOURCE", help="A GGUF of architecture diffusion-gemma, or the folder of a Hugging Face checkpoint."
-        ),
+        Path, typer.Argument(metavar="SOURCE", help="A GGUF of architecture diffusion-gemma, or a checkpoint's folder.")
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.gguf", help="Output file.")] = None,
     kind: Annotated[
-        str | None,
-        typer.Option("--type", metavar="TYPE", help="Number format: BF16, Q8_0, Q4_K_M...; default: unchanged."),
+        str | None, typer.Option("--type", metavar="TYPE", help="BF16, Q8_0, Q4_K_M...; default: unchanged.")
     ] = None,
 ) -> int:
     """Convert a DiffusionGemma to a GGUF that llama.cpp runs, and a second file for its self-conditioning."""
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from dg_lsp.backends.llamacpp.quantize import file_type, quantize
+    from dg_lsp.cli.output import progress
     from dg_lsp.models.convert import check_target, side_path, write_model
 
     wanted = file_type(kind) if kind else None
     parts, quantized = _read_parts(source, wanted)
     target = output or _default_target(source, parts, wanted)
-    check_target(
-        target, parts.size + (quantized.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if quantized else 0)
-    )
-    with _progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
-        task = progress.add_task(target.name, total=parts.size + (parts.main_size if quantized else 0))
+    more = quantized.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if quantized else 0
+    check_target(target, parts.size + more)
+    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
+        task = bars.add_task(target.name, total=parts.size + (parts.main_size if quantized else 0))
 
         def advance(num_bytes: int) -> None:
-            progress.advance(task, num_bytes)
+            bars.advance(task, num_bytes)
 
         convert = (lambda written, smaller: quantize(written, smaller, quantized, advance)) if quantized else None
         write_model(parts, target, advance, convert)
@@ -232,13 +222,7 @@ def repack_model(
 
 
 def _read_parts(source: Path, wanted: "FileType | None") -> "tuple[ModelParts, FileType | None]":
-    """The parts of the model, and the number format that llama.cpp converts them to afterwards.
-
-    Raises:
-        UsageError: another number format is wanted of quantized weights.
-        DgLspError: the source is not a DiffusionGemma, or is unreadable.
-    """
-    from dg_lsp.errors import UsageError
+    """The parts of the model, and the number format that llama.cpp converts them to afterwards."""
     from dg_lsp.gguf import read_header
     from dg_lsp.models.convert import FILE_TYPES, convert_checkpoint, is_repacked, read_gguf, read_repacked
 
@@ -270,21 +254,14 @@ def build_runtime(
         typer.Option(metavar="NAME", help="Build all of llama.cpp for cpu, cuda, metal, vulkan, hip or sycl."),
     ] = None,
     source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="PATH", help="llama-cpp-python's source distribution, packed or unpacked; offline."
-        ),
+        Path | None, typer.Option("--from", metavar="PATH", help="llama-cpp-python's source distribution; offline.")
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Build all of llama.cpp, even if one class is enough.")
-    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Build all of llama.cpp, not one class.")] = False,
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
-    import time
-
     from rich.progress import BarColumn, TimeElapsedColumn
 
-    from dg_lsp.errors import UsageError
+    from dg_lsp.cli.output import progress
     from dg_lsp.models.build_runtime import BuildOptions, build
     from dg_lsp.runtime import PACKAGE, find_runtime, installed_library
 
@@ -297,8 +274,8 @@ def build_runtime(
         typer.echo(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
         return 0
     start = time.monotonic()
-    with _progress(BarColumn(), TimeElapsedColumn()) as progress:
-        runtime = build(options, _supports_bidirectional, _show_steps(progress))
+    with progress(BarColumn(), TimeElapsedColumn()) as bars:
+        runtime = build(options, _supports_bidirectional, _show_steps(bars))
     if runtime is None:
         typer.echo(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
         return 0
@@ -310,11 +287,11 @@ def build_runtime(
     return 0
 
 
-def _show_steps(progress: "Progress") -> "ShowStep":
-    task = progress.add_task("preparing", total=None)
+def _show_steps(bars: "Progress") -> "ShowStep":
+    task = bars.add_task("preparing", total=None)
 
     def show(step: str, fraction: float | None) -> None:
-        progress.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
+        bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
 
     return show
 
@@ -322,14 +299,8 @@ def _show_steps(progress: "Progress") -> "ShowStep":
 def _supports_bidirectional(folder: Path | None) -> bool:
     """Tests the runtime in a folder, or the installed library, in a child process: a library may end its process.
 
-    Raises:
-        ModelRuntimeError: it cannot be loaded, or it ended the process.
+    Raises ModelRuntimeError if it cannot be loaded, or ended the process.
     """
-    import os
-    import subprocess
-
-    import dg_lsp
-    from dg_lsp.errors import ModelRuntimeError
     from dg_lsp.runtime import STOCK, VARIABLE
     from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
@@ -344,15 +315,3 @@ def _supports_bidirectional(folder: Path | None) -> bool:
         reason = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
         raise ModelRuntimeError(f"the {'changed' if folder else 'installed'} llama.cpp does not run: {reason}")
     return done.returncode == 0
-
-
-@contextlib.contextmanager
-def _progress(*columns: "ProgressColumn") -> "Iterator[Progress]":
-    """A progress bar on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn
-
-    console = Console(stderr=True)
-    description = TextColumn("{task.description}")
-    with Progress(description, *columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress

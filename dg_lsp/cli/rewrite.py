@@ -3,83 +3,67 @@
 import difflib
 import json
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Seed, Threads, Write
 
 if TYPE_CHECKING:
-    from dg_lsp.cli.source import Lines, SourceFile
+    from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.result import RewriteResult
 
 
 def rewrite(
-    lines: Annotated[
-        str,
-        typer.Argument(metavar="FILE:FIRST-LAST", help="Whole lines; FIRST and LAST start at 1 and are both included."),
-    ],
-    instruction: Annotated[
-        str, typer.Argument(metavar="[INSTRUCTION]", help="What to change; without it the model decides.")
-    ] = "",
-    strength: Annotated[
-        float, typer.Option(metavar="0..1", help="Fraction of the tokens to replace; 1 replaces all of them.")
-    ] = 1.0,
+    lines: Annotated[str, Argument(metavar="FILE:FIRST-LAST", help="Lines start at 1; both are included.")],
+    instruction: Annotated[str, Argument(metavar="[INSTRUCTION]", help="What to change.")] = "",
+    strength: Annotated[float, Option(metavar="0..1", help="Fraction of the tokens to replace.")] = 1.0,
     model: Model = None,
     remote: Remote = None,
-    deadline: Annotated[
-        float | None, typer.Option(min=1, metavar="MS", help="Stop after this time; loading does not count.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Random seed; the same seed gives the same rewrite.")
-    ] = 0,
+    deadline: Annotated[float | None, Option(min=1, metavar="MS", help="Stop this long after the load.")] = None,
+    seed: Seed = 0,
     as_json: Json = False,
-    write: Annotated[bool, typer.Option("--write", help="Write the result to the file.")] = False,
+    write: Write = False,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
     """Rewrite lines of a file and show a diff. Without --write the file is not changed."""
-    from dg_lsp.cli.loading import configure, overrides, timed_engine
-    from dg_lsp.cli.source import Lines, SourceFile
+    from dg_lsp.cli.source import SourceFile, parse_lines
     from dg_lsp.engine.engine import drain
     from dg_lsp.engine.request import RewriteRequest
 
-    span = Lines.parse(lines)
-    source = SourceFile.read(span.path)
-    start, end = source.offset_at(span.first, 1), source.offset_at(span.last, None)
+    path, first, last = parse_lines(lines)
+    source = SourceFile.read(path)
+    start, end = source.offset_at(first, 1), source.offset_at(last, None)
     if write:
         source.check_writable()
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
 
-    with timed_engine(settings) as (engine, load_ms):
+    with loading.timed_engine(settings) as (engine, load_ms):
         result = drain(engine.rewrite(request))
     if write and not result.rejection:
         source.replace(result.start, result.end, result.text)
-    _report(result, source, span, load_ms, instruction=instruction, as_json=as_json)
-    if write and not result.rejection and not as_json:
-        typer.echo(f"wrote {span.path}")
+    if as_json:
+        typer.echo(_json(result, first, last, load_ms))
+    else:
+        _show(result, source)
+        if instruction and not result.follows_instructions:
+            typer.echo(f"{result.model} follows no instructions: it received this one as a comment", err=True)
+        typer.echo(f"{result.model}: {result.timings.total:.0f} ms after {load_ms:.0f} ms load, {result.steps} steps")
+        if write and not result.rejection:
+            typer.echo(f"wrote {path}")
     return 1 if result.rejection else 0
 
 
-def _report(
-    result: "RewriteResult", source: "SourceFile", span: "Lines", load_ms: float, *, instruction: str, as_json: bool
-) -> None:
-    if as_json:
-        typer.echo(json.dumps(_object(result, span, load_ms)))
-        return
+def _show(result: "RewriteResult", source: "SourceFile") -> None:
+    """Prints a unified diff, coloured on a terminal, or why there is none."""
     if result.rejection:
         typer.echo(f"no rewrite ({result.rejection.reason})")
-    else:
-        _show(result, source)
-    if instruction and not result.follows_instructions:
-        typer.echo(f"{result.model} follows no instructions: it received this one as a comment", err=True)
-    typer.echo(f"{result.model}: {result.timings.total:.0f} ms after {load_ms:.0f} ms load, {result.steps} steps")
-
-
-def _show(result: "RewriteResult", source: "SourceFile") -> None:
-    """Prints a unified diff, coloured on a terminal."""
+        return
     colours = {"+": "green", "-": "red", "@": "cyan"}
     new = source.text[: result.start] + result.text + source.text[result.end :]
     name = str(source.path)
@@ -87,21 +71,18 @@ def _show(result: "RewriteResult", source: "SourceFile") -> None:
         typer.secho(line, fg=colours.get(line[:1]))
 
 
-def _object(result: "RewriteResult", span: "Lines", load_ms: float) -> dict[str, Any]:
-    timings = result.timings
-    return {
+def _json(result: "RewriteResult", first: int, last: int, load_ms: float) -> str:
+    from dg_lsp.cli.output import times
+
+    tree = {
         "text": result.text,
         "model": result.model,
-        "first": span.first,
-        "last": span.last,
+        "first": first,
+        "last": last,
         "rejected": result.rejection.reason.value if result.rejection else None,
         "follows_instructions": result.follows_instructions,
         "score": round(result.score, 4),
         "steps": result.steps,
-        "timings_ms": {
-            "load": round(load_ms, 3),
-            "denoise": round(timings.denoise, 3),
-            "postprocess": round(timings.postprocess, 3),
-            "total": round(load_ms + timings.total, 3),
-        },
+        "timings_ms": times(result.timings, load_ms, "denoise", "postprocess"),
     }
+    return json.dumps(tree)

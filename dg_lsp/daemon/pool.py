@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.daemon.endpoint import write_private
+from dg_lsp.daemon.client import write_private
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, ModelCrashedError, ModelMemoryError
@@ -168,11 +168,7 @@ class Pool:
             model.worker.close()
 
     def _open(self, settings: Settings) -> Engine:
-        """The engine; closes unused models, the longest idle first, until there is memory for it.
-
-        Raises:
-            ModelError, BackendError: it cannot be opened.
-        """
+        """The engine; closes unused models, the longest idle first, until there is memory for it."""
         key = settings.model_key
         with self._opening, self._marked_as_opening(key):
             while True:
@@ -215,11 +211,8 @@ class Pool:
             self._crash_log.set_in_use(sorted({one.name for one in self._models.values() if one.is_in_use}))
 
     def _with_holders(self, error: ModelMemoryError) -> ModelMemoryError:
-        holders = [
-            f"{one['model']} ({one['sessions']} session{'s' if one['sessions'] != 1 else ''})"
-            for one in self.facts()
-            if one["state"] == "ready"
-        ]
+        ready = [(one["model"], one["sessions"]) for one in self.facts() if one["state"] == "ready"]
+        holders = [f"{model} ({sessions} session{'s' * (sessions != 1)})" for model, sessions in ready]
         return ModelMemoryError(f"{error}; the daemon also holds {', '.join(holders)}") if holders else error
 
     def _note_request(self, model: _OpenModel) -> None:

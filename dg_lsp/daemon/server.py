@@ -16,8 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp import __version__
-from dg_lsp.daemon.client import Refused, receive, send
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.client import Endpoint, Record, Refused, receive, send
 from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.daemon.pool import CrashLog, Pool
 from dg_lsp.engine.engine import Engine
@@ -54,10 +53,7 @@ class Daemon:
     ) -> None:
         """With `exit_when_idle` it leaves after `idle_seconds` without a connection.
 
-        Raises:
-            DaemonRunsError: another daemon runs.
-            DaemonError: the folder cannot be used, or the system refuses the socket.
-            UsageError: as `open_http` does.
+        Raises DaemonRunsError if another daemon runs, DaemonError if the folder or the socket cannot be used.
         """
         self._endpoint = endpoint
         self._lock = endpoint.acquire_lock()
@@ -153,12 +149,7 @@ class Daemon:
             connection.close()
 
     def _authenticate(self, connection: socket.socket) -> dict[str, Any]:
-        """The client's request, once both sides have proved that they can read the record.
-
-        Raises:
-            Refused: the token is wrong.
-            OSError: as `receive` does.
-        """
+        """The client's request, once both sides have proved that they can read the record."""
         hello = receive(connection)
         if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._record.token.encode()):
             raise Refused("the token is wrong")
@@ -211,11 +202,7 @@ class Daemon:
 
 
 def _run_session(connection: socket.socket, request: Mapping[str, Any], pool: Pool) -> None:
-    """Serves one editor until it leaves, in an event loop of its own: no session delays another one.
-
-    Raises:
-        Refused: the settings are not valid.
-    """
+    """Serves one editor until it leaves, in an event loop of its own: no session delays another one."""
     over = request.get("over") or {}
     try:
         settings = parse_settings(request.get("settings") or {})

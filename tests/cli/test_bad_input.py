@@ -34,6 +34,8 @@ def folder(tmp_path):
     ("arguments", "message"),
     [
         (["gone.py:1"], "no such file: gone.py"),
+        (["x" * 3000 + ":1"], "cannot read x"),
+        (["a\0b:1"], "cannot read"),
         ([".:1"], ". is a directory: name a file in it"),
         (["binary.py:1"], "binary.py is binary: only text files can be filled"),
         (["latin.py:1"], "latin.py is not UTF-8 (byte 5): convert it first"),
@@ -73,17 +75,6 @@ def test_an_invalid_settings_file_is_exit_code_2(dg_lsp, script, folder, toml, m
     assert message in error_line(dg_lsp("fill", "good.py:1"), 2)
 
 
-def test_a_read_only_directory_is_exit_code_2(dg_lsp, script, folder, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(13, "Permission denied")
-
-    script.fill = "0"
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
-    outcome = dg_lsp("fill", "good.py:1", "--write", "--json")
-    assert "cannot write good.py: Permission denied (it is unchanged)" in error_line(outcome, 2)
-    assert Path("good.py").read_bytes() == b"x = 1\ny\n"
-
-
 @pytest.mark.parametrize("name", ["dg-maxi", "gone.gguf", "models/gone.gguf"])
 def test_an_unknown_model_is_exit_code_3_and_known_models_are_listed(dg_lsp, folder, name):
     assert "dg-mini" in error_line(dg_lsp("fill", "good.py:1", "--model", name), 3)
@@ -107,6 +98,17 @@ def test_a_stock_gguf_without_a_description_is_exit_code_3(dg_lsp, folder):
     assert data.count(b"dg.mask_token_id") == 1
     Path("stock.gguf").write_bytes(data.replace(b"dg.mask_token_id", b"xy.mask_token_id"))
     assert "dg.mask_token_id is missing" in error_line(dg_lsp("fill", "good.py:1", "--model", "stock.gguf"), 3)
+
+
+@pytest.mark.parametrize("command", [("fill", "a.py:1"), ("doctor",)], ids=lambda command: command[0])
+def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, tmp_path, command):
+    (tmp_path / "a.py").write_text("x = \n")
+    (tmp_path / "dg-lsp.toml").write_text("[model]\ncontext_length = 1000000000\n")
+    outcome = dg_lsp(*command)
+    assert outcome.code == 3
+    message = next(line for line in f"{outcome.err}\n{outcome.out}".splitlines() if "dg-mini.gguf needs" in line)
+    assert "GB of memory including a reserve (prompts" in message
+    assert "set context_length" in message
 
 
 @pytest.mark.parametrize(

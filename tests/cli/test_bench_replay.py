@@ -3,10 +3,9 @@ from functools import partial
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.bench.replay import session
 from dg_lsp.bench.replay.session import EngineCompleter
 from dg_lsp.bench.runs import Run
-from dg_lsp.cli import bench_models
+from dg_lsp.cli import measurements
 from dg_lsp.engine.engine import Engine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
@@ -31,11 +30,11 @@ def model(monkeypatch, tmp_path):
     denoiser = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
 
     def open_model(settings):
-        return bench_models.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
+        return measurements.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
 
-    monkeypatch.setattr(bench_models, "open_model", open_model)
+    monkeypatch.setattr(measurements, "open_model", open_model)
     # the model takes no time, however busy this machine is
-    monkeypatch.setattr(session, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
+    monkeypatch.setattr(measurements, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
     return denoiser
 
@@ -47,10 +46,11 @@ def code(tmp_path):
     return path
 
 
-def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model, code):
-    outcome = dg_lsp("bench", "replay", code, "--start", 6)
-    assert outcome.code == 0
-    assert outcome.err == ""
+def test_a_terminal_gets_the_assumptions_and_a_table_like_the_page(dg_lsp, model, code, tmp_path):
+    outcome = dg_lsp("bench", "replay", code, "--start", 6, "--html", tmp_path / "page.html")
+    assert (outcome.code, outcome.err) == (0, "")
+    for text in ("Typing with the model", "keystrokes saved"):
+        assert text in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "the text before it in the file, and nothing after the cursor" in outcome.out
     assert "| keystrokes saved | " in outcome.out
     assert model.is_closed
@@ -112,12 +112,6 @@ def test_wrong_use_is_one_line_and_exit_code_2(dg_lsp, model, code, options, mes
     assert model.num_steps == 0
 
 
-def test_a_missing_file_is_refused_before_the_model_is_opened(dg_lsp, model):
-    outcome = dg_lsp("bench", "replay", "gone.py")
-    assert (outcome.code, model.is_closed) == (2, False)
-    assert "gone.py" in outcome.err
-
-
 def test_an_interrupted_replay_is_resumed(dg_lsp, model, code, tmp_path):
     output = tmp_path / "run.jsonl"
     model.at = 8
@@ -137,14 +131,6 @@ def test_an_interrupted_replay_is_resumed(dg_lsp, model, code, tmp_path):
     again = dg_lsp("bench", "replay", code, "--start", 6, "--json", "--output", output)
     assert again.json == resumed.json
     assert model.num_steps == sum(attempt.steps for attempt in attempts)
-
-
-def test_a_page_is_written(dg_lsp, model, code, tmp_path):
-    page = tmp_path / "page.html"
-    assert dg_lsp("bench", "replay", code, "--region", "3-3", "--html", page).code == 0
-    text = page.read_text(encoding="utf-8")
-    assert "Typing with the model" in text
-    assert "keystrokes saved" in text
 
 
 def test_the_bundled_model_completes(dg_lsp, code):

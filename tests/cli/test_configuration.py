@@ -1,16 +1,9 @@
 from pathlib import Path
 
-import pytest
-
 from dg_lsp.cli.loading import configure, overrides
-from dg_lsp.errors import SettingsError
 from dg_lsp.settings import Settings, settings_file
 
 NOTHING = overrides(model=None, gpu_layers=None, threads=None)
-
-
-def test_without_a_file_the_defaults_are_used():
-    assert configure(NOTHING) == Settings()
 
 
 def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
@@ -54,8 +47,3 @@ def test_a_relative_model_path_is_relative_to_the_file(tmp_path, monkeypatch):
     assert configure(NOTHING).model.name == "/models/a.gguf"
     (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'dg-mini'\n")
     assert configure(NOTHING).model.name == "dg-mini"
-
-
-def test_an_invalid_value_of_the_command_line_is_rejected():
-    with pytest.raises(SettingsError, match="gpu_layers"):
-        configure(overrides(model=None, gpu_layers=-2, threads=None))

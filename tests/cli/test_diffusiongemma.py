@@ -62,14 +62,14 @@ def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, hole, model
     assert outcome.err.count("\n") == 1
 
 
-def test_llama_cpp_as_installed_is_told_to_be_changed(dg_lsp, hole, tiny_repacked, monkeypatch):
+def test_an_unchanged_llama_cpp_is_refused_with_the_command_that_builds_it(dg_lsp, hole, tiny_repacked, monkeypatch):
     monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: False)
     outcome = dg_lsp("fill", hole, "--model", tiny_repacked)
     assert outcome.code == 3
     assert "dg-lsp models build-runtime" in outcome.err
 
 
-def test_a_file_of_the_pull_requests_is_told_to_be_repacked(dg_lsp, hole, tiny_repacked, tmp_path):
+def test_a_file_of_the_pull_requests_is_refused_with_the_command_that_repacks_it(dg_lsp, hole, tiny_repacked, tmp_path):
     raw = tiny.write_diffusion_gguf(tiny_repacked, tmp_path / "raw.gguf")
     outcome = dg_lsp("fill", hole, "--model", raw)
     assert outcome.code == 3
@@ -77,7 +77,7 @@ def test_a_file_of_the_pull_requests_is_told_to_be_repacked(dg_lsp, hole, tiny_r
 
 
 def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, hole, tiny_repacked, tmp_path):
-    """Nothing in the file says that it was trained with noise: it is asked like any other language model."""
+    """Its file has no key of a diffusion model."""
     import gguf
 
     reader = gguf.GGUFReader(tiny_repacked)

@@ -5,17 +5,8 @@ import pytest
 from dg_lsp.engine.engine import Engine
 
 KEYS = [
-    "text",
-    "model",
-    "candidates",
-    "rejected",
-    "decoder",
-    "canvas_length",
-    "steps",
-    "tokens_per_forward",
-    "prompt_tokens",
-    "cached_tokens",
-    "timings_ms",
+    *("text", "model", "candidates", "rejected", "decoder", "canvas_length", "steps", "tokens_per_forward"),
+    *("prompt_tokens", "cached_tokens", "timings_ms"),
 ]
 TIMES = ["load", "prefill", "denoise", "postprocess", "total"]
 
@@ -48,12 +39,9 @@ def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, ho
     assert [[key for key, _ in one] for one in dict(pairs)["candidates"]] == [["text", "score"]]
     answer = outcome.json
     assert answer["text"] == answer["candidates"][0]["text"] == "self.x"
-    assert answer["model"] == "scripted"
-    assert answer["rejected"] is None
+    assert (answer["model"], answer["rejected"], answer["cached_tokens"]) == ("scripted", None, 0)
     assert answer["canvas_length"] in (8, 16, 32, 64)
-    assert answer["steps"] >= 1
-    assert answer["prompt_tokens"] > 0
-    assert answer["cached_tokens"] == 0
+    assert min(answer["steps"], answer["prompt_tokens"]) > 0
     times = answer["timings_ms"]
     assert times["total"] >= times["load"] + times["prefill"] + times["denoise"]
     assert tree() == before
@@ -63,13 +51,9 @@ def test_without_a_completion_the_exit_code_is_1_and_the_reason_is_printed(dg_ls
     script.fill = ""
     before, status = tree(), hole.stat()
     outcome = dg_lsp("fill", f"{hole}:4", "--json", "--write")
-    assert hole.stat().st_ino == status.st_ino
-    assert outcome.code == 1
-    assert outcome.json["text"] == ""
-    assert outcome.json["candidates"] == []
-    assert outcome.json["rejected"] == "empty"
-    assert outcome.err == ""
-    assert tree() == before
+    assert (outcome.code, outcome.err) == (1, "")
+    assert [outcome.json[key] for key in ("text", "candidates", "rejected")] == ["", [], "empty"]
+    assert (hole.stat().st_ino, tree()) == (status.st_ino, before)
     outcome = dg_lsp("fill", f"{hole}:4")
     assert outcome.code == 1
     assert "no completion (empty)" in outcome.out
@@ -95,17 +79,13 @@ def test_without_json_the_code_is_shown_with_the_completion(dg_lsp, script, hole
     assert "load" in lines[6]
 
 
-def test_visual_in_a_pipe_prints_one_plain_line_per_step(dg_lsp, script, hole):
+def test_visual_in_a_pipe_prints_one_plain_line_per_step_and_with_json_on_standard_error(dg_lsp, script, hole):
     script.fill = "self.x"
     outcome = dg_lsp("fill", f"{hole}:4:16", "--visual")
     rows = [line for line in outcome.out.splitlines() if line[:4].strip().isdigit() and "│" not in line]
     assert rows[0].startswith("   1  self····")
-    assert rows[-1] == "   2  self.x∎∎" or rows[-1].startswith("   2  self.x∎")
+    assert rows[-1].startswith("   2  self.x∎")
     assert "\x1b" not in outcome.out
-
-
-def test_visual_with_json_prints_the_steps_on_standard_error(dg_lsp, script, hole):
-    script.fill = "self.x"
     outcome = dg_lsp("fill", f"{hole}:4:16", "--visual", "--json")
     assert list(outcome.json) == KEYS
     assert "   1  self····" in outcome.err
@@ -136,14 +116,6 @@ def test_write_keeps_line_ends_indentation_and_byte_order_mark(
     assert path.read_bytes() == head + fill.encode() + tail
 
 
-def test_write_keeps_mixed_line_ends(dg_lsp, script, tmp_path):
-    script.fill = "x"
-    path = tmp_path / "a.py"
-    path.write_bytes("é = 1\r\ny = 2\rprint()\n\n\r\nz\f = 3".encode())
-    assert dg_lsp("fill", f"{path}:3:7", "--write").code == 0
-    assert path.read_bytes() == "é = 1\r\ny = 2\rprint(x)\n\n\r\nz\f = 3".encode()
-
-
 def test_options_are_passed_to_settings_and_request(dg_lsp, script, hole, monkeypatch):
     seen = []
     run = Engine.run
@@ -153,21 +125,9 @@ def test_options_are_passed_to_settings_and_request(dg_lsp, script, hole, monkey
         return run(self, request, **keywords)
 
     monkeypatch.setattr(Engine, "run", spy)
-    options = [
-        "--candidates",
-        "3",
-        "--suffix-lines",
-        "2",
-        "--seed",
-        "7",
-        "--threads",
-        "1",
-        "--gpu-layers",
-        "0",
-        "--model",
-        "m.gguf",
-    ]
-    assert dg_lsp("fill", f"{hole}:4", *options, "--model", "m.gguf").code == 0
+    request_options = ["--candidates", 3, "--suffix-lines", 2, "--seed", 7]
+    model_options = ["--threads", 1, "--gpu-layers", 0, "--model", "m.gguf"]
+    assert dg_lsp("fill", f"{hole}:4", *request_options, *model_options).code == 0
     [(request, keywords)] = seen
     assert (request.num_candidates, request.suffix_lines, request.seed) == (3, 2, 7)
     assert request.offset == len(HOLE) - 1
@@ -214,20 +174,6 @@ def test_a_file_that_changes_during_the_run_is_not_written(dg_lsp, script, hole)
     assert "changed while" in outcome.err
     assert outcome.out == "" or "wrote" not in outcome.out
     assert hole.read_text() == "another program\n"
-
-
-def test_control_characters_of_a_file_do_not_reach_the_terminal(dg_lsp, script, tmp_path):
-    script.fill = "x"
-    (tmp_path / "a.py").write_bytes(b"# \x1b[31mred\x07\nprint()\n")
-    outcome = dg_lsp("fill", "a.py:2:7")
-    assert "\x1b" not in outcome.out
-    assert "\x07" not in outcome.out
-    assert "␛[31mred␇" in outcome.out
-
-
-def test_the_prompt_format_is_passed_to_the_model(dg_lsp, script, hole):
-    assert dg_lsp("fill", f"{hole}:4:16", "--prompt-format", "prefix", "--json").code == 0
-    assert script.settings.completion.prompt_format == "prefix"
 
 
 def test_an_unsupported_prompt_format_is_reported_in_one_line(dg_lsp, script, hole):

@@ -31,21 +31,11 @@ def test_list_prints_names_and_sizes(dg_lsp):
     assert "Gemma Terms of Use" in others[-1]
 
 
-def test_a_bundled_model_needs_no_pull(dg_lsp):
-    assert dg_lsp("models", "pull", "dg-mini").code == 0
-
-
 @pytest.mark.parametrize("arguments", [["dg-maxi"], ["gemma3-270m", "--from", "gone"]])
 def test_pull_of_an_unknown_model_or_folder_is_wrong_use(dg_lsp, arguments):
     outcome = dg_lsp("models", "pull", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert arguments[-1] in outcome.err
-
-
-def test_show_prints_the_preset_before_a_pull(dg_lsp):
-    outcome = dg_lsp("models", "show", "gemma3-270m")
-    assert outcome.code == 0
-    assert "location: not here yet: dg-lsp models pull gemma3-270m\n" in outcome.out
 
 
 def test_show_prints_specification_and_metadata(dg_lsp):
@@ -59,12 +49,6 @@ def test_show_prints_specification_and_metadata(dg_lsp):
     assert dg_lsp("models", "show", "dg-mini").out == outcome.out
     by_path = dg_lsp("models", "show", BUNDLED[0].path)
     assert by_path.out == outcome.out
-
-
-def test_show_of_an_unknown_model_is_exit_code_3(dg_lsp):
-    outcome = dg_lsp("models", "show", "dg-maxi")
-    assert (outcome.code, outcome.out) == (3, "")
-    assert "dg-mini" in outcome.err
 
 
 WEIGHTS = BUNDLED[0].path.read_bytes()
@@ -144,15 +128,6 @@ def test_fill_with_a_model_that_is_not_pulled_names_the_command(dg_lsp, hub, kno
     outcome = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
     assert (outcome.code, outcome.out) == (3, "")
     assert "dg-lsp models pull tiny" in outcome.err
-
-
-def test_pull_copies_from_a_folder(dg_lsp, hub, known, tmp_path):
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
-    (shelf / "Tiny.Q8_0.gguf").write_bytes(WEIGHTS)
-    assert dg_lsp("models", "pull", "tiny", "--from", shelf).code == 0
-    assert hub.requests == []
-    assert (TINY.folder / "Tiny.Q8_0.gguf").read_bytes() == WEIGHTS
 
 
 def test_pull_fetches_another_file_of_the_repository(dg_lsp, hub, known):

@@ -1,9 +1,20 @@
-import pytest
+import io
+import re
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli.output import fill_object, rejection_reason, timing_line
-from dg_lsp.engine.result import FillResult, Timings
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
+from dg_lsp.cli.output import coloured_row, excerpt, plain_row, printable, timing_line, watch
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import Cell, FillResult, Frame, Timings
+from dg_lsp.settings import CompletionSettings
 
 TIMINGS = Timings(prefill=10.0, denoise=20.0, postprocess=1.0, total=31.5, predict=18.0)
 
@@ -12,27 +23,182 @@ def result_of(candidates=(), rejections=()):
     return FillResult("m", candidates, rejections, 32, 4, 10, 100, 90, TIMINGS, DecoderName.DIFFUSION)
 
 
-def test_the_total_includes_the_load():
-    times = fill_object(result_of(), 100.0)["timings_ms"]
-    assert times == {"load": 100.0, "prefill": 10.0, "denoise": 20.0, "postprocess": 1.0, "total": 131.5}
-
-
-def test_the_best_candidate_is_the_text():
-    both = (Candidate("best", -0.123456), Candidate("second", -2.0))
-    answer = fill_object(result_of(both, (Rejection(Reason.EMPTY),)), 0.0)
-    assert answer["text"] == "best"
-    assert answer["candidates"] == [{"text": "best", "score": -0.1235}, {"text": "second", "score": -2.0}]
-    assert answer["rejected"] is None
-
-
-@pytest.mark.parametrize("reason", list(Reason))
-def test_without_a_candidate_the_best_rejection_is_the_reason(reason):
-    assert rejection_reason(result_of((), (Rejection(reason), Rejection(Reason.EMPTY)))) == reason.value
-
-
 def test_the_timing_line():
     line = timing_line(result_of(), 250.0)
     assert line == (
         "m: 32 ms (prefill 10, denoise 20, postprocess 1) after 250 ms load; "
         "diffusion 32, 4 steps, 2.5 tokens per step; prompt 100 tokens, 90 cached"
     )
+
+
+CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))
+
+
+def shown(text, offset, fill, *, with_carets=True, language="python"):
+    snapshot = Snapshot("a.py", 0, text, language)
+    return excerpt(snapshot, offset, Text(fill), with_carets=with_carets).plain.splitlines()
+
+
+def test_three_lines_before_and_after_are_shown_with_numbers():
+    offset = CODE.index("line_10 = ") + len("line_10 = ")
+    assert shown(CODE, offset, "9 + ") == [
+        "   7 │ line_7 = 7",
+        "   8 │ line_8 = 8",
+        "   9 │ line_9 = 9",
+        "> 10 │ line_10 = 9 + 10",
+        "     │           ^^^",
+        "  11 │ line_11 = 11",
+        "  12 │ line_12 = 12",
+        "  13 │ line_13 = 13",
+    ]
+
+
+def test_every_line_of_a_completion_is_marked():
+    assert shown("def f():\n    \nx\n", 13, "if y:\n        return\n    z") == [
+        "  1 │ def f():",
+        "> 2 │     if y:",
+        "    │     ^^^^^",
+        "> 3 │         return",
+        "    │         ^^^^^^",
+        "> 4 │     z",
+        "    │     ^",
+        "  5 │ x",
+        "  6 │ ",
+    ]
+
+
+def test_without_a_completion_the_cursors_line_is_marked():
+    assert shown("a\nb\nc", 3, "") == ["  1 │ a", "> 2 │ b", "  3 │ c"]
+    assert shown("", 0, "") == ["> 1 │ "]
+
+
+def test_carets_account_for_wide_characters():
+    assert shown("s = '😋é' + ", 11, "x")[1] == "    │             ^"
+
+
+@pytest.mark.parametrize("newline", ["\r\n", "\r", "\n"])
+def test_all_line_ends_are_counted(newline):
+    lines = shown(newline.join(["a", "b", "c = "]), len(f"a{newline}b{newline}c = "), "1", with_carets=False)
+    assert lines == ["  1 │ a", "  2 │ b", "> 3 │ c = 1"]
+
+
+def test_long_lines_are_cut_around_the_completion():
+    lines = shown("x" * 10_000 + "y" * 10_000, 10_000, "FILL", with_carets=False)
+    assert len(lines) == 1
+    assert "x" * 300 + "FILL" + "y" * 300 in lines[0]
+    assert len(lines[0]) < 700
+
+
+def test_the_completion_is_highlighted():
+    text = excerpt(Snapshot("a.py", 0, "x = \n"), 4, Text("1 + 2", style="bold"), with_carets=False)
+    bold = [text.plain[span.start : span.end] for span in text.spans if "bold" in str(span.style)]
+    assert bold == ["1 + 2"]
+
+
+def test_control_characters_are_replaced_by_symbols():
+    assert printable("a\tb\x1b[0m\x07\x7f\u202e😋é ") == "a   b␛[0m␇\ufffd\ufffd😋é "
+
+
+@given(st.text(max_size=60), st.integers(0, 60), st.text(max_size=9).map(printable))
+@settings(deadline=None)
+def test_any_text_is_shown_without_control_characters(text, at, fill):
+    lines = shown(text, min(at, len(text)), fill, with_carets=False)
+    assert sum(line.startswith(">") for line in lines) == 1
+    assert all(character == " " or character.isprintable() or character == "\ufffd" for character in "".join(lines))
+
+
+SNAPSHOT = Snapshot("a.py", 0, "def f(x):\n    \n\n\ny = f(1)\n")
+OFFSET = 14
+
+
+UNHURRIED = {"deadline_ms": 60_000, "early_stop_ms": 0}
+
+
+def frames_of(fill, **settings):
+    denoiser = ScriptedDenoiser(fill)
+    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(**UNHURRIED, **settings)).frames(
+        FillRequest(SNAPSHOT, OFFSET)
+    )
+
+
+def watched(fill, *, terminal, width=60, height=30, **settings):
+    out = io.StringIO()
+    colours = "truecolor" if terminal else None
+    console = Console(
+        file=out,
+        force_terminal=terminal,
+        width=width,
+        height=height,
+        color_system=colours,
+        _environ={"TERM": "xterm-256color"},  # independent of the terminal of the test run
+    )
+    result = watch(frames_of(fill, **settings), SNAPSHOT, OFFSET, console)
+    return result, out.getvalue()
+
+
+FRAME = Frame(
+    block=0,
+    step=12,
+    cells=(
+        Cell("ret", 0.99, True, False),
+        Cell("urn\n", 0.95, True, False),
+        Cell("\t", 0.6, False, False),
+        Cell("x", 0.1, False, False),
+        Cell("", 0.99, True, True),
+    ),
+    settled_text="return\n",
+)
+
+
+def test_a_plain_row_shows_masks_line_ends_and_the_end():
+    assert plain_row(FRAME).plain == "  12  return↵··∎"
+
+
+def test_committed_tokens_and_drafts_have_different_styles():
+    row = coloured_row(FRAME, 80)
+    assert row.plain == "  12  return↵    ·∎"
+    assert [str(span.style) for span in row.spans[1:]] == [
+        "bold green",
+        "bold green",
+        "dim dark_orange",
+        "dim red",
+        "bold green",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_coloured_row_fits_into_the_width(width):
+    wide = Frame(0, 1, tuple(Cell("long_name", 0.5, False, False) for _ in range(64)), "")
+    assert coloured_row(wide, width).cell_len <= width
+
+
+def test_on_a_terminal_the_code_is_shown_above_the_rows():
+    result, out = watched("return x", terminal=True)
+    last = out.rpartition("\x1b[?25h")[2]  # after the live part
+    assert last.index("def") < last.rindex("∎")
+    assert last.count("∎") >= 1
+    assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1
+    assert result.text == "return x"
+
+
+def test_a_low_terminal_does_not_scroll():
+    """A live part that is higher than the terminal cannot be erased again."""
+    result, out = watched("return [" + ", ".join("abcdefghijklmnop") + "]", terminal=True, height=12)
+    parts = re.sub(r"\x1b\[[0-9;]*m", "", out).split("\r")
+    assert 0 < max(part.count("\x1b[1A") for part in parts) < 12
+    assert result.steps > 12
+    live = next(part for part in parts if "\x1b[?25h" in part)
+    assert re.search(rf"\n +{result.steps}  ", live), "the newest step is not on the screen"
+
+
+def test_the_text_of_earlier_canvases_is_kept():
+    fill = "if x:\n        return 'a long text'\n    return 'another long text'\n"
+    result, out = watched(fill, terminal=True, height=200, canvas_length=8, max_tokens=200)
+    assert result.text.startswith("if x:")
+    frames = []
+    assert drain(frames_of(fill, canvas_length=8, max_tokens=200), frames.append).text == result.text
+    assert frames[-1].block > 0
+    live = re.sub(r"\x1b\[[0-9;]*m", "", out.partition("\x1b[?25h")[0])
+    last = live[live.rindex("def f(x)") :]
+    assert "return 'a long text'\n" in last
+    assert "return 'another long text'\n" in last

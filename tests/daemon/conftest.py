@@ -6,7 +6,7 @@ import pytest
 from workers import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.daemon.endpoint import Endpoint
+from dg_lsp.daemon.client import Endpoint
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.engine.engine import Engine
 

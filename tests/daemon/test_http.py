@@ -8,9 +8,9 @@ from http_server import Client
 from shared_daemon import wait_until
 from workers import TIMEOUT, ask
 
+from dg_lsp.daemon.client import Endpoint
 from dg_lsp.daemon.client import ask as ask_daemon
-from dg_lsp.daemon.endpoint import Endpoint
-from dg_lsp.errors import DaemonError, ModelNotFoundError, UsageError
+from dg_lsp.errors import DaemonError, ModelNotFoundError
 from dg_lsp.http import app
 from dg_lsp.http.app import Address, HttpServer
 from dg_lsp.http.auth import AccessRules
@@ -50,25 +50,11 @@ def test_an_editor_and_an_http_client_share_one_model_and_do_not_cancel_each_oth
     assert facts["models"] == [{"model": "dg-mini", "state": "ready", "sessions": 2}]
 
 
-def test_http_ends_with_the_daemon(serve):
-    daemon, client = serve()
-    daemon.stop()
-    daemon._http._thread.join(TIMEOUT)
-    with pytest.raises(ConnectionRefusedError):
-        client.get("/health")
-
-
 def test_http_ends_when_the_daemon_leaves_to_another_version(serve, endpoint):
     _, client = serve()
     ask_daemon(endpoint.read(), "leave")
     with pytest.raises(ConnectionRefusedError):
         client.get("/health")
-
-
-def test_http_for_other_machines_requires_a_key(start):
-    with pytest.raises(UsageError, match="api-key-file"):
-        start(open_http=opener("0.0.0.0"))
-    start()  # the lock is free
 
 
 def test_a_daemon_that_cannot_listen_frees_its_lock_and_its_port(start, monkeypatch):

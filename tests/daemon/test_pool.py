@@ -4,14 +4,13 @@ import threading
 import time
 from types import SimpleNamespace
 
-import attrs
 import pytest
 from shared_daemon import wait_until
 from workers import TIMEOUT, ask
 
 from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import MAX_CRASHES, CrashLog, Pool
-from dg_lsp.errors import ModelCrashedError, ModelMemoryError, ModelNotFoundError
+from dg_lsp.errors import ModelCrashedError, ModelMemoryError
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings, parse_settings
 
 
@@ -84,34 +83,6 @@ def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts, clock
     pool.sweep()
     assert scripts.denoisers[0].is_closed
     assert pool.facts() == []
-
-
-def test_a_model_that_was_missing_is_opened_by_the_next_session(pool, scripts):
-    scripts.error = ModelNotFoundError("nowhere")
-    assert pool.share(Settings()).ready.exception(TIMEOUT) is scripts.error
-    assert pool.facts()[0]["state"] == "failed"
-    scripts.error = None
-    assert pool.share(Settings()).ready.result(TIMEOUT).spec.name == "scripted"
-
-
-def test_the_end_of_a_session_cancels_only_its_own_requests(pool, scripts):
-    settings = attrs.evolve(Settings(), completion=CompletionSettings(deadline_ms=60_000))
-    one, other = pool.share(settings), pool.share(settings)
-    one.ready.result(TIMEOUT)
-    scripts.denoisers[0]._step_seconds = 0.05
-    kept, left = one.submit(ask()), other.submit(ask())
-    other.close()
-    assert left.cancelled()
-    assert kept.result(TIMEOUT).text == "fill"
-
-
-def test_completions_are_cached_for_each_session(pool):
-    one, other = pool.share(Settings()), pool.share(Settings())
-    assert not one.submit(ask()).result(TIMEOUT).is_cached
-    assert one.submit(ask()).result(TIMEOUT).is_cached
-    assert not other.submit(ask()).result(TIMEOUT).is_cached
-    one.configure(CompletionSettings(check_syntax=False))
-    assert not one.submit(ask()).result(TIMEOUT).is_cached
 
 
 class SmallMemory:

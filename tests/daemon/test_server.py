@@ -11,8 +11,7 @@ from shared_daemon import wait_until
 
 from dg_lsp import __version__
 from dg_lsp.daemon import client
-from dg_lsp.daemon.client import Refused, ask, call
-from dg_lsp.daemon.endpoint import Record
+from dg_lsp.daemon.client import Record, Refused, ask, call
 from dg_lsp.errors import DaemonError, DaemonRunsError
 
 

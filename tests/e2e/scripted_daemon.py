@@ -22,8 +22,7 @@ from scripted_server import open_engine
 
 from dg_lsp import cli
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli import daemon as cli_daemon
-from dg_lsp.cli import loading
+from dg_lsp.cli import loading, servers
 from dg_lsp.daemon import client, server
 
 
@@ -47,7 +46,7 @@ def crash_or_open(settings):
 if __name__ == "__main__":
     plain_predict, ScriptedDenoiser.predict = ScriptedDenoiser.predict, predict
     loading.open_engine = crash_or_open
-    cli_daemon.CHILD = (sys.executable, __file__, sys.argv[1], "daemon", "run")
+    servers.DAEMON = (sys.executable, __file__, sys.argv[1], "daemon", "run")
     client.SECONDS = float(os.environ.get("DG_TEST_SECONDS", client.SECONDS))
     idle_seconds, is_tcp = float(os.environ.get("DG_TEST_IDLE", "600")), "DG_TEST_TCP" in os.environ
     server.Daemon = partial(server.Daemon, idle_seconds=idle_seconds, is_tcp=is_tcp)

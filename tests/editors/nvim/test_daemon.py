@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shared_daemon import kill_idle
 
-from dg_lsp.daemon.endpoint import Endpoint
+from dg_lsp.daemon.client import Endpoint
 
 SCRIPT = Path(__file__).parents[2] / "e2e/scripted_daemon.py"
 

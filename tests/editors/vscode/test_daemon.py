@@ -7,7 +7,7 @@ import time
 from code_server import until
 from shared_daemon import kill_idle
 
-from dg_lsp.daemon.endpoint import Endpoint
+from dg_lsp.daemon.client import Endpoint
 
 PAUSE = 2.0
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.client import Endpoint, Record
 from dg_lsp.errors import DaemonError
 
 

@@ -1,0 +1,414 @@
+"""Measurements of `dg-lsp bench`: opens models and contenders, runs them, and prints or writes the results."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
+
+from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
+from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
+from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
+from dg_lsp.bench.metrics import summarize
+from dg_lsp.bench.replay.session import CONTENDER, AcceptEvent, EngineCompleter, Event, Replay, RequestEvent
+from dg_lsp.bench.replay.summary import ReplaySummary, assumptions, replay_json, replay_tables
+from dg_lsp.bench.replay.typing_tasks import Selection, SourceText, TypingTask
+from dg_lsp.bench.report.audit import audit_page
+from dg_lsp.bench.report.films import Film, choose_cases, record_films
+from dg_lsp.bench.report.page import benchmark_page, check_page_path
+from dg_lsp.bench.runner import INTERRUPTED_NOTE, check_tests, infill_tables, run_cases
+from dg_lsp.bench.runs import Machine, Run, RunFile, RunHeader, file_sha256
+from dg_lsp.bench.samples import SamplePosition, read_positions, sample_table
+from dg_lsp.bench.sandbox import Sandbox
+from dg_lsp.bench.steps import measure_model
+from dg_lsp.bench.tables import Table, count
+from dg_lsp.canvas.spec import Checkpoint, DecoderName
+from dg_lsp.cli import INTERRUPTED, loading
+from dg_lsp.cli.output import progress
+from dg_lsp.cli.source import SourceFile
+from dg_lsp.engine.audit import read_records
+from dg_lsp.engine.decoder_selection import measure_costs
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult
+from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.models.registry import locate
+from dg_lsp.settings import RemoteSettings, Settings
+
+if TYPE_CHECKING:
+    from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+
+DIFFUSION, PRETRAINED, REMOTE = "diffusion", "pretrained", "remote"
+_REMOTE_OPTIONS = ("url", "api", "model", "fim", "max_prompt_tokens")
+_INFILL_KEYS = (
+    *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
+    *("steps_mean", "tokens_per_forward"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BenchModel:
+    """The engine of a benchmark and the origin of its model."""
+
+    engine: Engine
+    path: Path | None
+    """None for a remote server, like the threads."""
+    threads: int | None
+
+    @property
+    def sha256(self) -> str | None:
+        """Digest of the model file."""
+        return None if self.path is None else file_sha256(self.path)
+
+
+def open_model(settings: Settings) -> BenchModel:
+    """Loads the model of the settings and measures its costs, as a server does."""
+    if settings.is_remote:
+        return BenchModel(loading.open_engine(settings), None, None)
+    model, denoiser = _open(settings)
+    engine = Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+    return BenchModel(engine, model.path, denoiser.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class ContenderChoice:
+    """The contenders of `bench compare` besides the model by diffusion and autoregressively."""
+
+    decoders: tuple[DecoderName, ...] = ()
+    pretrained: str | None = None
+    llama_server: Path | None = None
+    llama_diffusion_cli: Path | None = None
+    diffusion_steps: int = 0
+
+    def json(self) -> dict[str, Any]:
+        """Plain JSON values for the header of a run."""
+        options: dict[str, Any] = {"decoders": [decoder.value for decoder in self.decoders]}
+        if self.pretrained is not None:
+            options |= {"pretrained": self.pretrained, "pretrained_sha256": file_sha256(locate(self.pretrained))}
+        if self.llama_server is not None:
+            options |= {"llama_server": str(self.llama_server)}
+        if self.llama_diffusion_cli is not None:
+            options |= {"llama_diffusion_cli": str(self.llama_diffusion_cli), "diffusion_steps": self.diffusion_steps}
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """The cases of `infill` or `compare`, and what is done with the attempts."""
+
+    data: Path
+    limit: int | None
+    seed: int
+    execute: bool
+    as_json: bool
+    output: Path | None
+    html: Path | None
+
+    def run(
+        self,
+        command: str,
+        settings: Settings,
+        options: RequestOptions,
+        opening: AbstractContextManager[tuple[BenchModel, list[Contender]]],
+        listed: dict[str, Any],
+    ) -> tuple[Run, tuple[Film, ...]]:
+        """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
+        if self.html is not None:
+            check_page_path(self.html)
+        cases = sample_cases(read_cases(self.data), self.limit, self.seed)
+        sandbox = _open_sandbox(cases) if self.execute else None
+        with opening as (opened, contenders):
+            listed = {**listed, **options.json(), "execute": self.execute}
+            header = _header(command, opened, settings, {self.data.name: self.data}, listed)
+            how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": _progress_bar}
+            run = run_cases(cases, contenders, header, self.output, **how)
+            films = _films(run, contenders[0], cases) if self.html else ()
+        return replace(run, notes=(options.length.sentence, *run.notes)), films
+
+
+def request_options(length: str, max_lines: int | None, *others: Any) -> RequestOptions:
+    """The options of all requests; `others` are the remaining fields."""
+    if max_lines is None:
+        return RequestOptions(LengthHint(length), None, *others)
+    if length == LengthHint.ORACLE:
+        raise UsageError("--length oracle and --max-lines contradict each other: leave one out")
+    return RequestOptions(LengthHint.GIVEN, max_lines, *others)
+
+
+def measure_contenders(
+    cases: Cases, settings: Settings, choice: ContenderChoice, length: str, *, early_stop_ms: float, is_warm: bool
+) -> int:
+    """Runs `bench compare`; returns the exit code."""
+    options = request_options(length, None, None, 1e3 * ANSWER_SECONDS, early_stop_ms, is_warm)
+    opening, listed = _open_contenders(settings, choice, options), {**choice.json(), "seed": cases.seed}
+    run, films = cases.run("compare", settings, options, opening, listed)
+    tree = compare_json(run, cases.seed) if cases.as_json else None
+    return _finish(run, compare_tables(run, cases.seed), tree, cases.html, films)
+
+
+def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, decoder: DecoderName | None) -> int:
+    """Runs `bench infill`; returns the exit code."""
+    _check_decoder(decoder, settings)
+    opening = _open_contender(settings, decoder, options)
+    run, films = cases.run("infill", settings, options, opening, {"decoder": decoder})
+    summary = summarize(run.attempts).json()
+    known = {"model": run.header.model, "length_knowledge": options.length}
+    tree = {**{key: summary[key] for key in _INFILL_KEYS}, **known} if cases.as_json else None
+    return _finish(run, infill_tables(run), tree, cases.html, films)
+
+
+@contextmanager
+def _open_contender(
+    settings: Settings, decoder: DecoderName | None, options: RequestOptions
+) -> Iterator[tuple[BenchModel, list[Contender]]]:
+    opened = open_model(settings)
+    name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
+    notes = _remote_notes(settings.remote) if settings.is_remote else ()
+    try:
+        yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
+    finally:
+        opened.engine.close()
+
+
+@contextmanager
+def _open_contenders(
+    settings: Settings, choice: ContenderChoice, options: RequestOptions
+) -> Iterator[tuple[BenchModel, list[Contender]]]:
+    """Opens and starts all contenders, and closes them afterwards. Each engine has its own weights and cache."""
+    with ExitStack() as stack:
+        contenders: list[Contender] = []
+
+        def add(contender: Contender) -> None:
+            stack.callback(contender.close)
+            contenders.append(contender)
+
+        runtime = attrs.evolve(settings.model, num_slots=1)
+        model, denoiser = _open(attrs.evolve(settings, model=runtime))
+        threads, opened = denoiser.threads, [denoiser]
+        # the first denoiser measures the threads, and all others use the same number
+        settings = attrs.evolve(settings, model=attrs.evolve(runtime, threads=threads))
+        decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.sampling else {}
+        decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
+        decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
+        for name, decoder in decoders.items():
+            own = opened.pop() if opened else _open(settings)[1]
+            costs = measure_costs(own) if decoder is DecoderName.AUTO else None
+            add(EngineContender(name, Engine(own, own.tokenizer, settings.completion, costs), decoder, options))
+        engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
+        if choice.pretrained is not None:
+            _, other = _open(attrs.evolve(settings, model=attrs.evolve(settings.model, name=choice.pretrained)))
+            pretrained = Engine(other, other.tokenizer, settings.completion)
+            add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
+        if choice.llama_server is not None:
+            more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}
+            add(LlamaServer(choice.llama_server, model.path, model.spec, options, threads=threads, **more))
+        if choice.llama_diffusion_cli is not None:
+            where = (choice.llama_diffusion_cli, model.path, model.spec, denoiser.tokenizer, options)
+            add(LlamaDiffusionCli(*where, threads=threads, num_steps=choice.diffusion_steps))
+        if settings.is_remote:
+            remote = loading.open_engine(settings)
+            add(EngineContender(REMOTE, remote, DecoderName.AUTO, options, _remote_notes(settings.remote)))
+        yield BenchModel(engine, model.path, threads), contenders
+
+
+def measure_replay(
+    played: Replay, selection: Selection, settings: Settings, *, as_json: bool, output: Path | None, html: Path | None
+) -> int:
+    """Runs `bench replay`; returns the exit code."""
+    if html is not None:
+        check_page_path(html)
+    _check_decoder(played.decoder, settings)
+    lines = [[task.first_line, task.last_line] for task in played.tasks]
+    editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
+    listed = {"selection": selection.value, "lines": lines, **editor, "seed": played.seed, "decoder": played.decoder}
+    opened = open_model(settings)
+    try:
+        header = _header("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
+        with RunFile(output, header) as file:
+            events, is_complete = _play(played, EngineCompleter(opened.engine, file.attempts), file)
+    finally:
+        opened.engine.close()
+    attempts = tuple(event.attempt for event in events if isinstance(event, RequestEvent))
+    notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
+    notes = (*assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
+    run, summary = Run(header, attempts, is_complete, notes), ReplaySummary.of(events)
+    return _finish(run, replay_tables(run, summary), replay_json(run, summary) if as_json else None, html)
+
+
+def typing_tasks(
+    files: Iterable[Path], region: str | None, start: int | None, *, bodies: bool
+) -> tuple[Selection, list[TypingTask]]:
+    """What the options of `bench replay` select, and the tasks of all files."""
+    if (region is not None) + bodies + (start is not None) > 1:
+        raise UsageError("--region, --bodies and --start exclude each other: give one of them")
+    lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
+    if lines is None:
+        raise UsageError(f"--region takes FIRST-LAST, two line numbers, not {region}")
+    selection = Selection.BODIES if bodies else Selection.ONWARDS if region is None else Selection.REGION
+    tasks: list[TypingTask] = []
+    for path in dict.fromkeys(files):
+        file = SourceFile.read(path)
+        source = SourceText(str(path), file.language, file.text)
+        if bodies:
+            tasks += source.bodies()
+        else:
+            tasks.append(source.onwards(start or 1) if region is None else source.region(int(lines[1]), int(lines[2])))
+    return selection, tasks
+
+
+def _play(played: Replay, completer: EngineCompleter, file: RunFile) -> tuple[list[Event], bool]:
+    """All events, and False after Ctrl-C."""
+    events: list[Event] = []
+    num_files = len({task.path for task in played.tasks})
+    total = played.num_keys if played.limit is None else played.limit * num_files
+    try:
+        with _progress_bar("keys" if played.limit is None else "requests", total) as advance:
+            for event in played.run(completer):
+                events.append(event)
+                if isinstance(event, RequestEvent):
+                    if not file.has(event.attempt.case, CONTENDER):
+                        file.add(event.attempt)
+                    advance(int(played.limit is not None))
+                elif played.limit is None:
+                    advance(event.num_keys if isinstance(event, AcceptEvent) else 1)
+    except KeyboardInterrupt:
+        return events, False
+    return events, True
+
+
+def fill_samples(places: Path, settings: Settings) -> int:
+    """Runs `bench samples`; returns the exit code."""
+    positions = read_positions(places)
+    engine = loading.open_engine(settings)
+
+    def fill(position: SamplePosition) -> FillResult:
+        source = SourceFile.read(places.parent / position.file)
+        request = FillRequest(source.snapshot(), source.offset_at(position.line, position.col))
+        return engine.fill(request, deadline=math.inf)
+
+    try:
+        typer.echo("\n".join(sample_table(positions, fill).markdown()))
+    finally:
+        engine.close()
+    return 0
+
+
+def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
+    """Runs `bench steps`; returns the exit code."""
+    if settings.is_remote:
+        raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
+    loaded, denoiser = _open(settings)
+    metadata = None if isinstance(loaded.weights, Checkpoint) else loaded.weights.metadata
+    report = measure_model(denoiser, settings, metadata, rounds=rounds)
+    if as_json:
+        typer.echo(json.dumps(report.json()))
+    else:
+        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds\n")
+        typer.echo(_markdown(report.tables()))
+    return 0
+
+
+def write_report(log: Path, path: Path) -> int:
+    """Writes an audit log as a page; returns the exit code."""
+    check_page_path(path)
+    try:
+        records, num_bad = read_records(log)
+    except OSError as error:
+        raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
+    if not records:
+        raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
+    audit_page(records, f"dg-lsp: {log.name}", num_bad).write(path)
+    typer.echo(f"{count(len(records), 'request')}: {path}")
+    return 0
+
+
+@contextmanager
+def _progress_bar(description: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A bar with the remaining time; yields a function that advances it."""
+    with progress(BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), MofNCompleteColumn()) as bars:
+        task = bars.add_task(description, total=total, completed=done)
+        yield lambda num: bars.advance(task, num)
+
+
+def _markdown(tables: Iterable[Table]) -> str:
+    return "\n".join(line for table in tables for line in table.markdown())
+
+
+def _finish(
+    run: Run, tables: Sequence[Table], tree: dict[str, Any] | None, html: Path | None, films: tuple[Film, ...] = ()
+) -> int:
+    """Prints the JSON tree or the tables, writes the page, and returns the exit code."""
+    header = run.header
+    if tree is not None:
+        typer.echo(json.dumps(tree))
+    else:
+        digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
+        typer.echo("\n".join([f"{header.model}{digest}; {header.machine.line()}", *run.notes, "", _markdown(tables)]))
+    if html is not None:
+        title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
+        benchmark_page(title, run, tables, films).write(html)
+    return 0 if run.is_complete else INTERRUPTED
+
+
+def _films(run: Run, contender: Contender, cases: Iterable[TestCase]) -> tuple[Film, ...]:
+    """Films of a complete run, if the contender is an engine in this process."""
+    if not (run.is_complete and isinstance(contender, EngineContender) and run.header.model_sha256):
+        return ()
+    own = [attempt for attempt in run.attempts if attempt.contender == contender.name]
+    return record_films(contender.engine, choose_cases(cases, own), contender.request)
+
+
+def _header(
+    command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
+) -> RunHeader:
+    remote = _remote_options(settings.remote) if settings.is_remote else {}
+    return RunHeader(
+        command,
+        Machine.here(opened.threads),
+        opened.engine.spec.name,
+        opened.sha256,
+        {name: file_sha256(path) for name, path in data.items()},
+        {**options, **remote, "settings": attrs.asdict(settings.completion)},
+    )
+
+
+def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
+    check_tests(cases)
+    sandbox = Sandbox()
+    typer.echo("dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox", err=True)
+    return sandbox
+
+
+def _check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
+    if settings.is_remote and decoder is not None:
+        raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
+
+
+def _remote_options(settings: RemoteSettings) -> dict[str, Any]:
+    """Plain JSON values of a remote server for the header of a run, without secrets."""
+    tree = attrs.asdict(settings)
+    extra = hashlib.sha256(settings.extra.encode()).hexdigest()[:16] if settings.extra else None
+    return {REMOTE: {**{name: tree[name] for name in _REMOTE_OPTIONS}, "extra_sha256": extra}}
+
+
+def _remote_notes(settings: RemoteSettings, model_time: str = "is unknown") -> tuple[str, ...]:
+    """Sentences for a reader of the numbers of a remote server."""
+    return (
+        f"{REMOTE} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
+        f"Steps and tokens are known as far as the server reports them; its model time {model_time}.",
+    )
+
+
+def _open(settings: Settings) -> "tuple[loading.LoadedModel, ContextDenoiser | TransformersDenoiser]":
+    model = loading.load_model(settings)
+    return model, loading.open_denoiser(model, settings)

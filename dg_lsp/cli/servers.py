@@ -1,0 +1,167 @@
+"""`dg-lsp lsp` and `dg-lsp serve`: the language server, and the HTTP API for editor plugins and clients of OpenAI."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from dg_lsp.cli import loading
+from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
+from dg_lsp.daemon import client
+from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
+from dg_lsp.system import python_command
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.engine import Engine
+    from dg_lsp.http.auth import AccessRules
+    from dg_lsp.settings import Settings
+
+DAEMON = python_command("dg_lsp", "daemon", "run")
+"""The daemon. It receives its options on standard input, so that it can run in any directory."""
+KEY_VARIABLE = "DG_LSP_API_KEY"
+KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the key of clients; or set {KEY_VARIABLE}.")]
+AllowedHosts = Annotated[list[str] | None, Option(metavar="NAME", help="Name of this machine for clients.")]
+AllowedOrigins = Annotated[list[str] | None, Option(metavar="ORIGIN", help="Web page that may send requests.")]
+
+
+class DaemonUse(StrEnum):
+    """Whether `dg-lsp lsp` uses the model of a daemon."""
+
+    AUTO = "auto"
+    START = "start"
+    NEVER = "never"
+
+
+def lsp(
+    stdio: Annotated[bool, Option("--stdio", help="Use standard input and output; the default.")] = False,
+    tcp: Annotated[str | None, Option(metavar="HOST:PORT", help="Listen on this address for one client.")] = None,
+    model: Model = None,
+    remote: Remote = None,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+    daemon: Annotated[DaemonUse | None, Option(help="Use a daemon; default: the setting daemon.use.")] = None,
+) -> int:
+    """Run the language server."""
+    from dg_lsp.settings import parse_settings
+
+    if stdio and tcp is not None:
+        raise UsageError("--stdio and --tcp exclude each other: give one of them")
+    address = None if tcp is None else parse_address(tcp)
+    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
+    settings = _settings(over)
+
+    def open_engine(merged: "Settings") -> "Engine":
+        # options of the command line override the client's initializationOptions
+        return loading.open_engine(parse_settings(over, merged))
+
+    if address is None:
+        _use_daemon(settings, over, daemon)
+    from dg_lsp.server import app as server
+
+    if address is None:
+        return server.serve_stdio(open_engine, settings)
+    return server.serve_tcp(*address, open_engine, settings)
+
+
+def _settings(over: dict[str, Any]) -> "Settings":
+    """The settings; an invalid file is reported and ignored, because the editor needs a server."""
+    from dg_lsp.settings import parse_settings
+
+    from_command_line = parse_settings(over)
+    try:
+        return configure(over)
+    except SettingsError as error:
+        typer.echo(f"dg-lsp: {' '.join(str(error).split())} (the file is ignored)", err=True)
+        return from_command_line
+
+
+def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | None) -> None:
+    """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
+
+    `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. `settings` are
+    those known before the editor sends its options; `over` is the tree of the command line.
+    """
+
+    wanted = use or DaemonUse(settings.daemon.use)
+    endpoint = client.Endpoint.of_user()
+    if wanted is DaemonUse.NEVER or settings.is_remote:  # a remote server needs no shared model
+        return
+    if wanted is DaemonUse.AUTO and endpoint.read() is None:
+        return
+    given = daemon_options(settings, exit_when_idle=True)
+    if "name" in over.get("model", {}):
+        over = {**over, "model": {**over["model"], "name": given["settings"]["model"]["name"]}}
+    hello = {"settings": given["settings"], "over": over}
+    try:
+        connection = client.open_session(endpoint, hello, DAEMON, json.dumps(given))
+    except DaemonError as error:
+        typer.echo(f"dg-lsp: {error}; this editor gets a model of its own", err=True)
+    else:
+        client.become_pipe(connection)
+
+
+def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
+    """All that a daemon needs, as JSON values that mean the same in any directory."""
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import resolve_path, settings_tree
+
+    tree = settings_tree(settings)
+    tree["model"]["name"] = resolve_path(settings.model.name, Path.cwd(), known_names())
+    return {"settings": tree, "exit_when_idle": exit_when_idle, **http}
+
+
+def serve(
+    host: Annotated[str, Option(metavar="HOST", help="Address; any but loopback requires a key.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, metavar="PORT", help="0 takes a free port.")] = 8012,
+    api_key_file: KeyFile = None,
+    allow_host: AllowedHosts = None,
+    allow_origin: AllowedOrigins = None,
+    model: Model = None,
+    remote: Remote = None,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+) -> int:
+    """Serve completions over HTTP."""
+    from dg_lsp.engine.scheduler import Scheduler
+    from dg_lsp.http.app import Address, HttpServer
+
+    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())
+    HttpServer(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
+    return 0
+
+
+def access_rules(host: str, api_key_file: Path | None, hosts: Sequence[str], origins: Sequence[str]) -> "AccessRules":
+    """Key, host names and origins that the server accepts. Raises InputFileError if the key cannot be read."""
+    from dg_lsp.http.auth import AccessRules, allowed_hosts
+
+    return AccessRules(_read_key(api_key_file), allowed_hosts(host, hosts), tuple(origins))
+
+
+def _read_key(path: Path | None) -> str:
+    """The first line of the file, or the variable; other users could read a key on the command line."""
+    if path is None:
+        return os.environ.get(KEY_VARIABLE, "").strip()
+    try:
+        key = path.read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise InputFileError(f"{path}: {reason}; give a file with a key") from error
+    if not key:
+        raise InputFileError(f"{path} is empty; its first line is the key")
+    return key
+
+
+def parse_address(text: str, option: str = "--tcp") -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; an IPv6 host stands in brackets. Raises UsageError for other texts."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise UsageError(f"{option} {text}: expected HOST:PORT, for example 127.0.0.1:8013")
+    return host, int(port)

@@ -1,0 +1,143 @@
+"""`dg-lsp lsp` and `dg-lsp serve`: options and errors. The servers themselves: tests/e2e and tests/http."""
+
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.cli.servers import parse_address
+from dg_lsp.errors import UsageError
+from dg_lsp.http import app as http
+from dg_lsp.http.app import Address
+from dg_lsp.http.auth import LOOPBACK
+from dg_lsp.server import app as server
+from dg_lsp.settings import Settings, parse_settings
+
+
+@pytest.fixture
+def language_server(monkeypatch):
+    calls = []
+    monkeypatch.setattr(server, "serve_stdio", lambda *args: calls.append(("stdio", args)))
+    monkeypatch.setattr(server, "serve_tcp", lambda *args: calls.append(("tcp", args)))
+    return calls
+
+
+@pytest.mark.parametrize("arguments", [[], ["--stdio"]])
+def test_standard_input_and_output_are_the_default(dg_lsp, language_server, arguments):
+    assert dg_lsp("lsp", *arguments).code == 0
+    [(kind, (_, settings))] = language_server
+    assert kind == "stdio"
+    assert settings == Settings()
+
+
+def test_tcp_listens_on_the_given_address(dg_lsp, language_server):
+    assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
+    [(kind, (host, port, _, _))] = language_server
+    assert (kind, host, port) == ("tcp", "127.0.0.1", 8013)
+
+
+def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server, script):
+    dg_lsp("lsp", "--model", "mine.gguf", "--threads", 1)
+    [(_, (open_engine, settings))] = language_server
+    merged = parse_settings({"model": {"name": "theirs.gguf", "threads": 5, "num_slots": 2}}, settings)
+    open_engine(merged)
+    assert script.settings.model.name == "mine.gguf"
+    assert script.settings.model.threads == 1
+    assert script.settings.model.num_slots == 2
+
+
+def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server):
+    Path("dg-lsp.toml").write_text("nonsense = 1\n")
+    outcome = dg_lsp("lsp", "--threads", 1)
+    assert outcome.code == 0
+    assert outcome.out == ""
+    assert outcome.err.startswith("dg-lsp: ")
+    assert outcome.err.count("\n") == 1
+    assert "nonsense" in outcome.err
+    [(_, (_, settings))] = language_server
+    assert settings == parse_settings({"model": {"threads": 1}})
+
+
+@pytest.mark.parametrize("arguments", [["--stdio", "--tcp", "h:1"], ["--tcp", "8013"], ["--threads", "-1"]])
+def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments):
+    outcome = dg_lsp("lsp", *arguments)
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert not language_server
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("localhost:0", ("localhost", 0)), ("0.0.0.0:65535", ("0.0.0.0", 65535)), ("[::1]:80", ("::1", 80))],
+)
+def test_addresses_are_parsed(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "host", "host:", ":80", "host:http", "host:65536", "host:-1", "host:" + "9" * 99]
+)
+def test_an_invalid_address_is_rejected(text):
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        parse_address(text)
+
+
+@pytest.fixture
+def http_server(monkeypatch):
+    """The arguments of each server that was made."""
+    calls = []
+
+    class Server:
+        def __init__(self, *args):
+            calls.append(args)
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr(http, "HttpServer", Server)
+    monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
+    return calls
+
+
+def test_the_default_is_loopback_without_a_key(dg_lsp, http_server):
+    assert dg_lsp("serve").code == 0
+    [(address, _, settings, rules)] = http_server
+    assert address == Address("127.0.0.1", 8012)
+    assert settings == Settings()
+    assert (rules.api_key, rules.origins) == ("", ())
+    assert set(rules.hosts) == set(LOOPBACK)
+
+
+def test_options_reach_the_server(dg_lsp, http_server, script):
+    options = ["--host", "0.0.0.0", "--port", 0, "--allow-host", "box", "--allow-origin", "https://a.example"]
+    assert dg_lsp("serve", *options, "--model", "mine.gguf", "--threads", 1).code == 0
+    [(address, open_worker, settings, rules)] = http_server
+    assert address == Address("0.0.0.0", 0)
+    assert {"0.0.0.0", "box", "127.0.0.1"} <= set(rules.hosts)
+    assert rules.origins == ("https://a.example",)
+    open_worker(settings)
+    assert (script.settings.model.name, script.settings.model.threads) == ("mine.gguf", 1)
+
+
+def test_the_key_is_in_the_environment_or_a_file(dg_lsp, http_server, monkeypatch, tmp_path):
+    monkeypatch.setenv("DG_LSP_API_KEY", "from-environment")
+    dg_lsp("serve")
+    (tmp_path / "key").write_text("from-file\nmore\n")
+    dg_lsp("serve", "--api-key-file", "key")
+    assert [rules.api_key for *_, rules in http_server] == ["from-environment", "from-file"]
+
+
+@pytest.mark.parametrize("content", [None, "", "\nkey\n", b"\xff"])
+def test_a_file_without_a_key_is_an_error(dg_lsp, http_server, tmp_path, content):
+    if content is not None:
+        (tmp_path / "key").write_bytes(content if isinstance(content, bytes) else content.encode())
+    outcome = dg_lsp("serve", "--api-key-file", "key")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "key" in outcome.err
+    assert not http_server
+
+
+def test_an_address_of_other_machines_requires_a_key(dg_lsp, monkeypatch):
+    monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
+    outcome = dg_lsp("serve", "--host", "0.0.0.0", "--port", 0)
+    assert outcome.code == 2
+    assert "DG_LSP_API_KEY" in outcome.err
