@@ -1,4 +1,4 @@
-"""Reads a checkpoint folder of a DiffusionGemma: safetensors files, sizes, tensor names and vocabulary.
+"""Reads a checkpoint folder of a DiffusionGemma: safetensors files, sizes, tensor names, vocabulary and sampler.
 
 A safetensors file is a JSON header and plain numbers; reading it here makes torch unnecessary for the conversion.
 """
@@ -7,7 +7,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp import gguf as v
+from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
 
@@ -368,3 +369,67 @@ def _token_type(token: str, added: Mapping[str, Any] | None, *, in_model: bool) 
     if added.get("special"):
         return CONTROL
     return NORMAL if in_model else USER_DEFINED
+
+
+_SHORTER_CANVASES = (16, 32, 64, 128)
+"""The forward pass accepts any length; the quality of completions at shorter lengths was not measured."""
+_MAX_PROMPT_TOKENS = 4096
+"""The model accepts 262,144, but a completion has to stay fast."""
+_END_TOKENS = ("<eos>", "<turn|>", "<|tool_response>")
+"""The tokens 1, 106 and 50 of the published generation_config.json."""
+_SENTINELS = (("<|", ">"), ("<", "|>"))
+"""Start and end of a chat's special tokens; some of them (channel, tool calls) are user-defined, not control tokens."""
+
+
+def read_generation_config(folder: Path) -> tuple[UniformSampling, tuple[int, ...]]:
+    """The sampler settings and end tokens in generation_config.json, with defaults for those that are missing.
+
+    Raises:
+        InputFileError: the file is unreadable or not a JSON object.
+    """
+    path = folder / "generation_config.json"
+    config = read_json(path) if path.is_file() else {}
+    settings = {field.name: config.get(field.name) for field in fields(UniformSampling)}
+    settings["entropy_bound"] = (config.get("sampler_config") or {}).get("entropy_bound")
+    end_ids = config.get("eos_token_id") or ()
+    sampling = UniformSampling(**{name: value for name, value in settings.items() if value is not None})
+    return sampling, tuple(end_ids) if isinstance(end_ids, list | tuple) else (end_ids,)
+
+
+def diffusion_metadata(
+    sampling: UniformSampling,
+    tokenizer: Mapping[str, Value],
+    canvas_length: int,
+    context_length: int,
+    end_ids: tuple[int, ...] = (),
+) -> dict[str, Value]:
+    """The `dg.*` metadata of the main file, except for the two keys of its side file.
+
+    Without `end_ids`, `<eos>`, `<turn|>` and `<|tool_response>` end the text.
+    """
+    tokens, kinds = (tokenizer[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
+    assert isinstance(tokens, list) and isinstance(kinds, list)
+    end_ids = end_ids or tuple(tokens.index(token) for token in _END_TOKENS if token in tokens)
+    banned_ids = tuple(i for i, token in enumerate(tokens) if _is_special(str(token), kinds[i]) and i not in end_ids)
+    lengths = (*(length for length in _SHORTER_CANVASES if length < canvas_length), canvas_length)
+    return {
+        "dg.version": v.uint32(1),
+        "dg.noise": v.text("uniform"),
+        "dg.prompt_format": v.text("instruct"),
+        "dg.template": v.text("gemma4"),
+        "dg.canvas_lengths": v.text(",".join(map(str, lengths))),
+        "dg.max_prompt_tokens": v.uint32(max(1, min(_MAX_PROMPT_TOKENS, context_length - 2 * canvas_length))),
+        "dg.entropy_bound": v.float32(sampling.entropy_bound),
+        "dg.t_max": v.float32(sampling.t_max),
+        "dg.t_min": v.float32(sampling.t_min),
+        "dg.max_denoising_steps": v.uint32(sampling.max_denoising_steps),
+        "dg.stability_threshold": v.uint32(sampling.stability_threshold),
+        "dg.stop_confidence": v.float32(sampling.confidence_threshold),
+        "dg.end_token_ids": v.text(",".join(map(str, end_ids))),
+        "dg.banned_token_ids": v.text(",".join(map(str, banned_ids))),
+    }
+
+
+def _is_special(token: str, kind: object) -> bool:
+    is_sentinel = any(token.startswith(start) and token.endswith(end) for start, end in _SENTINELS)
+    return kind == CONTROL or (kind == USER_DEFINED and is_sentinel)

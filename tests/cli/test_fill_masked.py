@@ -11,7 +11,7 @@ from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.cli import loading
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.models import presets
+from dg_lsp.models import registry
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 BEFORE = "def total(items):\n    result = 0\n    for item in items:\n        "
@@ -116,9 +116,9 @@ def test_the_same_seed_gives_the_same_fill(engine_of, written):
 def dreamon(monkeypatch, tmp_path):
     """DreamOn with the tiny vocabulary's tokens, in which both are loud, so that they are said often."""
     family = replace(
-        presets.DREAMON,
+        registry.DREAMON,
         sampling=replace(
-            presets.DREAMON.sampling,
+            registry.DREAMON.sampling,
             mask_id=tiny_masked.MASK,
             expand_id=tiny_masked.EXPAND,
             delete_id=tiny_masked.DELETE,
@@ -127,7 +127,7 @@ def dreamon(monkeypatch, tmp_path):
         end_ids=(tiny_masked.DELETE,),
         gap_lengths=(4,),
     )
-    monkeypatch.setattr(presets, "FAMILIES", (family,))
+    monkeypatch.setattr(registry, "FAMILIES", (family,))
     tiny = tiny_masked.make("dream", layers=1)
     tiny.tensors["output.weight"][tiny_masked.EXPAND] *= 5
     tiny.tensors["output.weight"][tiny_masked.DELETE] *= 3

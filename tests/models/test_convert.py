@@ -24,9 +24,9 @@ from dg_lsp.models.convert import (
     ModelParts,
     check_target,
     convert_checkpoint,
-    is_repacked,
+    is_converted,
+    read_converted,
     read_gguf,
-    read_repacked,
     side_path,
     write_model,
 )
@@ -111,7 +111,6 @@ def test_quantized_weights_are_copied_exactly(pull_request_gguf, tmp_path):
     quantized = tmp_path / "quantized.gguf"
     quantized.write_bytes(data)
     parts = read_gguf(quantized)
-    assert parts.is_quantized
     write_model(parts, tmp_path / "new.gguf")
     new = read_header(tmp_path / "new.gguf")
     assert new.tensors["token_embd.weight"].kind.name == "Q8_0"
@@ -161,7 +160,7 @@ def test_another_gguf_is_refused_with_its_kind(pull_request_gguf, tiny_repacked,
 
     gemma = {"general.architecture": v.text("gemma4")}
     assert "plain Gemma 4, not a diffusion model" in refusal(rewritten(pull_request_gguf, gemma))
-    assert "repacked already" in refusal(tiny_repacked)
+    assert "converted already" in refusal(tiny_repacked)
     assert "side file" in refusal(side_path(tiny_repacked))
     assert "architecture qwen3" in refusal(BUNDLED[0].path)
     assert "architecture unknown" in refusal(rewritten(pull_request_gguf, {"general.architecture": None}))
@@ -204,15 +203,15 @@ def test_a_truncated_file_is_refused(pull_request_gguf, tmp_path):
 
 def test_a_repacked_file_is_read_with_its_side_file(tiny_repacked, tmp_path):
     header = read_header(tiny_repacked)
-    assert is_repacked(header)
-    write_model(read_repacked(header), tmp_path / "again.gguf")
+    assert is_converted(header)
+    write_model(read_converted(header), tmp_path / "again.gguf")
     same_weights(tmp_path / "again.gguf", tiny_repacked)
     same_weights(tmp_path / "again.selfcond.gguf", side_path(tiny_repacked))
     for change, message in ((bytes.upper, "is not the side file of again.gguf"), (None, "lacks its side file")):
         side = tmp_path / "again.selfcond.gguf"
         side.write_bytes(change(side.read_bytes())) if change else side.unlink()
         with pytest.raises(ModelBrokenError, match=message):
-            read_repacked(read_header(tmp_path / "again.gguf"))
+            read_converted(read_header(tmp_path / "again.gguf"))
 
 
 # checkpoints
@@ -243,19 +242,16 @@ def stored(parts, name):
 
 
 @pytest.mark.parametrize("kind", [F32, F16, BF16], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("source", [F32, F16, BF16], ids=lambda kind: kind.name)
-def test_numbers_are_rounded_like_in_torch(checkpoint, source, kind, monkeypatch):
+def test_matrices_keep_their_number_format(checkpoint, kind, monkeypatch):
     monkeypatch.setattr(convert, "BLOCK_BYTES", 4000)  # several blocks, the last one shorter
-    weights = {name: w.to(TORCH[source]) for name, w in all_weights(checkpoint).items()}
+    weights = {name: w.to(TORCH[kind]) for name, w in all_weights(checkpoint).items()}
     save_single(checkpoint, weights)
-    parts = convert_checkpoint(checkpoint, kind)
+    parts = convert_checkpoint(checkpoint)
     for ours, theirs in (("blk.1.ffn_up.weight", UP), ("blk.1.ffn_gate_up_exps.weight", EXPERTS)):
-        expected = weights[theirs].float().to(TORCH[kind]).contiguous().view(torch.uint8).numpy().tobytes()
-        assert stored(parts, ours) == (kind, expected)
+        assert stored(parts, ours) == (kind, weights[theirs].contiguous().view(torch.uint8).numpy().tobytes())
     norm = weights["model.decoder.norm.weight"].float().numpy().tobytes()
     assert stored(parts, "output_norm.weight") == (F32, norm)
     assert stored(parts, "blk.0.ffn_gate_inp.weight")[0] is F32
-    assert stored(convert_checkpoint(checkpoint), "self_cond.up")[0] is source
 
 
 def test_a_checkpoint_in_one_file_gives_the_same_weights(checkpoint, tiny_repacked, tmp_path):
@@ -334,33 +330,19 @@ def test_a_configuration_that_llama_cpp_does_not_compute_is_refused(checkpoint, 
         convert_checkpoint(checkpoint)
 
 
-def test_another_checkpoint_is_refused(checkpoint):
-    edit(checkpoint, "config.json", lambda config: config.update(model_type="gemma4"))
-    with pytest.raises(ModelUnsupportedError, match="holds a gemma4 checkpoint, not a diffusion_gemma"):
-        convert_checkpoint(checkpoint)
-
-
 def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
     weights = all_weights(checkpoint)
     scale = "model.encoder.language_model.layers.2.layer_scalar"
     save_single(checkpoint, weights | {scale: weights[scale] + 1})
-    with pytest.raises(ModelUnsupportedError, match=r"layers\.2\.layer_scalar differs from the decoder's scale"):
+    with pytest.raises(ModelUnsupportedError, match=r"layers\.2\.layer_scalar differs from the decoder's"):
         convert_checkpoint(checkpoint)
     norm = "model.encoder.language_model.norm.weight"
     same = weights["model.decoder.norm.weight"].clone()
     save_single(checkpoint, weights | {norm: same})
     assert convert_checkpoint(checkpoint).size
     save_single(checkpoint, weights | {norm: same + 1})
-    with pytest.raises(ModelUnsupportedError, match=r"norm\.weight differs from the decoder's weights"):
+    with pytest.raises(ModelUnsupportedError, match=r"norm\.weight differs from the decoder's"):
         convert_checkpoint(checkpoint)
-
-
-def test_numbers_too_large_for_f16_are_refused(checkpoint):
-    weights = all_weights(checkpoint)
-    weights[UP][3, 4] = 1e6
-    save_single(checkpoint, weights)
-    with pytest.raises(ModelUnsupportedError, match=f"{UP} holds numbers that are too large for F16: pass --type BF16"):
-        stored(convert_checkpoint(checkpoint, F16), "blk.1.ffn_up.weight")
 
 
 def test_missing_files_and_tensors_are_named(checkpoint):
@@ -469,7 +451,7 @@ def test_a_full_disk_is_reported(parts, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(convert, "write_gguf", write)
-    with pytest.raises(InputFileError, match=r"a\.gguf cannot be written: No space left on device; free some space"):
+    with pytest.raises(InputFileError, match=r"cannot be written: No space left on device; free some space"):
         write_model(parts, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import hub_server
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 
-from dg_lsp.errors import ModelDownloadError
+from dg_lsp.errors import ModelDownloadError, ModelError
 from dg_lsp.models import download
-from dg_lsp.models.download import RECORD, fetch, fetched_path, forget, read_record
-from dg_lsp.models.presets import CHECKPOINT, DREAM, Preset, Wheel
+from dg_lsp.models.download import fetch
+from dg_lsp.models.registry import DREAM, RECORD, Preset, Wheel, fetched_path, forget, read_record
 
 REPOSITORY = "somebody/Tiny-GGUF"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 400
@@ -98,19 +98,17 @@ def test_too_little_disk_space_is_reported_before_the_download(hub, monkeypatch)
 
 
 def test_a_full_disk_is_not_reported_as_a_network_problem(hub, monkeypatch):
-    import huggingface_hub
-
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
-    with pytest.raises(ModelDownloadError, match="is full"):
+    monkeypatch.setattr(HfApi, "hf_hub_download", full)
+    with pytest.raises(ModelError, match="is full"):
         fetch(preset())
 
 
 def test_an_unusable_folder_is_reported(tmp_path):
     (tmp_path / "data").write_text("a file")
-    with pytest.raises(ModelDownloadError, match="set DG_LSP_DATA_DIR"):
+    with pytest.raises(ModelError, match="set DG_LSP_DATA_DIR"):
         fetch(preset())
 
 
@@ -160,7 +158,7 @@ def test_a_checkpoint_is_a_folder_of_weights_and_configuration(hub):
         {"model.safetensors": b"w" * 50_000, "config.json": b"{}", "code.py": b"no", "old/model.safetensors": b"no"}
     )
     hub.in_git.add("config.json")
-    which = preset(patterns=CHECKPOINT)
+    which = preset(patterns=("*.safetensors", "*.json"))
     assert fetch(which) == which.folder
     assert {path.name for path in which.folder.iterdir() if path.is_file()} == {
         "model.safetensors", "config.json", RECORD

@@ -217,7 +217,7 @@ def test_a_repacked_model_is_described_by_its_keys():
 def test_a_missing_key_of_a_repacked_model_is_named(key):
     with pytest.raises(ModelUnsupportedError, match=key.replace(".", r"\.")) as caught:
         repacked({key: None})
-    assert "repack" in str(caught.value)
+    assert "dg-lsp models convert" in str(caught.value)
 
 
 @pytest.mark.parametrize(

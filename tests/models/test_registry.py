@@ -7,8 +7,7 @@ import pytest
 
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models import registry
-from dg_lsp.models.presets import PRESETS
-from dg_lsp.models.registry import BUNDLED, BundledModel, MemoryPool, known_names, locate, memory_pools, select
+from dg_lsp.models.registry import BUNDLED, PRESETS, BundledModel, MemoryPool, known_names, locate, memory_pools, select
 from dg_lsp.settings import Settings
 
 CPU = MemoryPool("the machine's memory", 64_000_000_000, is_gpu=False)

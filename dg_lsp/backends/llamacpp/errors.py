@@ -42,7 +42,7 @@ LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
 """Texts that llama.cpp logs when it cannot load a file. The first text found decides."""
 
 _NOT_REPACKED = "unknown model architecture: 'diffusion-gemma'"
-_REPACK = "dg-lsp models repack"
+_CONVERT = "dg-lsp models convert"
 
 _ADVICE: dict[type[ModelError], str] = {
     ModelUnsupportedError: "update llama-cpp-python or use another model",
@@ -60,7 +60,7 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
     """`llama_model_load_from_file` returned null after it logged these lines."""
     lines = tuple(log)
     if any(_NOT_REPACKED in line for line in lines):
-        return ModelUnsupportedError(f"{path} is a DiffusionGemma that is not repacked yet; run: {_REPACK} {path}")
+        return ModelUnsupportedError(f"{path} is a DiffusionGemma that is not converted yet; run: {_CONVERT} {path}")
     for text, kind, problem in LOAD_FAILURES:
         if any(text in line for line in lines):
             return kind(f"{path} {problem}; {_ADVICE[kind]}")
