@@ -6,9 +6,8 @@ a wrong prompt format, a model returns nonsense.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from dg_lsp.models.checkpoint import (
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
-    SavedTensor,
     diffusion_metadata,
     read_checkpoint,
     read_generation_config,
@@ -110,21 +108,18 @@ class _Keys:
             raise self.error(f"{key} is missing from its metadata")
         return value.strip()
 
-    def check_version(self) -> None:
+    def check_version(self, noise: str, prompt_format: PromptFormat) -> None:
         if "dg.version" not in self.metadata:
             architecture = self.metadata.get("general.architecture", "unknown")
             raise self.error(f"a {architecture} GGUF that describes no diffusion model: dg.version is missing")
-        if self.number("dg.version") != VERSION:
-            raise self.invalid("dg.version", f"{VERSION} for this version of dg-lsp")
+        for key, value in (("version", str(VERSION)), ("noise", noise), ("prompt_format", prompt_format)):
+            if self.text(f"dg.{key}") != value:
+                raise self.invalid(f"dg.{key}", f"{value!r} for this version of dg-lsp")
 
-    def require(self, key: str, value: str) -> None:
-        if self.text(key) != value:
-            raise self.invalid(key, f"{value!r} for this version of dg-lsp")
-
-    def number(self, key: str, minimum: int = 0) -> int:
+    def number(self, key: str, minimum: int = 0, limit: float = math.inf) -> int:
         value = _parse_number(self.text(key))
-        if value is None or value < minimum:
-            raise self.invalid(key, f"a whole number from {minimum}")
+        if value is None or not minimum <= value < limit:
+            raise self.invalid(key, f"a whole number from {minimum}{f' and under {limit}' if limit < math.inf else ''}")
         return value
 
     def positive(self, key: str, maximum: float = math.inf) -> float:
@@ -137,19 +132,16 @@ class _Keys:
         return value
 
     def token(self, key: str) -> int:
-        value = _parse_number(self.text(key))
-        if value is None or value >= self.vocab_size:
-            raise self.invalid(key, f"a token id under {self.vocab_size}")
-        return value
+        return self.number(key, limit=self.vocab_size)
 
     def tokens(self, key: str) -> tuple[int, ...]:
         """Token ids; none if the value is empty."""
         text = self.text(key)
-        ids = [_parse_number(part) for part in text.split(",")] if text else []
-        found = tuple(value for value in ids if value is not None and value < self.vocab_size)
-        if len(found) != len(ids):
+        found = [_parse_number(part) for part in text.split(",")] if text else []
+        ids = tuple(value for value in found if value is not None and value < self.vocab_size)
+        if len(ids) != len(found):
             raise self.invalid(key, f"token ids under {self.vocab_size}, separated by commas")
-        return found
+        return ids
 
     def canvas_lengths(self) -> tuple[int, ...]:
         key = "dg.canvas_lengths"
@@ -160,9 +152,7 @@ class _Keys:
 
     def repetition_match(self) -> int:
         """`dg.echo_match`; 0 if it is missing."""
-        if "dg.echo_match" not in self.metadata:
-            return 0
-        value = self.number("dg.echo_match")
+        value = self.number("dg.echo_match") if "dg.echo_match" in self.metadata else 0
         if 0 < value < MIN_MATCH:
             raise self.invalid("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
         return value
@@ -201,17 +191,11 @@ def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _describe_trained(keys: _Keys) -> ModelSpec:
     """The spec of a file that dg-lsp's training wrote, such as dg-mini."""
-    keys.check_version()
-    keys.require("dg.noise", "mask")
-    keys.require("dg.prompt_format", PromptFormat.FIM)
+    keys.check_version("mask", PromptFormat.FIM)
     if keys.metadata.get("dg.causal", "true") not in ("true", "false"):
         raise keys.invalid("dg.causal", "true or false")
     mask_id, end_id = keys.token("dg.mask_token_id"), keys.token("dg.end_token_id")
-    fim = FimTokens(
-        prefix_id=keys.token("dg.prefix_token_id"),
-        suffix_id=keys.token("dg.suffix_token_id"),
-        middle_id=keys.token("dg.middle_token_id"),
-    )
+    fim = FimTokens(*(keys.token(f"dg.{part}_token_id") for part in ("prefix", "suffix", "middle")))
     if len({mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id}) < 5:
         raise keys.error("its mask, end and fill-in-the-middle tokens are not all different")
     banned_ids = keys.tokens("dg.banned_token_ids")
@@ -246,16 +230,22 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
         ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
     keys = _Keys(metadata, vocab_size, name, _CONVERTED_ADVICE)
-    keys.check_version()
-    keys.require("dg.noise", "uniform")
-    keys.require("dg.prompt_format", PromptFormat.INSTRUCT)
+    keys.check_version("uniform", PromptFormat.INSTRUCT)
     end_ids, banned_ids = keys.tokens("dg.end_token_ids"), keys.tokens("dg.banned_token_ids")
+    t_max = keys.positive("dg.t_max")
     if not end_ids or {*end_ids} & {*banned_ids}:
         raise keys.error("dg.end_token_ids names no token, or one that dg.banned_token_ids bans")
     return ModelSpec(
         name=name,
         vocab_size=vocab_size,
-        sampling=_uniform_sampling(keys),
+        sampling=UniformSampling(
+            entropy_bound=keys.positive("dg.entropy_bound"),
+            t_max=t_max,
+            t_min=keys.positive("dg.t_min", maximum=t_max),
+            max_denoising_steps=keys.number("dg.max_denoising_steps", 1),
+            stability_threshold=keys.number("dg.stability_threshold"),
+            confidence_threshold=keys.positive("dg.stop_confidence"),
+        ),
         end_ids=end_ids,
         prompt_format=PromptFormat.INSTRUCT,
         banned_ids=banned_ids,
@@ -265,20 +255,6 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
         has_causal_head=False,
         template=keys.text("dg.template"),
         metadata=_displayed(metadata),
-    )
-
-
-def _uniform_sampling(keys: _Keys) -> UniformSampling:
-    t_max, t_min = keys.positive("dg.t_max"), keys.positive("dg.t_min")
-    if t_min > t_max:
-        raise keys.invalid("dg.t_min", f"at most dg.t_max, {t_max:g}")
-    return UniformSampling(
-        entropy_bound=keys.positive("dg.entropy_bound"),
-        t_max=t_max,
-        t_min=t_min,
-        max_denoising_steps=keys.number("dg.max_denoising_steps", 1),
-        stability_threshold=keys.number("dg.stability_threshold"),
-        confidence_threshold=keys.positive("dg.stop_confidence"),
     )
 
 
@@ -325,10 +301,7 @@ def _describe_masked(
 
 
 def _default_start_ids(family: Family, metadata: Mapping[str, str]) -> tuple[int, ...]:
-    """Every text of Dream starts with its first token, whatever the tokenizer's settings are.
-
-    DreamOn's `eval/generator.py`, which also runs Dream-Coder, adds this token.
-    """
+    """Every text of Dream starts with its first token: DreamOn's `eval/generator.py` adds it."""
     start_id = _parse_number(metadata.get("tokenizer.ggml.bos_token_id", ""))
     return () if start_id is None or family.architecture != "dream" else (start_id,)
 
@@ -404,8 +377,8 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     config = read_json(folder / CONFIGURATION)
     if config.get("model_type") != MODEL_TYPE:
         raise ModelUnsupportedError(
-            f"{folder} holds a {config.get('model_type', 'model')} checkpoint: transformers runs {MODEL_TYPE} here, "
-            "other models are used as GGUF files"
+            f"{folder} holds a {config.get('model_type', 'model')} checkpoint, which is used as a GGUF file: run "
+            f"dg-lsp models convert {folder}"
         )
     saved = read_checkpoint(folder)
     if EMBEDDING not in saved:
@@ -416,15 +389,11 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
         folder=folder,
         special_ids=special_ids,
         size_bytes=sum(path.stat().st_size for path in {tensor.path for tensor in saved.values()}),
-        num_weights=_count_weights(text_tensors),
-        num_vectors=_count_weights(tensor for tensor in text_tensors if not tensor.name.endswith(_MATRICES)),
+        num_weights=sum(tensor.size for tensor in text_tensors),
+        num_vectors=sum(tensor.size for tensor in text_tensors if not tensor.name.endswith(_MATRICES)),
         stored_type=_STORED_TYPES[saved[EMBEDDING].kind],
     )
     return checkpoint, spec
-
-
-def _count_weights(tensors: Iterable[SavedTensor]) -> int:
-    return sum(prod(tensor.shape) for tensor in tensors)
 
 
 def _describe_folder(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[ModelSpec, frozenset[int]]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelNotFoundError
@@ -23,21 +22,21 @@ CONFIGURATION = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models of one architecture with the same prompt format and sampler."""
+    """Models of one architecture with the same prompt format and sampler; the defaults are those of masked models."""
 
     name: str
-    architecture: str
-    """`general.architecture` of its GGUF files."""
     sampling: Sampling
     end_ids: tuple[int, ...]
-    prompt_format: PromptFormat
-    canvas_lengths: tuple[int, ...]
-    """Recommended, ascending: the models accept any length."""
-    max_prompt_tokens: int
-    """Recommended, for fast completions within the trained context."""
     sources: tuple[str, ...]
-    gap_lengths: tuple[int, ...] = ()
+    architecture: str = ""
+    """`general.architecture` of its GGUF files; the name by default."""
+    prompt_format: PromptFormat = PromptFormat.INFILL
+    canvas_lengths: tuple[int, ...] = (16, 32, 64, 128)
+    """Recommended, ascending: the models accept any length."""
+    gap_lengths: tuple[int, ...] = (4, 8, 16, 32)
     """Numbers of masks between frozen text that are tried together if the length is unknown."""
+    max_prompt_tokens: int = 1024
+    """Recommended, for fast completions within the trained context."""
     is_shifted: bool = False
     """Logits at a position predict the token after it."""
     template: str = ""
@@ -45,10 +44,13 @@ class Family:
     """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
     A family without any is the default of its architecture."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "architecture", self.architecture or self.name)
+
     @property
     def noise(self) -> str:
         """`mask` or `uniform`."""
-        return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
+        return "uniform" if self.mask_id is None else "mask"
 
     @property
     def mask_id(self) -> int | None:
@@ -56,33 +58,14 @@ class Family:
         return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
 
 
-_THRESHOLD = 0.9  # Fast-dLLM, arXiv 2505.22618, for LLaDA and Dream
-_MAX_STEPS = 64
+def _masked(mask_id: int) -> MaskSampling:
+    """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
+    return MaskSampling(mask_id, 0.9, 64, UnmaskOrder.CONFIDENT)
 
 
-def _mask_sampling(mask_id: int) -> MaskSampling:
-    return MaskSampling(mask_id, _THRESHOLD, _MAX_STEPS, UnmaskOrder.CONFIDENT)
-
-
-def _masked(name: str, mask_id: int, end_ids: tuple[int, ...], sources: tuple[str, ...], **changes: Any) -> Family:
-    """A family of masked diffusion models with the settings that most of them share."""
-    family = Family(
-        name=name,
-        architecture=name,
-        sampling=_mask_sampling(mask_id),
-        end_ids=end_ids,
-        prompt_format=PromptFormat.INFILL,
-        canvas_lengths=(16, 32, 64, 128),
-        gap_lengths=(4, 8, 16, 32),
-        max_prompt_tokens=1024,
-        sources=sources,
-    )
-    return replace(family, **changes)
-
-
-DREAM = _masked(
+DREAM = Family(
     "dream",
-    mask_id=151_666,
+    _masked(151_666),
     end_ids=(151_643, 151_645),
     is_shifted=True,
     sources=(
@@ -95,9 +78,7 @@ DREAM = _masked(
 DREAMON = replace(
     DREAM,
     name="dreamon",
-    sampling=replace(
-        _mask_sampling(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64
-    ),
+    sampling=replace(_masked(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64),
     gap_lengths=(16,),
     max_prompt_tokens=960,
     name_parts=("dreamon",),
@@ -109,34 +90,31 @@ DREAMON = replace(
 )
 """Dream-Coder, trained to insert and to delete masks: one initial length is enough."""
 
-LLADA = _masked(
+LLADA = Family(
     "llada",
-    mask_id=126_336,
+    _masked(126_336),
     end_ids=(126_081, 126_348),
     sources=("github.com/ML-GSAI/LLaDA: generate.py, context 4096, no shift", "llama.cpp conversion/llada.py"),
 )
-
-LLADA_MOE = _masked(
+LLADA_MOE = Family(
     "llada-moe",
-    mask_id=156_895,
+    _masked(156_895),
     end_ids=(156_892,),
     sources=(
         "llama.cpp conversion/llada.py: mask 156895, no shift",
         "huggingface.co/inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
     ),
 )
-
-RND1 = _masked(
+RND1 = Family(
     "rnd1",
-    mask_id=151_669,
+    _masked(151_669),
     end_ids=(151_645, 151_643),
     is_shifted=True,
     sources=("github.com/RadicalNumerics/RND1: rnd/sampling.py, mask 151669, predictions shifted by one",),
 )
-
-OPEN_DCODER = _masked(
+OPEN_DCODER = Family(
     "open-dcoder",
-    mask_id=151_665,
+    _masked(151_665),
     end_ids=(151_643,),
     architecture="qwen2",
     is_shifted=True,
@@ -149,12 +127,13 @@ OPEN_DCODER = _masked(
 """Its architecture is that of the causal Qwen2: only the name differs."""
 
 DIFFUSION_GEMMA = Family(
-    name="diffusiongemma",
+    "diffusiongemma",
+    UniformSampling(),
     architecture="diffusion-gemma",
-    sampling=UniformSampling(),
     end_ids=(1, 106, 50),
     prompt_format=PromptFormat.INSTRUCT,
     canvas_lengths=(16, 32, 64, 128, 256),
+    gap_lengths=(),
     max_prompt_tokens=2048,
     template="gemma4",
     sources=(
@@ -162,7 +141,7 @@ DIFFUSION_GEMMA = Family(
         "huggingface.co/google/diffusiongemma-26B-A4B-it: trained with canvases of 256",
     ),
 )
-"""Files of llama.cpp's pull requests; a repacked file holds these settings itself."""
+"""Files of llama.cpp's pull requests; a converted file holds these settings itself."""
 
 FAMILIES = (DREAMON, OPEN_DCODER, DREAM, LLADA, LLADA_MOE, RND1, DIFFUSION_GEMMA)
 
@@ -363,7 +342,7 @@ class BundledModel:
     @property
     def path(self) -> Path:
         """The file in this installation; llama.cpp cannot read a model from a zip file."""
-        return Path(str(resources.files("dg_lsp.models") / self.filename))
+        return Path(str(resources.files(__package__) / self.filename))
 
 
 BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
@@ -382,33 +361,26 @@ def locate(name: str) -> Path:
     Raises:
         ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
-    for bundled in BUNDLED:
-        if bundled.name == name:
-            return _bundled_path(bundled)
+    bundled = next((model for model in BUNDLED if model.name == name), None)
+    if bundled is not None:
+        if not bundled.path.is_file():
+            raise ModelNotFoundError(
+                f"the bundled model {name} is missing from this installation ({bundled.path}): "
+                "install dg-lsp again, or pass --model FILE.gguf"
+            )
+        return bundled.path
     preset = preset_named(name)
     return _given_path(name) if preset is None else _preset_path(preset)
 
 
-def _bundled_path(model: BundledModel) -> Path:
-    if not model.path.is_file():
-        raise ModelNotFoundError(
-            f"the bundled model {model.name} is missing from this installation ({model.path}): "
-            "install dg-lsp again, or pass --model FILE.gguf"
-        )
-    return model.path
-
-
 def _preset_path(preset: Preset) -> Path:
-    path = ready_path(preset)
-    if path is not None:
+    if (path := ready_path(preset)) is not None:
         return path
-    fetched = fetched_path(preset)
-    if fetched is None:
-        size = _gigabytes(preset.size)
-        raise ModelNotFoundError(
-            f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})"
-        )
-    raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {preset.command(fetched)}")
+    if (fetched := fetched_path(preset)) is not None:
+        command = preset.command(fetched)
+        raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {command}")
+    size = _gigabytes(preset.size)
+    raise ModelNotFoundError(f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})")
 
 
 def _given_path(name: str) -> Path:
@@ -418,20 +390,18 @@ def _given_path(name: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown home directory
         path, exists = Path(), False
     if not exists:
-        raise ModelNotFoundError(_not_found(name))
+        names = ", ".join((*(model.name for model in BUNDLED), AUTO))
+        is_path = os.sep in name or "/" in name or name.lower().endswith(".gguf")
+        problem = f"no model file {name}: check the path, or" if is_path else f"no model {name!r}:"
+        raise ModelNotFoundError(
+            f"{problem} use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
+        )
     if not path.is_file() and not (path / CONFIGURATION).is_file():
         kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "not a regular file"
         raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
     if not os.access(path, os.R_OK):
         raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
     return path
-
-
-def _not_found(name: str) -> str:
-    names = ", ".join((*(model.name for model in BUNDLED), AUTO))
-    if os.sep in name or "/" in name or name.lower().endswith(".gguf"):
-        return f"no model file {name}: check the path, or use {names} or a name that dg-lsp models list prints"
-    return f"no model {name!r}: use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
 
 
 # selection
