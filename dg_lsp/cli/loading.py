@@ -14,7 +14,7 @@ from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine
 from dg_lsp.models.metadata import describe, read_folder
-from dg_lsp.models.registry import AUTO, known_names, locate, memory_pools, ready_path, select
+from dg_lsp.models.registry import AUTO, gpu_memory, known_names, locate, ready_path, select
 from dg_lsp.settings import Settings, file_settings, parse_settings, settings_file
 from dg_lsp.system import system_free
 
@@ -58,7 +58,7 @@ def with_model_chosen(settings: Settings) -> Settings:
 
     found = devices() if settings.model.gpu_layers else ()
     gpus = [(device.name, device.kind, device.memory_free) for device in found]
-    chosen = select(memory_pools(gpus, system_free()), lambda preset: ready_path(preset) is not None)
+    chosen = select(gpu_memory(gpus, system_free()), lambda preset: ready_path(preset) is not None)
     typer.echo(f"dg-lsp: {AUTO} selects {chosen.name}: {chosen.reason}", err=True)
     return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 

@@ -100,8 +100,8 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
-    except ValueError as error:
-        raise InputFileError(f"{path} is damaged: download it again") from error
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
         raise InputFileError(f"{path} is damaged: download it again")
     return found
@@ -115,14 +115,11 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
                 raise ValueError(length)
             entries: Mapping[str, Any] = json.loads(file.read(length))
             size = file.seek(0, 2)
+        found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-    except (struct.error, ValueError) as error:
-        raise ModelBrokenError(f"{path} is not a safetensors file, or damaged: download it again") from error
-    try:
-        found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelBrokenError(f"{path} is damaged: download it again") from error
+    except (struct.error, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelBrokenError(f"{path} is not a safetensors file, or is damaged: download it again") from error
     if any(t.start + t.size * t.kind.block_bytes > size for t in found):
         raise ModelBrokenError(f"{path} is cut short: download it again")
     return {tensor.name: tensor for tensor in found}
@@ -239,19 +236,19 @@ class Geometry:
         self.context_length = int(text["max_position_embeddings"])
         self.vocab_size = int(text["vocab_size"])
         self.sliding = tuple(kind == _SLIDING for kind in text["layer_types"])
-        if len(self.sliding) != text["num_hidden_layers"] or not set(text["layer_types"]) <= {_SLIDING, _FULL}:
-            raise ValueError("layer_types")
-        if not text.get("tie_word_embeddings", True):
-            raise ValueError("tie_word_embeddings")
-        if text.get("use_bidirectional_attention") not in (None, "vision"):
-            raise ValueError("use_bidirectional_attention")
-        if text.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
-            raise ValueError("hidden_activation")
-        if not text.get("num_experts") or text.get("attention_bias"):
-            raise ValueError("num_experts" if not text.get("num_experts") else "attention_bias")
         self._rope = text["rope_parameters"]
-        if self._rope[_FULL]["rope_type"] != "proportional" or self._rope[_SLIDING]["rope_type"] != "default":
-            raise ValueError("rope_parameters")
+        kinds, rope_types = set(text["layer_types"]), {kind: rope["rope_type"] for kind, rope in self._rope.items()}
+        supported = {
+            "layer_types": len(self.sliding) == text["num_hidden_layers"] and kinds <= {_SLIDING, _FULL},
+            "tie_word_embeddings": text.get("tie_word_embeddings", True),
+            "use_bidirectional_attention": text.get("use_bidirectional_attention") in (None, "vision"),
+            "hidden_activation": text.get("hidden_activation", "gelu_pytorch_tanh") == "gelu_pytorch_tanh",
+            "num_experts": text.get("num_experts"),
+            "attention_bias": not text.get("attention_bias"),
+            "rope_parameters": (rope_types[_FULL], rope_types[_SLIDING]) == ("proportional", "default"),
+        }
+        if problem := next((key for key, is_supported in supported.items() if not is_supported), ""):
+            raise ValueError(problem)
 
     def _full_layer_size(self, key: str, old_key: str) -> int:
         """A size of the layers with full attention; older configs have a separate key for it."""

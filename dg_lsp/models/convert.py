@@ -48,29 +48,14 @@ from dg_lsp.gguf import (
     vector,
     write_gguf,
 )
+from dg_lsp.models import checkpoint
 from dg_lsp.models.checkpoint import (
     ARCHITECTURE,
-    DECODER,
-    DECODER_SCALE,
-    DIFFUSION_ARCHITECTURE,
-    EMBEDDING,
-    ENCODER,
-    ENCODER_SCALE,
-    GGUF_SELF_CONDITIONING,
-    LAYER_TENSORS,
-    MODEL_TYPE,
     SELF_CONDITIONING,
-    SIDE_ARCHITECTURE,
-    SIDE_SUFFIX,
     Geometry,
     SavedTensor,
     diffusion_metadata,
-    gguf_name,
-    read_checkpoint,
-    read_generation_config,
     read_json,
-    to_float32,
-    vocabulary,
 )
 from dg_lsp.models.download import ShowStep, run, run_pip, unpack_llama_cpp, working_folder
 from dg_lsp.models.registry import CONFIGURATION
@@ -114,9 +99,11 @@ def _make_parts(
     name: object, values: Mapping[str, Value], main: Mapping[str, Tensor], side: Mapping[str, Tensor], num_layers: int
 ) -> ModelParts:
     """Checks that all tensors are there; `attn_v` and the scale of layers may be missing."""
-    optional = {"attn_v.weight", f"{DECODER_SCALE}.weight"}
+    optional = {"attn_v.weight", f"{checkpoint.DECODER_SCALE}.weight"}
     required = [_MAIN_EMBEDDING, "output_norm.weight", "rope_freqs.weight"]
-    required += [f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in LAYER_TENSORS if tensor not in optional]
+    required += [
+        f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in checkpoint.LAYER_TENSORS if tensor not in optional
+    ]
     missing = [tensor for tensor in required if tensor not in main]
     missing += [tensor for tensor in SELF_CONDITIONING if tensor not in side]
     if missing:
@@ -129,7 +116,7 @@ def _make_parts(
 # GGUF files
 
 _NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_OLD, _NEW = f"{DIFFUSION_ARCHITECTURE}.", f"{ARCHITECTURE}."
+_OLD, _NEW = f"{checkpoint.DIFFUSION_ARCHITECTURE}.", f"{ARCHITECTURE}."
 _CANVAS_KEYS = ("diffusion.canvas_length", f"{_OLD}diffusion.canvas_length", f"{_OLD}canvas_length")
 _DROPPED_KEYS = (
     "general.alignment",  # the new file has the default alignment
@@ -153,7 +140,10 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
 
     Raises:
         UsageError: the weights to be quantized are quantized already.
-        DgLspError: the source is not a DiffusionGemma, or is unreadable.
+        InputFileError: files of the checkpoint are missing.
+        ModelNotFoundError: the file or one of its shards is missing.
+        ModelBrokenError: a file is damaged, cut short, or lacks tensors, metadata or its side file.
+        ModelUnsupportedError: another model, or a DiffusionGemma that llama.cpp's graph does not compute.
     """
     if source.is_dir():
         return convert_checkpoint(source)
@@ -168,13 +158,7 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
 
 
 def read_gguf(path: Path) -> ModelParts:
-    """The parts of a `diffusion-gemma` file of either pull request; of all its shards if `path` is one of several.
-
-    Raises:
-        ModelNotFoundError: the file or one of its shards is missing.
-        ModelBrokenError: damaged, cut short, or without required tensors or metadata.
-        ModelUnsupportedError: another architecture, or an encoder that differs from the decoder.
-    """
+    """The parts of a `diffusion-gemma` file of either pull request; of all its shards if `path` is one of several."""
     shards = _read_shards(path)
     header = shards[0]
     _check_architecture(header)
@@ -182,20 +166,16 @@ def read_gguf(path: Path) -> ModelParts:
     side: dict[str, Tensor] = {}
     for shard, tensor in _stored_tensors(shards):
         stem = tensor.name.removesuffix(".weight")
-        if side_name := GGUF_SELF_CONDITIONING.get(stem):
+        if side_name := checkpoint.GGUF_SELF_CONDITIONING.get(stem):
             side[side_name] = copied(shard.path, tensor, side_name)
-        elif not stem.endswith(f".{ENCODER_SCALE}"):
+        elif not stem.endswith(f".{checkpoint.ENCODER_SCALE}"):
             main[tensor.name] = copied(shard.path, tensor)
     _check_encoder_scales(shards)
     return _make_parts(path, _convert_values(header), main, side, _read_number(header, f"{_OLD}block_count"))
 
 
 def read_converted(header: GGUFHeader) -> ModelParts:
-    """The parts of a file that was converted before, to be quantized.
-
-    Raises:
-        ModelBrokenError: its side file is missing, damaged, or belongs to another model.
-    """
+    """The parts of a file that was converted before, to be quantized."""
     side = header.path.with_name(Path(str(header.values[_SIDE_KEY].read())).name)
     if not side.is_file():
         raise ModelBrokenError(
@@ -226,11 +206,11 @@ def _read_shards(path: Path) -> tuple[GGUFHeader, ...]:
 
 
 def _check_architecture(header: GGUFHeader) -> None:
-    if header.architecture == DIFFUSION_ARCHITECTURE:
+    if header.architecture == checkpoint.DIFFUSION_ARCHITECTURE:
         return
     problems = {
         ARCHITECTURE: "is a plain Gemma 4, not a diffusion model: name a DiffusionGemma, or use it as a causal model",
-        SIDE_ARCHITECTURE: "is the side file of a converted model: name the file beside it",
+        checkpoint.SIDE_ARCHITECTURE: "is the side file of a converted model: name the file beside it",
     }
     problem = problems.get(
         header.architecture,
@@ -249,10 +229,10 @@ def _check_encoder_scales(shards: Sequence[GGUFHeader]) -> None:
     scales = {
         tensor.name: shard.rows(tensor.name)
         for shard, tensor in _stored_tensors(shards)
-        if tensor.name.removesuffix(".weight").endswith((ENCODER_SCALE, DECODER_SCALE))
+        if tensor.name.removesuffix(".weight").endswith((checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE))
     }
     for name, scale in scales.items():
-        decoder_name = name.replace(ENCODER_SCALE, DECODER_SCALE)
+        decoder_name = name.replace(checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE)
         if decoder_name not in scales:
             raise ModelBrokenError(f"{shards[0].path} lacks {decoder_name}: download or export it again")
         if not np.array_equal(scale, scales[decoder_name]):
@@ -295,16 +275,12 @@ _ALWAYS_F32 = ("ffn_gate_inp.weight",)
 
 
 def convert_checkpoint(folder: Path) -> ModelParts:
-    """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format.
-
-    Raises:
-        InputFileError: files are missing.
-        ModelBrokenError: a file is damaged, cut short, or lacks tensors.
-        ModelUnsupportedError: a DiffusionGemma that llama.cpp's graph does not compute.
-    """
-    config, saved = read_json(folder / CONFIGURATION), read_checkpoint(folder)
-    if EMBEDDING not in saved:
-        raise ModelUnsupportedError(f"{folder} holds no {EMBEDDING}: name the folder of a DiffusionGemma checkpoint")
+    """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format."""
+    config, saved = read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
+    if checkpoint.EMBEDDING not in saved:
+        raise ModelUnsupportedError(
+            f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
+        )
     try:
         geometry = Geometry(config)
         sizes = geometry.values()
@@ -314,7 +290,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
             "use another checkpoint"
         ) from error
     _check_encoder(folder, saved)
-    tensors = [_convert_tensor(name, saved[key]) for key in sorted(saved) if (name := gguf_name(key))]
+    tensors = [_convert_tensor(name, saved[key]) for key in sorted(saved) if (name := checkpoint.gguf_name(key))]
     side = {tensor.name: tensor for tensor in tensors if tensor.name in SELF_CONDITIONING}
     main = {tensor.name: tensor for tensor in tensors if tensor.name not in side}
     main["rope_freqs.weight"] = vector("rope_freqs.weight", geometry.rope_divisors())
@@ -322,7 +298,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
         "general.architecture": v.text(ARCHITECTURE),
         "general.type": v.text("model"),
         "general.name": v.text(folder.resolve().name),
-        "general.file_type": v.uint32(FILE_TYPES[saved[EMBEDDING].kind]),
+        "general.file_type": v.uint32(FILE_TYPES[saved[checkpoint.EMBEDDING].kind]),
         "general.quantization_version": v.uint32(2),
         **sizes,
         **_convert_tokenizer(folder, geometry),
@@ -336,19 +312,23 @@ def _convert_tokenizer(folder: Path, geometry: Geometry) -> dict[str, Value]:
     try:
         tokenizer = read_json(folder / "tokenizer.json")
         chat_template = template.read_text(encoding="utf-8") if template.is_file() else ""
-        values = vocabulary(tokenizer, geometry.vocab_size, chat_template)
+        values = checkpoint.vocabulary(tokenizer, geometry.vocab_size, chat_template)
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise InputFileError(
             f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
         ) from error
-    sampling, end_ids = read_generation_config(folder)
+    sampling, end_ids = checkpoint.read_generation_config(folder)
     return values | diffusion_metadata(sampling, values, geometry.canvas_length, geometry.context_length, end_ids)
 
 
 def _check_encoder(folder: Path, saved: Mapping[str, SavedTensor]) -> None:
     """The encoder shares its weights with the decoder. Scales of layers are saved twice; llama.cpp has one of each."""
     for name, tensor in saved.items():
-        decoder = saved.get(name.replace(ENCODER, DECODER, 1)) if name.startswith(ENCODER) else None
+        decoder = (
+            saved.get(name.replace(checkpoint.ENCODER, checkpoint.DECODER, 1))
+            if name.startswith(checkpoint.ENCODER)
+            else None
+        )
         if decoder and not _is_equal(tensor, decoder):
             raise ModelUnsupportedError(
                 f"{folder}: {name} differs from the decoder's, and llama.cpp's {ARCHITECTURE} graph has one for both: "
@@ -371,7 +351,7 @@ def _convert_tensor(name: str, saved: SavedTensor) -> Tensor:
 def _convert_blocks(saved: SavedTensor, kind: TensorType) -> Iterable[memoryview]:
     """The bytes of a tensor in its own number format or in float32, a few megabytes at a time."""
     for block in saved.blocks(BLOCK_BYTES // F32.block_bytes):
-        yield (block if kind is saved.kind else to_float32(block, saved.kind)).view(np.uint8).data
+        yield (block if kind is saved.kind else checkpoint.to_float32(block, saved.kind)).view(np.uint8).data
 
 
 # output
@@ -385,7 +365,7 @@ Quantize = Callable[[Path, Path], object]
 
 def side_path(target: Path) -> Path:
     """The path of a main file's side file."""
-    return target.with_name(target.name.removesuffix(".gguf") + SIDE_SUFFIX)
+    return target.with_name(target.name.removesuffix(".gguf") + checkpoint.SIDE_SUFFIX)
 
 
 def check_target(target: Path, needed: int) -> None:
@@ -395,7 +375,7 @@ def check_target(target: Path, needed: int) -> None:
         UsageError: the file exists, or its name does not end in .gguf.
         InputFileError: the folder does not exist or is too full.
     """
-    if not target.name.endswith(".gguf") or target.name.endswith(SIDE_SUFFIX):
+    if not target.name.endswith(".gguf") or target.name.endswith(checkpoint.SIDE_SUFFIX):
         raise UsageError(f"{target} is not a name for a model: let it end in .gguf")
     for path in (target, side_path(target)):
         if path.exists():
@@ -423,7 +403,7 @@ def write_model(
     side = side_path(target)
     with _new_file(side) as new_side:
         with new_side.open("wb") as file:
-            write_gguf(file, {"general.architecture": v.text(SIDE_ARCHITECTURE)}, parts.side, on_progress)
+            write_gguf(file, {"general.architecture": v.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress)
         names = {_SIDE_KEY: v.text(side.name), _SIDE_SHA256_KEY: v.text(_sha256(new_side))}
         with _new_file(target, quantize) as new, new.open("wb") as file:
             write_gguf(file, {**parts.values, **names}, parts.main, on_progress)
@@ -479,7 +459,7 @@ _WRITTEN = re.compile(r"Writing: +(\d+)%")
 
 def is_diffusion_gemma(folder: Path) -> bool:
     """Whether a checkpoint is a DiffusionGemma, which llama.cpp's script does not convert."""
-    return read_json(folder / CONFIGURATION).get("model_type") == MODEL_TYPE
+    return read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
 
 
 def check_code(folder: Path, *, is_trusted: bool) -> None:
@@ -536,7 +516,7 @@ def _python(folder: Path) -> Path:
 
 def convert_with_script(
     environment: Path,
-    checkpoint: Path,
+    source: Path,
     target: Path,
     kind: str = "auto",
     show_step: ShowStep = lambda *_: None,
@@ -553,7 +533,7 @@ def convert_with_script(
     """
     variables = {**os.environ, "PYTHONPATH": str(environment), "HF_HUB_OFFLINE": "1"}
     with _new_file(target.absolute(), quantize) as new:
-        files = [str(checkpoint.absolute()), "--outfile", str(new), "--outtype", kind.lower()]
+        files = [str(source.absolute()), "--outfile", str(new), "--outtype", kind.lower()]
         show_step("reading the checkpoint", None)
 
         def show_progress(line: str) -> None:
@@ -563,7 +543,7 @@ def convert_with_script(
         command = [str(_python(environment)), "-P", str(environment / _SCRIPT), *files]
         if reason := run(command, show_progress, variables):
             raise ModelUnsupportedError(
-                f"llama.cpp's {_SCRIPT} cannot convert {checkpoint}: "
+                f"llama.cpp's {_SCRIPT} cannot convert {source}: "
                 f"{reason.removeprefix('ERROR:hf-to-gguf:')}; use a published GGUF of this model"
             )
         read_header(new)

@@ -407,31 +407,18 @@ def _given_path(name: str) -> Path:
 # selection
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPool:
-    """Memory that can hold weights."""
+def gpu_memory(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[str, int] | None:
+    """Name and free bytes of the largest GPU memory; None without a GPU.
 
-    name: str
-    """For messages."""
-    free: int
-    """Bytes."""
-    is_gpu: bool
-
-
-def memory_pools(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[MemoryPool, ...]:
-    """The memory pools with the most free memory first, GPUs before the machine's memory.
-
-    `gpus` are names, kinds and free bytes of devices. Layers are distributed over all GPUs, so these are one pool; a
-    GPU that shares the machine's memory (`igpu`) has no more than the machine.
+    `gpus` are names, kinds and free bytes of devices. Layers are distributed over all GPUs of their own memory, so
+    these count as one; a GPU that shares the machine's memory (`igpu`) has no more than the machine.
     """
-    gpu_memory = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
-    shared = [(name, min(free or system_free, system_free)) for name, kind, free in gpus if kind == "igpu"]
-    pools = [MemoryPool(name, free, is_gpu=True) for name, free in shared]
-    if gpu_memory:
-        name = gpu_memory[0][0] if len(gpu_memory) == 1 else f"{len(gpu_memory)} GPUs ({gpu_memory[0][0]}, ...)"
-        pools.insert(0, MemoryPool(name, sum(free for _, free in gpu_memory), is_gpu=True))
-    pools.sort(key=lambda pool: -pool.free)
-    return (*pools, MemoryPool("the machine's memory", system_free, is_gpu=False))
+    own = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
+    found = [(name, min(free or system_free, system_free)) for name, kind, free in gpus if kind == "igpu"]
+    if own:
+        name = own[0][0] if len(own) == 1 else f"{len(own)} GPUs ({own[0][0]}, ...)"
+        found.append((name, sum(free for _, free in own)))
+    return max(found, key=lambda memory: memory[1], default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,18 +430,18 @@ class Selection:
     """For a message."""
 
 
-def select(pools: Sequence[MemoryPool], is_installed: Callable[[Preset], bool]) -> Selection:
+def select(gpu: tuple[str, int] | None, is_installed: Callable[[Preset], bool]) -> Selection:
     """The installed preset of the highest rank that fits into a GPU's free memory; else the bundled model.
 
     Without a GPU it is always the bundled model: every step reads all active weights, and on a CPU that takes too long
     for the larger models.
     """
-    pool = next((pool for pool in pools if pool.is_gpu), None)
-    if pool is None:
+    if gpu is None:
         return Selection(DEFAULT, "llama.cpp uses no GPU here, and this model was made for a CPU")
+    name, free = gpu
     ranked = sorted((preset for preset in PRESETS if preset.rank), key=lambda preset: -preset.rank)
-    fitting = [preset for preset in ranked if preset.memory_bytes <= pool.free]
-    memory = f"{_gigabytes(pool.free)} free on {pool.name}"
+    fitting = [preset for preset in ranked if preset.memory_bytes <= free]
+    memory = f"{_gigabytes(free)} free on {name}"
     if not fitting:
         return Selection(DEFAULT, f"no larger model fits into {memory}")
     best = next((preset for preset in fitting if is_installed(preset)), None)

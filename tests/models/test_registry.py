@@ -7,10 +7,8 @@ import pytest
 
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models import registry
-from dg_lsp.models.registry import BUNDLED, PRESETS, BundledModel, MemoryPool, known_names, locate, memory_pools, select
+from dg_lsp.models.registry import BUNDLED, PRESETS, BundledModel, gpu_memory, known_names, locate, select
 from dg_lsp.settings import Settings
-
-CPU = MemoryPool("the machine's memory", 64_000_000_000, is_gpu=False)
 
 
 def test_the_default_model_is_bundled():
@@ -61,13 +59,13 @@ def test_a_missing_bundled_file_is_reported(monkeypatch):
 
 
 def gpu(gigabytes):
-    return MemoryPool("RTX", int(gigabytes * 1e9), is_gpu=True)
+    return "RTX", int(gigabytes * 1e9)
 
 
 @pytest.mark.parametrize(
-    ("pool", "installed", "name", "reason"),
+    ("memory", "installed", "name", "reason"),
     [
-        pytest.param(CPU, ["dream-7b"], "dg-mini", "no GPU", id="no GPU"),
+        pytest.param(None, ["dream-7b"], "dg-mini", "no GPU", id="no GPU"),
         pytest.param(gpu(8), [], "dg-mini", "dg-lsp models pull dream-coder-7b", id="nothing pulled"),
         pytest.param(gpu(8), ["dream-7b"], "dream-7b", "dream-coder-7b would fit", id="a better model exists"),
         pytest.param(gpu(8), ["dream-coder-7b", "dream-7b"], "dream-coder-7b", "8.0 GB free on RTX", id="the best"),
@@ -78,24 +76,21 @@ def gpu(gigabytes):
         pytest.param(gpu(80), ["qwen2.5-coder-1.5b"], "dg-mini", "is on this machine", id="never a baseline"),
     ],
 )
-def test_auto_selects_the_best_installed_model_that_fits(pool, installed, name, reason):
-    pools = [pool] if pool is CPU else [pool, CPU]
-    selection = select(pools, lambda preset: preset.name in installed)
+def test_auto_selects_the_best_installed_model_that_fits(memory, installed, name, reason):
+    selection = select(memory, lambda preset: preset.name in installed)
     assert selection.name == name
     assert reason in selection.reason
 
 
 def test_auto_gives_no_hint_if_the_best_model_is_installed():
-    selection = select([gpu(80), CPU], lambda _preset: True)
+    selection = select(gpu(80), lambda _preset: True)
     assert selection.name == max(PRESETS, key=lambda preset: preset.rank).name
     assert "pull" not in selection.reason
 
 
-def test_gpus_are_one_pool_and_a_shared_gpu_has_the_machines_memory():
-    pools = memory_pools([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
-    assert [(pool.free, pool.is_gpu) for pool in pools] == [(30, True), (50, False)]
-    assert "2 GPUs" in pools[0].name
-    assert [(pool.name, pool.free) for pool in memory_pools([("M4", "igpu", 80), ("P4", "gpu", 30)], 50)] == [
-        ("M4", 50), ("P4", 30), ("the machine's memory", 50)]  # fmt: skip
-    assert memory_pools([("unknown size", "igpu", 0)], 50)[0].free == 50
-    assert not any(pool.is_gpu for pool in memory_pools([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50))
+def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
+    name, free = gpu_memory([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
+    assert ("2 GPUs" in name, free) == (True, 30)
+    assert gpu_memory([("M4", "igpu", 80), ("P4", "gpu", 30)], 50) == ("M4", 50)
+    assert gpu_memory([("unknown size", "igpu", 0)], 50) == ("unknown size", 50)
+    assert gpu_memory([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50) is None
