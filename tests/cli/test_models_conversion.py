@@ -1,5 +1,6 @@
 """`dg-lsp models convert` and `dg-lsp models build-runtime`."""
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -63,10 +64,10 @@ def test_the_number_of_a_shard_is_left_out_of_the_name(dg_lsp, pull_request_gguf
 
 
 def test_too_little_disk_space_is_reported_before_writing(dg_lsp, tiny_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert.shutil, "disk_usage", lambda _: SimpleNamespace(free=68_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=68_000_000))
     outcome = dg_lsp("models", "convert", tiny_checkpoint)
-    assert outcome.code == 2
-    assert "needs 0.1 GB free and has 0.1: free some space, or pass another folder with -o" in outcome.err
+    assert outcome.code == 3
+    assert "MB of free space and has 68: free some, or pass another name with -o" in outcome.err
     assert not list(tmp_path.iterdir())
 
 

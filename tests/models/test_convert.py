@@ -17,7 +17,14 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp import gguf as v
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, UsageError
+from dg_lsp.errors import (
+    InputFileError,
+    ModelBrokenError,
+    ModelError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+    UsageError,
+)
 from dg_lsp.gguf import BF16, BLOCK_BYTES, F16, F32, Tensor, copied, read_header, vector, write_gguf
 from dg_lsp.models import convert
 from dg_lsp.models.convert import (
@@ -451,15 +458,15 @@ def test_a_full_disk_is_reported(parts, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(convert, "write_gguf", write)
-    with pytest.raises(InputFileError, match=r"cannot be written: No space left on device; free some space"):
+    with pytest.raises(ModelError, match=r"is full: free some space and run it again, or pass another name with -o"):
         write_model(parts, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
 
 
 def test_too_little_space_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(convert.shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
     check_target(tmp_path / "a.gguf", 9_900_000_000)
-    with pytest.raises(InputFileError, match=r"needs 10\.0 GB free and has 10\.0: free some space"):
+    with pytest.raises(ModelError, match=r"needs 10,017 MB of free space and has 10,000: free some"):
         check_target(tmp_path / "a.gguf", 9_950_000_000)
 
 

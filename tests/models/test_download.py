@@ -92,7 +92,7 @@ def test_a_file_other_than_the_known_one_is_refused():
 
 def test_too_little_disk_space_is_reported_before_the_download(hub, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
-    with pytest.raises(ModelDownloadError, match="MB of free space"):
+    with pytest.raises(ModelError, match="MB of free space"):
         fetch(preset())
     assert hub.ranges() == []
 
