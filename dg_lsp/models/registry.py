@@ -3,10 +3,11 @@
 import json
 import os
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelNotFoundError
@@ -22,7 +23,7 @@ CONFIGURATION = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models of one architecture with the same prompt format and sampler; the defaults are those of masked models."""
+    """A `[[family]]` of catalog.toml: models of one architecture with the same prompt format and sampler."""
 
     name: str
     sampling: Sampling
@@ -58,92 +59,23 @@ class Family:
         return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
 
 
-def _masked(mask_id: int) -> MaskSampling:
-    """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
-    return MaskSampling(mask_id, 0.9, 64, UnmaskOrder.CONFIDENT)
+_MASKED = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
+"""The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
+_MASK_KEYS = ("mask_id", "expand_id", "delete_id", "max_free", "max_denoising_steps")
 
 
-DREAM = Family(
-    "dream",
-    _masked(151_666),
-    end_ids=(151_643, 151_645),
-    is_shifted=True,
-    sources=(
-        "github.com/DreamLM/Dream: context 2048, shifted logits, mask <|mask|>",
-        "llama.cpp examples/diffusion: shift_logits unless the file says otherwise",
-    ),
-)
-"""Dream, Dream-Coder and DiffuCoder: the layers of Qwen2.5 without a causal mask."""
+def _family(entry: Mapping[str, Any]) -> Family:
+    mask_settings = {key: entry[key] for key in _MASK_KEYS if key in entry}
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return Family(
+        **{key: value for key, value in fields.items() if key not in _MASK_KEYS}
+        | {"sampling": MaskSampling(**_MASKED | mask_settings) if mask_settings else UniformSampling()}
+        | {"prompt_format": PromptFormat(entry.get("prompt_format", PromptFormat.INFILL))}
+    )
 
-DREAMON = replace(
-    DREAM,
-    name="dreamon",
-    sampling=replace(_masked(151_666), max_denoising_steps=128, expand_id=151_667, delete_id=151_643, max_free=64),
-    gap_lengths=(16,),
-    max_prompt_tokens=960,
-    name_parts=("dreamon",),
-    sources=(
-        "arXiv 2602.01326: expand and delete; 91.0% of single lines from 16 masks, 92.1% from 64; up to 1,024 tokens",
-        "github.com/DreamLM/DreamOn: eval/configs/eval_infill.yaml, 128 steps, at most 64 tokens",
-        "huggingface.co/Dream-org/DreamOn-v0-7B: <|expand|> 151667, delete_token_id is the end token's",
-    ),
-)
-"""Dream-Coder, trained to insert and to delete masks: one initial length is enough."""
 
-LLADA = Family(
-    "llada",
-    _masked(126_336),
-    end_ids=(126_081, 126_348),
-    sources=("github.com/ML-GSAI/LLaDA: generate.py, context 4096, no shift", "llama.cpp conversion/llada.py"),
-)
-LLADA_MOE = Family(
-    "llada-moe",
-    _masked(156_895),
-    end_ids=(156_892,),
-    sources=(
-        "llama.cpp conversion/llada.py: mask 156895, no shift",
-        "huggingface.co/inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
-    ),
-)
-RND1 = Family(
-    "rnd1",
-    _masked(151_669),
-    end_ids=(151_645, 151_643),
-    is_shifted=True,
-    sources=("github.com/RadicalNumerics/RND1: rnd/sampling.py, mask 151669, predictions shifted by one",),
-)
-OPEN_DCODER = Family(
-    "open-dcoder",
-    _masked(151_665),
-    end_ids=(151_643,),
-    architecture="qwen2",
-    is_shifted=True,
-    name_parts=("open-dcoder", "open-dllm"),
-    sources=(
-        "github.com/pengzhangzhi/Open-dLLM: eval/eval_infill, Dream's sampler over Qwen2 without a causal mask",
-        "huggingface.co/fredzzp/open-dcoder-0.5B: <M> 151665 in added_tokens.json",
-    ),
-)
-"""Its architecture is that of the causal Qwen2: only the name differs."""
-
-DIFFUSION_GEMMA = Family(
-    "diffusiongemma",
-    UniformSampling(),
-    architecture="diffusion-gemma",
-    end_ids=(1, 106, 50),
-    prompt_format=PromptFormat.INSTRUCT,
-    canvas_lengths=(16, 32, 64, 128, 256),
-    gap_lengths=(),
-    max_prompt_tokens=2048,
-    template="gemma4",
-    sources=(
-        "transformers 5.23.0, models/diffusion_gemma: 48 steps, entropy bound 0.1, temperature 0.8 to 0.4",
-        "huggingface.co/google/diffusiongemma-26B-A4B-it: trained with canvases of 256",
-    ),
-)
-"""Files of llama.cpp's pull requests; a converted file holds these settings itself."""
-
-FAMILIES = (DREAMON, OPEN_DCODER, DREAM, LLADA, LLADA_MOE, RND1, DIFFUSION_GEMMA)
+_CATALOG = tomllib.loads((resources.files(__package__) / "catalog.toml").read_text(encoding="utf-8"))
+FAMILIES = tuple(_family(entry) for entry in _CATALOG["family"])
 
 
 def find_family(architecture: str, name: str = "") -> Family | None:
@@ -172,7 +104,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One model in one quantization: an entry of presets.toml."""
+    """One model in one quantization: a `[[preset]]` of catalog.toml."""
 
     name: str
     patterns: tuple[str, ...]
@@ -242,18 +174,14 @@ class Preset:
         return self.family.noise if self.family else "none"
 
 
-def _read_presets(text: str) -> tuple[Preset, ...]:
-    families = {family.name: family for family in FAMILIES}
-    found = []
-    for entry in tomllib.loads(text)["preset"]:
-        family = families[entry["family"]] if "family" in entry else None
-        wheels = tuple(Wheel(**wheel) for wheel in entry.get("wheels", ()))
-        lists = {key: tuple(entry[key]) for key in ("patterns", "sources")}
-        found.append(Preset(**{**entry, **lists, "family": family, "wheels": wheels}))
-    return tuple(found)
+def _preset(entry: Mapping[str, Any]) -> Preset:
+    family = next(family for family in FAMILIES if family.name == entry["family"]) if "family" in entry else None
+    wheels = tuple(Wheel(**wheel) for wheel in entry.get("wheels", ()))
+    lists = {key: tuple(entry[key]) for key in ("patterns", "sources")}
+    return Preset(**{**entry, **lists, "family": family, "wheels": wheels})
 
 
-PRESETS = _read_presets((resources.files(__package__) / "presets.toml").read_text(encoding="utf-8"))
+PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])
 
 
 def preset_named(name: str) -> Preset | None:

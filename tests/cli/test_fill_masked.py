@@ -12,6 +12,7 @@ from dg_lsp.cli import loading
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.models import registry
+from dg_lsp.models.registry import find_family
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 BEFORE = "def total(items):\n    result = 0\n    for item in items:\n        "
@@ -115,10 +116,11 @@ def test_the_same_seed_gives_the_same_fill(engine_of, written):
 @pytest.fixture
 def dreamon(monkeypatch, tmp_path):
     """DreamOn with the tiny vocabulary's tokens, in which both are loud, so that they are said often."""
+    dreamon = find_family("dream", "dreamon")
     family = replace(
-        registry.DREAMON,
+        dreamon,
         sampling=replace(
-            registry.DREAMON.sampling,
+            dreamon.sampling,
             mask_id=tiny_masked.MASK,
             expand_id=tiny_masked.EXPAND,
             delete_id=tiny_masked.DELETE,

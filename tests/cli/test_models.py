@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.models import registry
-from dg_lsp.models.registry import BUNDLED, DREAM, PRESETS, Preset
+from dg_lsp.models.registry import BUNDLED, PRESETS, Preset, find_family
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ TINY = Preset(
     size=len(WEIGHTS),
     sha256=hashlib.sha256(WEIGHTS).hexdigest(),
     licence="MIT",
-    family=DREAM,
+    family=find_family("dream"),
     note="for tests",
     rank=1,
     sources=("a book",),

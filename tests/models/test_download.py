@@ -15,7 +15,7 @@ from huggingface_hub import HfApi, constants
 from dg_lsp.errors import ModelDownloadError, ModelError
 from dg_lsp.models import download
 from dg_lsp.models.download import fetch
-from dg_lsp.models.registry import DREAM, RECORD, Preset, Wheel, fetched_path, forget, read_record
+from dg_lsp.models.registry import RECORD, Preset, Wheel, fetched_path, find_family, forget, read_record
 
 REPOSITORY = "somebody/Tiny-GGUF"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 400
@@ -34,7 +34,7 @@ def preset(**changes):
         "quantization": "Q4_K_M",
         "size": len(WEIGHTS),
         "licence": "MIT",
-        "family": DREAM,
+        "family": find_family("dream"),
         "note": "for tests",
         "sources": ("here",),
     }
