@@ -253,16 +253,6 @@ def patched(source=SOURCE):
     return Patch.read().apply(source, "0.9")
 
 
-def test_the_patch_changes_two_parts_of_one_file():
-    patch = Patch.read()
-    assert patch.target == "src/models/gemma4.cpp"
-    (first, (context, added)) = patch.hunks
-    assert first == (OLD, NEW)
-    assert context == CONTEXT
-    assert added.startswith(CONTEXT.rstrip("\n"))
-    assert added.endswith("    res->add_input(std::make_unique<canvas_window>(inp_attn));\n\n")
-
-
 def test_the_patch_does_not_depend_on_line_numbers():
     start, end = patched().split(Patch.read().hunks[1][1])
     assert (start, end) == (f"a\n{NEW}b\n", "c\n")
