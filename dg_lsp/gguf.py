@@ -148,7 +148,7 @@ def _string(value: str) -> bytes:
 
 
 MAGIC = b"GGUF"
-_READ_VERSIONS = (2, 3)
+_READ_VERSIONS, _WRITE_VERSION = (2, 3), 3
 _DEFAULT_ALIGNMENT = 32
 _ALIGNMENT_KEY = "general.alignment"
 _MAX_DIMENSIONS = 4
@@ -317,7 +317,6 @@ def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
     return name, shape, kind, cursor.number("Q")
 
 
-_WRITE_VERSION = 3
 BLOCK_BYTES = 1 << 23
 
 ProgressCallback = Callable[[int], object]

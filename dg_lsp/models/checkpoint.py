@@ -56,9 +56,7 @@ class SavedTensor:
 
 def to_float32(raw: npt.NDArray[Any], kind: TensorType) -> npt.NDArray[np.float32]:
     """Elements from `SavedTensor.blocks`, in float32."""
-    if kind is BF16:
-        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return raw.astype(np.float32)
+    return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32) if kind is BF16 else raw.astype(np.float32)
 
 
 def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
@@ -69,25 +67,17 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
         ModelBrokenError: a file is damaged or cut short.
         ModelUnsupportedError: a number format other than F32, F16 and BF16.
     """
-    found: dict[str, SavedTensor] = {}
-    for path in _files(folder):
-        found |= _tensors(path)
-    return found
-
-
-def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
-    if not index.is_file():
-        if not (folder / SINGLE).is_file():
-            raise InputFileError(f"{folder} holds neither {SINGLE} nor {INDEX}: name the folder of a checkpoint")
-        return [folder / SINGLE]
-    shards = read_json(index).get("weight_map")
+    shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelBrokenError(f"{index} is damaged: download it again")
     paths = [folder / Path(name).name for name in sorted(set(shards.values()))]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise InputFileError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(paths)} files): download it again")
-    return paths
+    found: dict[str, SavedTensor] = {}
+    for path in paths:
+        found |= _tensors(path)
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:

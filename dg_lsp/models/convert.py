@@ -130,6 +130,7 @@ _DROPPED_KEYS = (
     f"{_OLD}attention.causal",  # false there; prompts are encoded causally, and the runtime sets it for each pass
     *_CANVAS_KEYS,
 )
+_VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
 _DEFAULT_VALUES = {
     f"{_NEW}attention.shared_kv_layers": v.uint32(0),
     f"{_NEW}embedding_length_per_layer_input": v.uint32(0),
@@ -213,19 +214,13 @@ def _read_shards(path: Path) -> tuple[GGUFHeader, ...]:
 
 
 def _check_architecture(header: GGUFHeader) -> None:
-    if header.architecture == checkpoint.DIFFUSION_ARCHITECTURE:
-        return
-    problems = {
-        ARCHITECTURE: "is a plain Gemma 4, not a diffusion model: name a DiffusionGemma, or use it as a causal model",
-        checkpoint.SIDE_ARCHITECTURE: "is the side file of a converted model: name the file beside it",
-    }
-    problem = problems.get(
-        header.architecture,
-        f"is of architecture {header.architecture or 'unknown'}, which needs no conversion: use it as it is",
-    )
-    raise ModelUnsupportedError(
-        f"{header.path} {'is converted already: use it as it is' if is_converted(header) else problem}"
-    )
+    if is_converted(header):
+        raise ModelUnsupportedError(f"{header.path} is converted already: use it as it is")
+    if header.architecture != checkpoint.DIFFUSION_ARCHITECTURE:
+        raise ModelUnsupportedError(
+            f"{header.path} is of architecture {header.architecture or 'unknown'}, not "
+            f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
+        )
 
 
 def _stored_tensors(shards: Sequence[GGUFHeader]) -> Iterator[tuple[GGUFHeader, StoredTensor]]:
@@ -256,9 +251,8 @@ def _convert_values(header: GGUFHeader) -> dict[str, Value]:
         if key not in _DROPPED_KEYS and not key.startswith("split.")
     }
     kept["general.architecture"] = v.text(ARCHITECTURE)
-    for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type"):
-        if key not in header.values or not isinstance(header.values[key].read(), list):
-            raise _invalid_key(header, key)
+    if problem := next((key for key in _VOCABULARY if key not in kept or kept[key].kind != v.ARRAY), ""):
+        raise ModelBrokenError(f"{header.path}: {problem} is missing or invalid: download or export it again")
     canvas = next((_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), _TRAINED_CANVAS)
     context_length = _read_number(header, f"{_OLD}context_length")
     return {**_DEFAULT_VALUES, **kept, **diffusion_metadata(UniformSampling(), header.values, canvas, context_length)}
@@ -267,12 +261,8 @@ def _convert_values(header: GGUFHeader) -> dict[str, Value]:
 def _read_number(header: GGUFHeader, key: str) -> int:
     value = header.values[key].read() if key in header.values else None
     if not isinstance(value, int) or value < 1:
-        raise _invalid_key(header, key)
+        raise ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
     return value
-
-
-def _invalid_key(header: GGUFHeader, key: str) -> ModelBrokenError:
-    return ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
 
 
 # checkpoints
@@ -330,13 +320,9 @@ def _convert_tokenizer(folder: Path, geometry: Geometry) -> dict[str, Value]:
 
 def _check_encoder(folder: Path, saved: Mapping[str, SavedTensor]) -> None:
     """The encoder shares its weights with the decoder. Scales of layers are saved twice; llama.cpp has one of each."""
-    for name, tensor in saved.items():
-        decoder = (
-            saved.get(name.replace(checkpoint.ENCODER, checkpoint.DECODER, 1))
-            if name.startswith(checkpoint.ENCODER)
-            else None
-        )
-        if decoder and not _is_equal(tensor, decoder):
+    for name in [name for name in saved if name.startswith(checkpoint.ENCODER)]:
+        decoder = saved.get(name.replace(checkpoint.ENCODER, checkpoint.DECODER, 1))
+        if decoder and not _is_equal(saved[name], decoder):
             raise ModelUnsupportedError(
                 f"{folder}: {name} differs from the decoder's, and llama.cpp's {ARCHITECTURE} graph has one for both: "
                 "use the transformers backend"

@@ -323,7 +323,7 @@ def _mask_sampling(defaults: MaskSampling, metadata: Mapping[str, str], vocab_si
 
 
 def _prompt_limit(metadata: Mapping[str, str], recommended: int, block_length: int) -> int:
-    """Tokens of the longest prompt: the recommended number, within the context that the model was trained with."""
+    """The recommended longest prompt in tokens, within the context that the model was trained with."""
     trained = _parse_number(metadata.get(f"{metadata.get('general.architecture', '')}.context_length", ""))
     return recommended if trained is None else max(1, min(recommended, trained - 2 * block_length))
 
