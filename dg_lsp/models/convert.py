@@ -453,7 +453,7 @@ def check_code(folder: Path, *, is_trusted: bool) -> None:
         )
 
 
-def make_environment(show_step: ShowStep = lambda *_: None) -> Path:
+def make_environment(show_step: ShowStep) -> Path:
     """The folder with llama.cpp's script and a Python environment for it, in the data folder; made at the first call.
 
     Raises:
@@ -492,14 +492,9 @@ def _python(folder: Path) -> Path:
 
 
 def convert_with_script(
-    environment: Path,
-    source: Path,
-    target: Path,
-    kind: str = "auto",
-    show_step: ShowStep = lambda *_: None,
-    quantize: Quantize | None = None,
+    environment: Path, source: Path, target: Path, kind: str, show_step: ShowStep, quantize: Quantize | None = None
 ) -> None:
-    """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or the 16-bit format that fits best.
+    """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or `auto`.
 
     The script fetches nothing. An interruption leaves no files.
 

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Any
 
 from dg_lsp import __version__
@@ -375,14 +375,9 @@ def run(command: Sequence[str], on_line: Callable[[str], object], environment: M
     """
     output = []
     try:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**environment, "PYTHONUNBUFFERED": "1"},
-            encoding="utf-8",
-            errors="replace",
+        variables = {**environment, "PYTHONUNBUFFERED": "1"}
+        process = Popen(
+            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=variables, encoding="utf-8", errors="replace"
         )
     except OSError as error:
         raise ModelRuntimeError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error

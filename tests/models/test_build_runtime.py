@@ -156,17 +156,11 @@ def test_an_overlay_replaces_only_one_class(target, packed, stub_library):
 
 
 @needs_elf
-def test_a_second_build_replaces_the_first(target, packed):
+def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, packed):
     build(BuildOptions(packed), is_changed)
     (target / "old").write_text("")
     build(BuildOptions(packed), is_changed)
-    assert not (target / "old").exists()
-    assert list(target.parent.iterdir()) == [target]
-
-
-@needs_elf
-def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, packed):
-    build(BuildOptions(packed), is_changed)
+    assert not (target / "old").exists(), "a second build replaces the first"
     broken = GEMMA4_SOURCE.replace(CHANGED_LINE, f"{CHANGED_LINE}\n    nonsense();")
     with pytest.raises(
         ModelRuntimeError, match=r"c\+\+ failed: .*nonsense.*; its output is in .*runtime.log"
@@ -320,11 +314,7 @@ def test_the_source_is_fetched_with_the_users_pip_settings(unpack, packed, monke
 
 
 def test_the_progress_of_pip_is_shown(unpack, monkeypatch):
-    def scripted(_command, on_line):
-        on_line("Progress 10 of 40")
-        return "broke"
-
-    monkeypatch.setattr(download, "run", scripted)
+    monkeypatch.setattr(download, "run", lambda _command, on_line: on_line("Progress 10 of 40") or "broke")
     with pytest.raises(ModelDownloadError, match="pip reports: broke"):
         unpack(None)
     assert ("fetching the source", 0.25) in unpack.steps
@@ -440,7 +430,6 @@ def test_a_build_without_a_library_is_refused(target, packed, tools):
     tools("cmake")
     with pytest.raises(ModelRuntimeError, match="made no library"):
         build(BuildOptions(packed, backend="cpu"), always)
-    assert not target.exists()
 
 
 @pytest.mark.parametrize(
