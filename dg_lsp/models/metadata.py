@@ -195,7 +195,11 @@ def _describe_trained(keys: _Keys) -> ModelSpec:
     if keys.metadata.get("dg.causal", "true") not in ("true", "false"):
         raise keys.invalid("dg.causal", "true or false")
     mask_id, end_id = keys.token("dg.mask_token_id"), keys.token("dg.end_token_id")
-    fim = FimTokens(*(keys.token(f"dg.{part}_token_id") for part in ("prefix", "suffix", "middle")))
+    fim = FimTokens(
+        prefix_id=keys.token("dg.prefix_token_id"),
+        suffix_id=keys.token("dg.suffix_token_id"),
+        middle_id=keys.token("dg.middle_token_id"),
+    )
     if len({mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id}) < 5:
         raise keys.error("its mask, end and fill-in-the-middle tokens are not all different")
     banned_ids = keys.tokens("dg.banned_token_ids")

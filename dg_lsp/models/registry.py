@@ -59,19 +59,19 @@ class Family:
         return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
 
 
-_MASKED = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
+_MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
 """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
 _MASK_KEYS = ("mask_id", "expand_id", "delete_id", "max_free", "max_denoising_steps")
 
 
 def _family(entry: Mapping[str, Any]) -> Family:
     mask_settings = {key: entry[key] for key in _MASK_KEYS if key in entry}
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return Family(
-        **{key: value for key, value in fields.items() if key not in _MASK_KEYS}
-        | {"sampling": MaskSampling(**_MASKED | mask_settings) if mask_settings else UniformSampling()}
-        | {"prompt_format": PromptFormat(entry.get("prompt_format", PromptFormat.INFILL))}
-    )
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key not in _MASK_KEYS
+    }
+    fields["sampling"] = MaskSampling(**{**_MASKED, **mask_settings}) if mask_settings else UniformSampling()
+    fields["prompt_format"] = PromptFormat(entry.get("prompt_format", PromptFormat.INFILL))
+    return Family(**fields)
 
 
 _CATALOG = tomllib.loads((resources.files(__package__) / "catalog.toml").read_text(encoding="utf-8"))
