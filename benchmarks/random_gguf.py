@@ -16,9 +16,10 @@ import numpy.typing as npt
 from shape import Shape
 
 from dg_lsp import gguf as v
+from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Tensor, TensorType, Value, vector
-from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, Geometry, vocabulary
-from dg_lsp.models.convert import ModelParts, SamplerDefaults, diffusion_metadata, write_model
+from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, Geometry, diffusion_metadata, vocabulary
+from dg_lsp.models.convert import ModelParts, write_model
 
 _SAMPLE_ROWS = 64
 _BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
@@ -161,5 +162,5 @@ def _vocabulary(shape: Shape, max_steps: int) -> dict[str, Value]:
     model = {"type": "BPE", "byte_fallback": True, "vocab": words, "merges": [["\u2581", "\u2581"]]}
     words["\u2581\u2581"] = _FIRST_LETTER + 95
     found = vocabulary({"model": model, "added_tokens": added}, shape.vocab_size)
-    sampler = SamplerDefaults(max_denoising_steps=max_steps)
-    return found | diffusion_metadata(sampler, found, shape.canvas, shape.context)
+    sampling = UniformSampling(max_denoising_steps=max_steps)
+    return found | diffusion_metadata(sampling, found, shape.canvas, shape.context)

@@ -78,11 +78,10 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSearch:
-    """The changed runtime to load, if there is one."""
+    """The changed runtime to load, if there is one, and why one that the user may expect is not loaded."""
 
     runtime: Runtime | None
     note: str = ""
-    """Why a runtime that the user may expect is not loaded."""
 
 
 def library_name() -> str:

@@ -1,4 +1,4 @@
-"""A small hub on this machine: the part of the real one's interface that a fetch needs, and ways to break off."""
+"""A model hub on this machine: the part of the real interface that a download needs, and ways to interrupt it."""
 
 import contextlib
 import hashlib
@@ -20,28 +20,23 @@ class HubServer(ThreadingHTTPServer):
         self.repository = repository
         self.files = files
         self.in_git = set()
-        """Paths that are kept in git itself, so that their SHA-256 is not known."""
+        """Paths that are stored in git itself, so that the hub reports no SHA-256."""
         self.cut_after = None
         """Bytes of one answer after which the connection is closed."""
-        self.knows_ranges = True
         self.damages = False
-        self.redirects = False
-        """Whether files come from another host, as a hub's large ones do."""
-        self.tokens = []
-        """What each request was authorized by."""
         self.failure = None
         """Status and headers of every answer."""
         self.requests = []
 
     def handle_error(self, request, client_address):
-        """A client that leaves in the middle is what several tests are about."""
+        """Several tests close the connection early."""
 
     @property
     def endpoint(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def ranges(self):
-        """What was asked for, of files only; None is all of one."""
+        """The ranges of the requests for files; None is a whole file."""
         return [asked for path, asked in self.requests if "/resolve/" in path]
 
     def tree(self):
@@ -69,7 +64,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         hub, path = self.server, unquote(urlsplit(self.path).path)
         hub.requests.append((path, self.headers.get("Range")))
-        hub.tokens.append((path, self.headers.get("Authorization")))
         if hub.failure is not None:
             self.answer(hub.failure[0], b"{}", hub.failure[1])
         elif path.startswith(f"/api/models/{hub.repository}/revision/"):
@@ -78,12 +72,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, json.dumps(hub.tree()).encode())
         elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
             file = path.split(f"/resolve/{COMMIT}/")[1]
-            if hub.redirects:
-                self.answer(302, b"", {"Location": f"http://localhost:{hub.server_address[1]}/elsewhere/{file}"})
-            else:
-                self.send_file(hub.files.get(file))
-        elif path.startswith("/elsewhere/"):
-            self.send_file(hub.files.get(path.removeprefix("/elsewhere/")))
+            self.send_file(hub.files.get(file))
         else:
             self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
@@ -93,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.server.damages:
             content = content[:-1] + bytes([content[-1] ^ 1])
-        asked = self.headers.get("Range") if self.server.knows_ranges else None
+        asked = self.headers.get("Range")
         start = int(asked.removeprefix("bytes=").rstrip("-").split("-")[0]) if asked else 0
         headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
         headers |= {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
@@ -114,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(repository, files):
-    """The server, answering until the block ends."""
+    """Runs the server until the block ends."""
     server = HubServer(repository, files)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp import gguf as v
 from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
-from dg_lsp.gguf import F32, TENSOR_TYPES, Tensor, copied, read_header, vector, write_gguf
+from dg_lsp.gguf import TENSOR_TYPES, copied, read_header, vector, write_gguf
 from dg_lsp.models.registry import BUNDLED
 
 MINI = BUNDLED[0].path
@@ -93,9 +93,7 @@ def test_file_that_is_cut_short_anywhere_is_refused(small, tmp_path):
         (b"", 4, b"\x01", ModelUnsupportedError, "of version 1"),
         (b"", 4, b"\x00\x00\x00\x03", ModelUnsupportedError, "of the other byte order"),
         (b"", 8, b"\xff" * 8, ModelBrokenError, "is damaged|is cut short"),
-        (b"", 16, b"\xff" * 8, ModelBrokenError, "cut short"),
         (b"first", 5, b"\x09", ModelBrokenError, "9 dimensions"),
-        (b"first", 5, b"\x00", ModelBrokenError, "0 dimensions"),
         (b"first", 25, b"\xfa", ModelUnsupportedError, "number format 250"),
         (b"first", 25, b"\x08", ModelBrokenError, "as Q8_0"),
     ],
@@ -109,17 +107,8 @@ def test_damaged_header_is_refused(small, place, at, replacement, error, message
         read_header(small)
 
 
-def test_missing_file_directory_and_empty_file_are_refused(tmp_path):
-    (tmp_path / "empty.gguf").write_bytes(b"")
-    for path, error, message in (
-        (tmp_path / "none.gguf", ModelNotFoundError, "does not exist"),
-        (tmp_path, ModelError, "cannot be read"),
-        (tmp_path / "empty.gguf", ModelBrokenError, "is not a GGUF file"),
-    ):
-        with pytest.raises(error, match=message):
-            read_header(path)
-
-
-def test_source_that_ends_early_is_an_error(tmp_path):
-    with pytest.raises(ModelBrokenError, match="tensor short is cut short"):
-        write(tmp_path / "out.gguf", [Tensor("short", (2, 2), F32, lambda: (b"1234",))])
+def test_missing_file_and_directory_are_refused(tmp_path):
+    with pytest.raises(ModelNotFoundError, match="does not exist"):
+        read_header(tmp_path / "none.gguf")
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_header(tmp_path)

@@ -136,11 +136,11 @@ def write_checkpoint(folder: Path, shape=TinyShape(), *, model=None, dtype=None,
 
 def write_repacked(checkpoint: Path, target: Path, kind: str | None = None) -> Path:
     """The direct conversion of a checkpoint: `target` and its side file; `kind` is F32, F16 or BF16."""
-    from dg_lsp.gguf import BF16, F16, F32
+    from dg_lsp.backends.llamacpp.quantize import FILE_TYPES, quantize
     from dg_lsp.models.convert import convert_checkpoint, write_model
 
-    kinds = {None: None, "F32": F32, "F16": F16, "BF16": BF16}
-    write_model(convert_checkpoint(checkpoint, kinds[kind]), target)
+    convert = (lambda written, new: quantize(written, new, FILE_TYPES[kind])) if kind else None
+    write_model(convert_checkpoint(checkpoint), target, quantize=convert)
     return target
 
 

@@ -88,7 +88,7 @@ def with_model_chosen(settings: "Settings") -> "Settings":
     """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
     import attrs
 
-    from dg_lsp.models.registry import AUTO, memory_pools, ready_path, select
+    from dg_lsp.models.registry import AUTO, gpu_memory, ready_path, select
     from dg_lsp.system import system_free
 
     if settings.model.name != AUTO:
@@ -97,7 +97,7 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 
     found = devices() if settings.model.gpu_layers else ()
     gpus = [(device.name, device.kind, device.memory_free) for device in found]
-    chosen = select(memory_pools(gpus, system_free()), lambda preset: ready_path(preset) is not None)
+    chosen = select(gpu_memory(gpus, system_free()), lambda preset: ready_path(preset) is not None)
     typer.echo(f"dg-lsp: {AUTO} selects {chosen.name}: {chosen.reason}", err=True)
     return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 

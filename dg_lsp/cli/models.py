@@ -1,4 +1,4 @@
-"""`dg-lsp models`: list, show and pull models; convert DiffusionGemma, and build the llama.cpp that it needs."""
+"""`dg-lsp models`: list, show, pull and convert models, and build the llama.cpp that DiffusionGemma needs."""
 
 import dataclasses
 import os
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from dg_lsp.backends.llamacpp.quantize import FileType
-    from dg_lsp.models.build_runtime import ShowStep
     from dg_lsp.models.convert import ModelParts
-    from dg_lsp.models.presets import Family, Preset
+    from dg_lsp.models.download import ShowStep
+    from dg_lsp.models.registry import Family, Preset
 
-app = typer.Typer(help="List, show and pull models; convert DiffusionGemma.")
+app = typer.Typer(help="List, show, pull and convert models.")
 
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -33,8 +33,7 @@ _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 @app.command("list")
 def list_models() -> int:
     """List the known models: size, path or how to get it, description, memory and licence."""
-    from dg_lsp.models.presets import PRESETS
-    from dg_lsp.models.registry import BUNDLED
+    from dg_lsp.models.registry import BUNDLED, PRESETS
 
     for model in BUNDLED:
         size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
@@ -48,8 +47,7 @@ def list_models() -> int:
 
 def _location(preset: "Preset") -> str:
     """The path of the preset's model, or the command that gets it."""
-    from dg_lsp.models.download import fetched_path
-    from dg_lsp.models.registry import ready_path
+    from dg_lsp.models.registry import fetched_path, ready_path
 
     if (ready := ready_path(preset)) is not None:
         return str(ready)
@@ -130,8 +128,8 @@ def pull_model(
     ] = None,
 ) -> int:
     """Fetch a model, check it, and store it under its name."""
-    from dg_lsp.models.download import fetch, fetched_path
-    from dg_lsp.models.registry import BUNDLED, preset_named, ready_path
+    from dg_lsp.models.download import fetch
+    from dg_lsp.models.registry import BUNDLED, fetched_path, preset_named, ready_path
 
     if source is not None and not source.is_dir():
         raise UsageError(f"{source} is not a folder: name the one with the model's files")
@@ -153,22 +151,22 @@ def pull_model(
     if path is None and ready is None:
         _agree(preset, accepted=accept_licence)
         path = fetch(preset, source)
-    if ready is None and path is not None and preset.is_repacked:
-        return _repack_fetched(preset, path)
-    if ready is None and preset.next_step:
-        typer.echo(f"next, once: {preset.command(path or preset.folder)}", err=True)
+    if ready is None and path is not None and preset.needs_conversion:
+        if not preset.has_code:
+            return _convert_fetched(preset, path)
+        typer.echo(f"next, once: {preset.command(path)}", err=True)
     typer.echo(ready or path)
     return 0
 
 
-def _repack_fetched(preset: "Preset", fetched: Path) -> int:
+def _convert_fetched(preset: "Preset", fetched: Path) -> int:
     """Converts a download, and removes it afterwards: the converted model has the same weights."""
     from dg_lsp.models.convert import side_path
-    from dg_lsp.models.download import forget
+    from dg_lsp.models.registry import forget
 
-    for old in (preset.ready_path, side_path(preset.ready_path)):
+    for old in (preset.converted_path, side_path(preset.converted_path)):
         old.unlink(missing_ok=True)
-    code = repack_model(fetched, preset.ready_path)
+    code = convert_model(fetched, preset.converted_path)
     forget(preset)
     return code
 
@@ -186,57 +184,75 @@ def _agree(preset: "Preset", *, accepted: bool) -> None:
         raise UsageError("nothing was fetched: the model may be used only under its licence")
 
 
-@app.command("repack")
-def repack_model(
+@app.command("convert")
+def convert_model(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A GGUF of architecture diffusion-gemma, or a checkpoint's folder.")
+        Path, typer.Argument(metavar="SOURCE", help="A checkpoint's folder, or a GGUF of architecture diffusion-gemma.")
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.gguf", help="Output file.")] = None,
     kind: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="BF16, Q8_0, Q4_K_M...; default: unchanged.")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the Python files of the checkpoint, if it has some.")
+    ] = False,
 ) -> int:
-    """Convert a DiffusionGemma to a GGUF that llama.cpp runs, and a second file for its self-conditioning."""
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+    """Convert a model to a GGUF that llama.cpp runs.
 
-    from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-    from dg_lsp.cli.output import progress
-    from dg_lsp.models.convert import check_target, side_path, write_model
+    A DiffusionGemma gets a second file for its self-conditioning. For other checkpoints llama.cpp's own script runs in
+    a Python environment that is made once, with about 1 GB of packages.
+    """
+    from dg_lsp.backends.llamacpp.quantize import file_type
+    from dg_lsp.models.convert import is_diffusion_gemma
 
     wanted = file_type(kind) if kind else None
-    parts, quantized = _read_parts(source, wanted)
-    target = output or _default_target(source, parts, wanted)
-    more = quantized.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if quantized else 0
-    check_target(target, parts.size + more)
-    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
-        task = bars.add_task(target.name, total=parts.size + (parts.main_size if quantized else 0))
+    if source.is_dir() and not is_diffusion_gemma(source):
+        return _convert_with_script(source, output, wanted, trust)
+    return _convert_diffusion_gemma(source, output, wanted)
 
-        def advance(num_bytes: int) -> None:
-            bars.advance(task, num_bytes)
 
-        convert = (lambda written, smaller: quantize(written, smaller, quantized, advance)) if quantized else None
-        write_model(parts, target, advance, convert)
-    typer.echo(f"keep {side_path(target).name} beside it", err=True)
+def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | None", trust: bool) -> int:
+    from rich.progress import BarColumn, TimeElapsedColumn
+
+    from dg_lsp.backends.llamacpp.quantize import quantize
+    from dg_lsp.cli.output import progress
+    from dg_lsp.models.convert import SCRIPT_TYPES, check_code, check_target, convert_with_script, make_environment
+
+    check_code(source, is_trusted=trust)
+    target = output or Path(f"{source.resolve().name}{f'-{wanted.name}' if wanted else ''}.gguf")
+    check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
+    direct = wanted.name if wanted and wanted.name in SCRIPT_TYPES else "auto"
+    convert = (lambda written, new: quantize(written, new, wanted)) if wanted and direct == "auto" else None
+    with progress(BarColumn(), TimeElapsedColumn()) as bars:
+        show_step = _show_steps(bars)
+        convert_with_script(make_environment(show_step), source, target, direct, show_step, convert)
     typer.echo(target)
     return 0
 
 
-def _read_parts(source: Path, wanted: "FileType | None") -> "tuple[ModelParts, FileType | None]":
-    """The parts of the model, and the number format that llama.cpp converts them to afterwards."""
-    from dg_lsp.gguf import read_header
-    from dg_lsp.models.convert import FILE_TYPES, convert_checkpoint, is_repacked, read_gguf, read_repacked
+def _convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType | None") -> int:
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    if source.is_dir():
-        direct = next((number for number in FILE_TYPES if wanted and number.name == wanted.name), None)
-        return convert_checkpoint(source, direct), None if direct else wanted
-    header = read_header(source)
-    parts = read_repacked(header) if wanted and is_repacked(header) else read_gguf(source)
-    if wanted and parts.is_quantized:
-        raise UsageError(
-            f"{source} is quantized already, and another type would lose accuracy: leave out --type, "
-            "or name a file in BF16 or F16"
-        )
-    return parts, wanted
+    from dg_lsp.backends.llamacpp.quantize import quantize
+    from dg_lsp.cli.output import progress
+    from dg_lsp.models.convert import check_target, read_parts, side_path, write_model
+
+    parts = read_parts(source, is_quantized=wanted is not None)
+    target = output or _default_target(source, parts, wanted)
+    smaller = wanted if wanted and wanted.name != parts.embedding_type.name else None
+    more = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
+    check_target(target, parts.size + more)
+    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
+        task = bars.add_task(target.name, total=parts.size + (parts.main_size if smaller else 0))
+
+        def advance(num_bytes: int) -> None:
+            bars.advance(task, num_bytes)
+
+        convert = (lambda written, new: quantize(written, new, smaller, advance)) if smaller else None
+        write_model(parts, target, advance, convert)
+    typer.echo(f"keep {side_path(target).name} beside it", err=True)
+    typer.echo(target)
+    return 0
 
 
 def _default_target(source: Path, parts: "ModelParts", wanted: "FileType | None") -> Path:

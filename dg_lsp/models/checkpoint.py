@@ -1,4 +1,4 @@
-"""Reads a checkpoint folder of a DiffusionGemma: safetensors files, sizes, tensor names and vocabulary.
+"""Reads a checkpoint folder of a DiffusionGemma: safetensors files, sizes, tensor names, vocabulary and sampler.
 
 A safetensors file is a JSON header and plain numbers; reading it here makes torch unnecessary for the conversion.
 """
@@ -7,7 +7,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp import gguf as v
+from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
 
@@ -55,9 +56,7 @@ class SavedTensor:
 
 def to_float32(raw: npt.NDArray[Any], kind: TensorType) -> npt.NDArray[np.float32]:
     """Elements from `SavedTensor.blocks`, in float32."""
-    if kind is BF16:
-        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return raw.astype(np.float32)
+    return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32) if kind is BF16 else raw.astype(np.float32)
 
 
 def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
@@ -68,25 +67,17 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
         ModelBrokenError: a file is damaged or cut short.
         ModelUnsupportedError: a number format other than F32, F16 and BF16.
     """
-    found: dict[str, SavedTensor] = {}
-    for path in _files(folder):
-        found |= _tensors(path)
-    return found
-
-
-def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
-    if not index.is_file():
-        if not (folder / SINGLE).is_file():
-            raise InputFileError(f"{folder} holds neither {SINGLE} nor {INDEX}: name the folder of a checkpoint")
-        return [folder / SINGLE]
-    shards = read_json(index).get("weight_map")
+    shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelBrokenError(f"{index} is damaged: download it again")
     paths = [folder / Path(name).name for name in sorted(set(shards.values()))]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise InputFileError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(paths)} files): download it again")
-    return paths
+    found: dict[str, SavedTensor] = {}
+    for path in paths:
+        found |= _tensors(path)
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -99,8 +90,8 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): name the folder of a checkpoint") from error
-    except ValueError as error:
-        raise InputFileError(f"{path} is damaged: download it again") from error
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
         raise InputFileError(f"{path} is damaged: download it again")
     return found
@@ -114,14 +105,11 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
                 raise ValueError(length)
             entries: Mapping[str, Any] = json.loads(file.read(length))
             size = file.seek(0, 2)
+        found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except OSError as error:
         raise InputFileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-    except (struct.error, ValueError) as error:
-        raise ModelBrokenError(f"{path} is not a safetensors file, or damaged: download it again") from error
-    try:
-        found = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelBrokenError(f"{path} is damaged: download it again") from error
+    except (struct.error, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelBrokenError(f"{path} is not a safetensors file, or is damaged: download it again") from error
     if any(t.start + t.size * t.kind.block_bytes > size for t in found):
         raise ModelBrokenError(f"{path} is cut short: download it again")
     return {tensor.name: tensor for tensor in found}
@@ -238,19 +226,19 @@ class Geometry:
         self.context_length = int(text["max_position_embeddings"])
         self.vocab_size = int(text["vocab_size"])
         self.sliding = tuple(kind == _SLIDING for kind in text["layer_types"])
-        if len(self.sliding) != text["num_hidden_layers"] or not set(text["layer_types"]) <= {_SLIDING, _FULL}:
-            raise ValueError("layer_types")
-        if not text.get("tie_word_embeddings", True):
-            raise ValueError("tie_word_embeddings")
-        if text.get("use_bidirectional_attention") not in (None, "vision"):
-            raise ValueError("use_bidirectional_attention")
-        if text.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
-            raise ValueError("hidden_activation")
-        if not text.get("num_experts") or text.get("attention_bias"):
-            raise ValueError("num_experts" if not text.get("num_experts") else "attention_bias")
         self._rope = text["rope_parameters"]
-        if self._rope[_FULL]["rope_type"] != "proportional" or self._rope[_SLIDING]["rope_type"] != "default":
-            raise ValueError("rope_parameters")
+        kinds, rope_types = set(text["layer_types"]), {kind: rope["rope_type"] for kind, rope in self._rope.items()}
+        supported = {
+            "layer_types": len(self.sliding) == text["num_hidden_layers"] and kinds <= {_SLIDING, _FULL},
+            "tie_word_embeddings": text.get("tie_word_embeddings", True),
+            "use_bidirectional_attention": text.get("use_bidirectional_attention") in (None, "vision"),
+            "hidden_activation": text.get("hidden_activation", "gelu_pytorch_tanh") == "gelu_pytorch_tanh",
+            "num_experts": text.get("num_experts"),
+            "attention_bias": not text.get("attention_bias"),
+            "rope_parameters": (rope_types[_FULL], rope_types[_SLIDING]) == ("proportional", "default"),
+        }
+        if problem := next((key for key, is_supported in supported.items() if not is_supported), ""):
+            raise ValueError(problem)
 
     def _full_layer_size(self, key: str, old_key: str) -> int:
         """A size of the layers with full attention; older configs have a separate key for it."""
@@ -368,3 +356,67 @@ def _token_type(token: str, added: Mapping[str, Any] | None, *, in_model: bool) 
     if added.get("special"):
         return CONTROL
     return NORMAL if in_model else USER_DEFINED
+
+
+_SHORTER_CANVASES = (16, 32, 64, 128)
+"""The forward pass accepts any length; the quality of completions at shorter lengths was not measured."""
+_MAX_PROMPT_TOKENS = 4096
+"""The model accepts 262,144, but a completion has to stay fast."""
+_END_TOKENS = ("<eos>", "<turn|>", "<|tool_response>")
+"""The tokens 1, 106 and 50 of the published generation_config.json."""
+_SENTINELS = (("<|", ">"), ("<", "|>"))
+"""Start and end of a chat's special tokens; some of them (channel, tool calls) are user-defined, not control tokens."""
+
+
+def read_generation_config(folder: Path) -> tuple[UniformSampling, tuple[int, ...]]:
+    """The sampler settings and end tokens in generation_config.json, with defaults for those that are missing.
+
+    Raises:
+        InputFileError: the file is unreadable or not a JSON object.
+    """
+    path = folder / "generation_config.json"
+    config = read_json(path) if path.is_file() else {}
+    settings = {field.name: config.get(field.name) for field in fields(UniformSampling)}
+    settings["entropy_bound"] = (config.get("sampler_config") or {}).get("entropy_bound")
+    end_ids = config.get("eos_token_id") or ()
+    sampling = UniformSampling(**{name: value for name, value in settings.items() if value is not None})
+    return sampling, tuple(end_ids) if isinstance(end_ids, list | tuple) else (end_ids,)
+
+
+def diffusion_metadata(
+    sampling: UniformSampling,
+    tokenizer: Mapping[str, Value],
+    canvas_length: int,
+    context_length: int,
+    end_ids: tuple[int, ...] = (),
+) -> dict[str, Value]:
+    """The `dg.*` metadata of the main file, except for the two keys of its side file.
+
+    Without `end_ids`, `<eos>`, `<turn|>` and `<|tool_response>` end the text.
+    """
+    tokens, kinds = (tokenizer[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
+    assert isinstance(tokens, list) and isinstance(kinds, list)
+    end_ids = end_ids or tuple(tokens.index(token) for token in _END_TOKENS if token in tokens)
+    banned_ids = tuple(i for i, token in enumerate(tokens) if _is_special(str(token), kinds[i]) and i not in end_ids)
+    lengths = (*(length for length in _SHORTER_CANVASES if length < canvas_length), canvas_length)
+    return {
+        "dg.version": v.uint32(1),
+        "dg.noise": v.text("uniform"),
+        "dg.prompt_format": v.text("instruct"),
+        "dg.template": v.text("gemma4"),
+        "dg.canvas_lengths": v.text(",".join(map(str, lengths))),
+        "dg.max_prompt_tokens": v.uint32(max(1, min(_MAX_PROMPT_TOKENS, context_length - 2 * canvas_length))),
+        "dg.entropy_bound": v.float32(sampling.entropy_bound),
+        "dg.t_max": v.float32(sampling.t_max),
+        "dg.t_min": v.float32(sampling.t_min),
+        "dg.max_denoising_steps": v.uint32(sampling.max_denoising_steps),
+        "dg.stability_threshold": v.uint32(sampling.stability_threshold),
+        "dg.stop_confidence": v.float32(sampling.confidence_threshold),
+        "dg.end_token_ids": v.text(",".join(map(str, end_ids))),
+        "dg.banned_token_ids": v.text(",".join(map(str, banned_ids))),
+    }
+
+
+def _is_special(token: str, kind: object) -> bool:
+    is_sentinel = any(token.startswith(start) and token.endswith(end) for start, end in _SENTINELS)
+    return kind == CONTROL or (kind == USER_DEFINED and is_sentinel)

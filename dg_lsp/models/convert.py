@@ -1,34 +1,43 @@
-"""Converts a DiffusionGemma to two GGUF files: one that llama.cpp runs as a Gemma 4, and a side file.
+"""Converts models to GGUF: a DiffusionGemma here, other checkpoints with llama.cpp's script.
 
-The side file holds the weights of the self-conditioning. Sources are checkpoint folders, the `diffusion-gemma` files of
-llama.cpp's pull requests 24423 and 24427, and files that were converted before. The `dg.*` keys are those of
-docs/architecture.md.
+A DiffusionGemma becomes two files: one that llama.cpp runs as a Gemma 4, and a side file with the weights of the
+self-conditioning. Its sources are checkpoint folders, the `diffusion-gemma` files of llama.cpp's pull requests 24423
+and 24427, and files that were converted before. The `dg.*` keys are those of docs/models.md.
 """
 
 import contextlib
 import hashlib
 import os
 import re
-import shutil
 import struct
+import sys
 import tempfile
+import venv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dg_lsp import gguf as v
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, UsageError
+from dg_lsp.canvas.spec import UniformSampling
+from dg_lsp.errors import (
+    InputFileError,
+    ModelBrokenError,
+    ModelDownloadError,
+    ModelNotFoundError,
+    ModelRuntimeError,
+    ModelUnsupportedError,
+    UsageError,
+)
 from dg_lsp.gguf import (
     BF16,
     BLOCK_BYTES,
     F16,
     F32,
     GGUFHeader,
+    ProgressCallback,
     StoredTensor,
     Tensor,
     TensorType,
@@ -38,111 +47,34 @@ from dg_lsp.gguf import (
     vector,
     write_gguf,
 )
+from dg_lsp.models import checkpoint
 from dg_lsp.models.checkpoint import (
     ARCHITECTURE,
-    CONTROL,
-    DECODER,
-    DECODER_SCALE,
-    DIFFUSION_ARCHITECTURE,
-    EMBEDDING,
-    ENCODER,
-    ENCODER_SCALE,
-    GGUF_SELF_CONDITIONING,
-    LAYER_SCALAR,
-    LAYER_TENSORS,
-    MODEL_TYPE,
     SELF_CONDITIONING,
-    SIDE_ARCHITECTURE,
-    SIDE_SUFFIX,
-    USER_DEFINED,
     Geometry,
     SavedTensor,
-    gguf_name,
-    read_checkpoint,
+    diffusion_metadata,
     read_json,
-    to_float32,
-    vocabulary,
 )
+from dg_lsp.models.download import (
+    ShowStep,
+    check_space,
+    explained_disk_errors,
+    run,
+    run_pip,
+    unpack_llama_cpp,
+    working_folder,
+)
+from dg_lsp.models.registry import CONFIGURATION
+from dg_lsp.runtime import PACKAGE, installed_library
+from dg_lsp.system import data_folder
 
 FILE_TYPES = {F32: 0, F16: 1, BF16: 32}
-"""Number formats that a checkpoint is converted to without llama.cpp, and llama.cpp's number of such a file."""
+"""Number formats of a checkpoint, and llama.cpp's numbers of such files."""
 
 _TRAINED_CANVAS = 256
-_SHORTER_CANVASES = (16, 32, 64, 128)
-"""The forward pass accepts any length; the quality of completions at shorter lengths was not measured."""
-_MAX_PROMPT_TOKENS = 4096
-"""The model accepts 262,144, but a completion has to stay fast."""
-_END_TOKENS = ("<eos>", "<turn|>", "<|tool_response>")
-"""The tokens 1, 106 and 50 of the checkpoint's generation_config.json."""
-_SENTINELS = (("<|", ">"), ("<", "|>"))
-"""Start and end of a chat's special tokens; some of them (channel, tool calls) are user-defined, not control tokens."""
 _MAIN_EMBEDDING = "token_embd.weight"
 _SIDE_KEY, _SIDE_SHA256_KEY = "dg.self_conditioning", "dg.self_conditioning.sha256"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplerDefaults:
-    """The sampler settings of a checkpoint; the defaults are those of the published generation_config.json."""
-
-    entropy_bound: float = 0.1
-    t_max: float = 0.8
-    t_min: float = 0.4
-    max_denoising_steps: int = 48
-    stability_threshold: int = 1
-    stop_confidence: float = 0.005
-    """Nats: a stable draft with a lower mean entropy is the result."""
-    end_ids: tuple[int, ...] = ()
-    """Empty: those of `<eos>`, `<turn|>` and `<|tool_response>` that the vocabulary has."""
-
-
-def read_sampler_defaults(folder: Path) -> SamplerDefaults:
-    """The settings in a checkpoint's generation_config.json; defaults for those that are missing.
-
-    Raises:
-        InputFileError: the file is unreadable or not a JSON object.
-    """
-    path = folder / "generation_config.json"
-    config = read_json(path) if path.is_file() else {}
-    names = ("t_max", "t_min", "max_denoising_steps", "stability_threshold")
-    settings: dict[str, Any] = {name: config.get(name) for name in names}
-    settings["stop_confidence"] = config.get("confidence_threshold")
-    settings["entropy_bound"] = (config.get("sampler_config") or {}).get("entropy_bound")
-    end_ids = config.get("eos_token_id")
-    settings["end_ids"] = tuple(end_ids) if isinstance(end_ids, list) else end_ids if end_ids is None else (end_ids,)
-    return SamplerDefaults(**{name: value for name, value in settings.items() if value is not None})
-
-
-def diffusion_metadata(
-    sampler: SamplerDefaults, tokenizer: Mapping[str, Value], canvas_length: int, context_length: int
-) -> dict[str, Value]:
-    """The `dg.*` metadata of the main file, except for the two keys of its side file."""
-    tokens, kinds = (tokenizer[f"tokenizer.ggml.{key}"].read() for key in ("tokens", "token_type"))
-    assert isinstance(tokens, list) and isinstance(kinds, list)
-    end_ids = sampler.end_ids or tuple(tokens.index(token) for token in _END_TOKENS if token in tokens)
-    banned_ids = tuple(i for i, token in enumerate(tokens) if _is_special(str(token), kinds[i]) and i not in end_ids)
-    lengths = (*(length for length in _SHORTER_CANVASES if length < canvas_length), canvas_length)
-    return {
-        "dg.version": v.uint32(1),
-        "dg.noise": v.text("uniform"),
-        "dg.prompt_format": v.text("instruct"),
-        "dg.template": v.text("gemma4"),
-        "dg.canvas_lengths": v.text(",".join(map(str, lengths))),
-        "dg.max_prompt_tokens": v.uint32(max(1, min(_MAX_PROMPT_TOKENS, context_length - 2 * canvas_length))),
-        "dg.entropy_bound": v.float32(sampler.entropy_bound),
-        "dg.t_max": v.float32(sampler.t_max),
-        "dg.t_min": v.float32(sampler.t_min),
-        "dg.max_denoising_steps": v.uint32(sampler.max_denoising_steps),
-        "dg.stability_threshold": v.uint32(sampler.stability_threshold),
-        "dg.stop_confidence": v.float32(sampler.stop_confidence),
-        "dg.end_token_ids": v.text(",".join(map(str, end_ids))),
-        "dg.banned_token_ids": v.text(",".join(map(str, banned_ids))),
-    }
-
-
-def _is_special(token: str, kind: object) -> bool:
-    if kind == CONTROL:
-        return True
-    return kind == USER_DEFINED and any(token.startswith(start) and token.endswith(end) for start, end in _SENTINELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +101,16 @@ class ModelParts:
         """Number format of the token embeddings."""
         return next(tensor.kind for tensor in self.main if tensor.name == _MAIN_EMBEDDING)
 
-    @property
-    def is_quantized(self) -> bool:
-        """Whether weights are stored in blocks, so that another number format would round them again."""
-        return any(tensor.kind.block_weights > 1 for tensor in self.main)
-
 
 def _make_parts(
     name: object, values: Mapping[str, Value], main: Mapping[str, Tensor], side: Mapping[str, Tensor], num_layers: int
 ) -> ModelParts:
     """Checks that all tensors are there; `attn_v` and the scale of layers may be missing."""
-    optional = {"attn_v.weight", f"{DECODER_SCALE}.weight"}
+    optional = {"attn_v.weight", f"{checkpoint.DECODER_SCALE}.weight"}
     required = [_MAIN_EMBEDDING, "output_norm.weight", "rope_freqs.weight"]
-    required += [f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in LAYER_TENSORS if tensor not in optional]
+    required += [
+        f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in checkpoint.LAYER_TENSORS if tensor not in optional
+    ]
     missing = [tensor for tensor in required if tensor not in main]
     missing += [tensor for tensor in SELF_CONDITIONING if tensor not in side]
     if missing:
@@ -194,13 +123,14 @@ def _make_parts(
 # GGUF files
 
 _NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_OLD, _NEW = f"{DIFFUSION_ARCHITECTURE}.", f"{ARCHITECTURE}."
+_OLD, _NEW = f"{checkpoint.DIFFUSION_ARCHITECTURE}.", f"{ARCHITECTURE}."
 _CANVAS_KEYS = ("diffusion.canvas_length", f"{_OLD}diffusion.canvas_length", f"{_OLD}canvas_length")
 _DROPPED_KEYS = (
     "general.alignment",  # the new file has the default alignment
     f"{_OLD}attention.causal",  # false there; prompts are encoded causally, and the runtime sets it for each pass
     *_CANVAS_KEYS,
 )
+_VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
 _DEFAULT_VALUES = {
     f"{_NEW}attention.shared_kv_layers": v.uint32(0),
     f"{_NEW}embedding_length_per_layer_input": v.uint32(0),
@@ -208,19 +138,35 @@ _DEFAULT_VALUES = {
 """Keys that llama.cpp's loader requires and the source may lack."""
 
 
-def is_repacked(header: GGUFHeader) -> bool:
+def is_converted(header: GGUFHeader) -> bool:
     """Whether the file was converted before, so that it has a side file."""
     return header.architecture == ARCHITECTURE and _SIDE_KEY in header.values
 
 
-def read_gguf(path: Path) -> ModelParts:
-    """The parts of a `diffusion-gemma` file of either pull request; of all its shards if `path` is one of several.
+def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
+    """The parts of a checkpoint folder or a GGUF file, which are quantized afterwards if `is_quantized`.
 
     Raises:
+        UsageError: the weights to be quantized are quantized already.
+        InputFileError: files of the checkpoint are missing.
         ModelNotFoundError: the file or one of its shards is missing.
-        ModelBrokenError: damaged, cut short, or without required tensors or metadata.
-        ModelUnsupportedError: another architecture, or an encoder that differs from the decoder.
+        ModelBrokenError: a file is damaged, cut short, or lacks tensors, metadata or its side file.
+        ModelUnsupportedError: another model, or a DiffusionGemma that llama.cpp's graph does not compute.
     """
+    if source.is_dir():
+        return convert_checkpoint(source)
+    header = read_header(source)
+    parts = read_converted(header) if is_quantized and is_converted(header) else read_gguf(source)
+    if is_quantized and any(tensor.kind.block_weights > 1 for tensor in parts.main):
+        raise UsageError(
+            f"{source} is quantized already, and another type would lose accuracy: leave out --type, "
+            "or name a file in BF16 or F16"
+        )
+    return parts
+
+
+def read_gguf(path: Path) -> ModelParts:
+    """The parts of a `diffusion-gemma` file of either pull request; of all its shards if `path` is one of several."""
     shards = _read_shards(path)
     header = shards[0]
     _check_architecture(header)
@@ -228,25 +174,23 @@ def read_gguf(path: Path) -> ModelParts:
     side: dict[str, Tensor] = {}
     for shard, tensor in _stored_tensors(shards):
         stem = tensor.name.removesuffix(".weight")
-        if side_name := GGUF_SELF_CONDITIONING.get(stem):
+        if side_name := checkpoint.GGUF_SELF_CONDITIONING.get(stem):
             side[side_name] = copied(shard.path, tensor, side_name)
-        elif not stem.endswith(f".{ENCODER_SCALE}"):
+        elif not stem.endswith(f".{checkpoint.ENCODER_SCALE}"):
             main[tensor.name] = copied(shard.path, tensor)
     _check_encoder_scales(shards)
     return _make_parts(path, _convert_values(header), main, side, _read_number(header, f"{_OLD}block_count"))
 
 
-def read_repacked(header: GGUFHeader) -> ModelParts:
-    """The parts of a file that was converted before, to be quantized.
-
-    Raises:
-        ModelBrokenError: its side file is missing, damaged, or belongs to another model.
-    """
+def read_converted(header: GGUFHeader) -> ModelParts:
+    """The parts of a file that was converted before, to be quantized."""
     side = header.path.with_name(Path(str(header.values[_SIDE_KEY].read())).name)
     if not side.is_file():
-        raise ModelBrokenError(f"{header.path} lacks its side file {side.name}: put it beside it, or repack again")
+        raise ModelBrokenError(
+            f"{header.path} lacks its side file {side.name}: put it beside it, or convert the model again"
+        )
     if _SIDE_SHA256_KEY not in header.values or header.values[_SIDE_SHA256_KEY].read() != _sha256(side):
-        raise ModelBrokenError(f"{side} is not the side file of {header.path.name}: repack the model again")
+        raise ModelBrokenError(f"{side} is not the side file of {header.path.name}: convert the model again")
     return ModelParts(
         {key: value for key, value in header.values.items() if key not in (_SIDE_KEY, _SIDE_SHA256_KEY)},
         tuple(copied(header.path, tensor) for tensor in header.tensors.values()),
@@ -270,19 +214,13 @@ def _read_shards(path: Path) -> tuple[GGUFHeader, ...]:
 
 
 def _check_architecture(header: GGUFHeader) -> None:
-    architecture = header.architecture
-    if architecture == DIFFUSION_ARCHITECTURE:
-        return
-    if is_repacked(header):
-        problem = "is repacked already: use it as it is"
-    elif architecture == ARCHITECTURE:
-        problem = "is a plain Gemma 4, not a diffusion model: name a DiffusionGemma, or use it as a causal model"
-    elif architecture == SIDE_ARCHITECTURE:
-        problem = "is the side file of a repacked model: name the file beside it"
-    else:
-        problem = f"is of architecture {architecture or 'unknown'}, not {DIFFUSION_ARCHITECTURE}"
-        problem += ": only DiffusionGemma has to be repacked"
-    raise ModelUnsupportedError(f"{header.path} {problem}")
+    if is_converted(header):
+        raise ModelUnsupportedError(f"{header.path} is converted already: use it as it is")
+    if header.architecture != checkpoint.DIFFUSION_ARCHITECTURE:
+        raise ModelUnsupportedError(
+            f"{header.path} is of architecture {header.architecture or 'unknown'}, not "
+            f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
+        )
 
 
 def _stored_tensors(shards: Sequence[GGUFHeader]) -> Iterator[tuple[GGUFHeader, StoredTensor]]:
@@ -293,10 +231,10 @@ def _check_encoder_scales(shards: Sequence[GGUFHeader]) -> None:
     scales = {
         tensor.name: shard.rows(tensor.name)
         for shard, tensor in _stored_tensors(shards)
-        if tensor.name.removesuffix(".weight").endswith((ENCODER_SCALE, DECODER_SCALE))
+        if tensor.name.removesuffix(".weight").endswith((checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE))
     }
     for name, scale in scales.items():
-        decoder_name = name.replace(ENCODER_SCALE, DECODER_SCALE)
+        decoder_name = name.replace(checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE)
         if decoder_name not in scales:
             raise ModelBrokenError(f"{shards[0].path} lacks {decoder_name}: download or export it again")
         if not np.array_equal(scale, scales[decoder_name]):
@@ -313,23 +251,18 @@ def _convert_values(header: GGUFHeader) -> dict[str, Value]:
         if key not in _DROPPED_KEYS and not key.startswith("split.")
     }
     kept["general.architecture"] = v.text(ARCHITECTURE)
-    for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type"):
-        if key not in header.values or not isinstance(header.values[key].read(), list):
-            raise _invalid_key(header, key)
+    if problem := next((key for key in _VOCABULARY if key not in kept or kept[key].kind != v.ARRAY), ""):
+        raise ModelBrokenError(f"{header.path}: {problem} is missing or invalid: download or export it again")
     canvas = next((_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), _TRAINED_CANVAS)
     context_length = _read_number(header, f"{_OLD}context_length")
-    return {**_DEFAULT_VALUES, **kept, **diffusion_metadata(SamplerDefaults(), header.values, canvas, context_length)}
+    return {**_DEFAULT_VALUES, **kept, **diffusion_metadata(UniformSampling(), header.values, canvas, context_length)}
 
 
 def _read_number(header: GGUFHeader, key: str) -> int:
     value = header.values[key].read() if key in header.values else None
     if not isinstance(value, int) or value < 1:
-        raise _invalid_key(header, key)
+        raise ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
     return value
-
-
-def _invalid_key(header: GGUFHeader, key: str) -> ModelBrokenError:
-    return ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
 
 
 # checkpoints
@@ -338,24 +271,13 @@ _ALWAYS_F32 = ("ffn_gate_inp.weight",)
 """The router: it is small, and rounding it would send tokens to other experts."""
 
 
-def convert_checkpoint(folder: Path, kind: TensorType | None = None) -> ModelParts:
-    """The parts of a checkpoint folder, with matrices in `kind`; by default in the stored number format.
-
-    Raises:
-        InputFileError: files are missing.
-        ModelBrokenError: a file is damaged, cut short, or lacks tensors.
-        ModelUnsupportedError: another model, or a DiffusionGemma that llama.cpp's graph does not compute.
-    """
-    config = read_json(folder / "config.json")
-    if config.get("model_type") != MODEL_TYPE:
+def convert_checkpoint(folder: Path) -> ModelParts:
+    """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format."""
+    config, saved = read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
+    if checkpoint.EMBEDDING not in saved:
         raise ModelUnsupportedError(
-            f"{folder} holds a {config.get('model_type', 'model')} checkpoint, not a {MODEL_TYPE}: "
-            "convert it with llama.cpp's convert_hf_to_gguf.py"
+            f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
         )
-    saved = read_checkpoint(folder)
-    if EMBEDDING not in saved:
-        raise ModelUnsupportedError(f"{folder} holds no {EMBEDDING}: name the folder of a DiffusionGemma checkpoint")
-    kind = kind or saved[EMBEDDING].kind
     try:
         geometry = Geometry(config)
         sizes = geometry.values()
@@ -365,7 +287,7 @@ def convert_checkpoint(folder: Path, kind: TensorType | None = None) -> ModelPar
             "use another checkpoint"
         ) from error
     _check_encoder(folder, saved)
-    tensors = [tensor for name in sorted(saved) if (tensor := _convert_tensor(saved[name], kind))]
+    tensors = [_convert_tensor(name, saved[key]) for key in sorted(saved) if (name := checkpoint.gguf_name(key))]
     side = {tensor.name: tensor for tensor in tensors if tensor.name in SELF_CONDITIONING}
     main = {tensor.name: tensor for tensor in tensors if tensor.name not in side}
     main["rope_freqs.weight"] = vector("rope_freqs.weight", geometry.rope_divisors())
@@ -373,7 +295,7 @@ def convert_checkpoint(folder: Path, kind: TensorType | None = None) -> ModelPar
         "general.architecture": v.text(ARCHITECTURE),
         "general.type": v.text("model"),
         "general.name": v.text(folder.resolve().name),
-        "general.file_type": v.uint32(FILE_TYPES[kind]),
+        "general.file_type": v.uint32(FILE_TYPES[saved[checkpoint.EMBEDDING].kind]),
         "general.quantization_version": v.uint32(2),
         **sizes,
         **_convert_tokenizer(folder, geometry),
@@ -387,26 +309,24 @@ def _convert_tokenizer(folder: Path, geometry: Geometry) -> dict[str, Value]:
     try:
         tokenizer = read_json(folder / "tokenizer.json")
         chat_template = template.read_text(encoding="utf-8") if template.is_file() else ""
-        values = vocabulary(tokenizer, geometry.vocab_size, chat_template)
+        values = checkpoint.vocabulary(tokenizer, geometry.vocab_size, chat_template)
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise InputFileError(
             f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
         ) from error
-    sampler = read_sampler_defaults(folder)
-    return values | diffusion_metadata(sampler, values, geometry.canvas_length, geometry.context_length)
+    sampling, end_ids = checkpoint.read_generation_config(folder)
+    return values | diffusion_metadata(sampling, values, geometry.canvas_length, geometry.context_length, end_ids)
 
 
 def _check_encoder(folder: Path, saved: Mapping[str, SavedTensor]) -> None:
     """The encoder shares its weights with the decoder. Scales of layers are saved twice; llama.cpp has one of each."""
-    for name, tensor in saved.items():
-        decoder = saved.get(name.replace(ENCODER, DECODER, 1)) if name.startswith(ENCODER) else None
-        if decoder is None or _is_equal(tensor, decoder):
-            continue
-        content = "scale" if name.endswith(LAYER_SCALAR) else "weights"
-        raise ModelUnsupportedError(
-            f"{folder}: {name} differs from the decoder's {content}, and llama.cpp's {ARCHITECTURE} graph has one for "
-            "both: use the transformers backend"
-        )
+    for name in [name for name in saved if name.startswith(checkpoint.ENCODER)]:
+        decoder = saved.get(name.replace(checkpoint.ENCODER, checkpoint.DECODER, 1))
+        if decoder and not _is_equal(saved[name], decoder):
+            raise ModelUnsupportedError(
+                f"{folder}: {name} differs from the decoder's, and llama.cpp's {ARCHITECTURE} graph has one for both: "
+                "use the transformers backend"
+            )
 
 
 def _is_equal(left: SavedTensor, right: SavedTensor) -> bool:
@@ -416,135 +336,186 @@ def _is_equal(left: SavedTensor, right: SavedTensor) -> bool:
     return all(np.array_equal(one, other) for one, other in pairs)
 
 
-def _convert_tensor(saved: SavedTensor, kind: TensorType) -> Tensor | None:
-    name = gguf_name(saved.name)
-    if name is None:
-        return None
-    if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32):
-        kind = F32
+def _convert_tensor(name: str, saved: SavedTensor) -> Tensor:
+    kind = F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
     return Tensor(name, saved.shape, kind, partial(_convert_blocks, saved, kind))
 
 
 def _convert_blocks(saved: SavedTensor, kind: TensorType) -> Iterable[memoryview]:
-    """The bytes of a tensor in another number format, a few megabytes at a time."""
+    """The bytes of a tensor in its own number format or in float32, a few megabytes at a time."""
     for block in saved.blocks(BLOCK_BYTES // F32.block_bytes):
-        converted = block if kind is saved.kind else _round(to_float32(block, saved.kind), kind, saved.name)
-        yield converted.view(np.uint8).data
-
-
-def _round(numbers: npt.NDArray[np.float32], kind: TensorType, name: str) -> npt.NDArray[Any]:
-    """The nearest numbers of another format, ties to even."""
-    if kind is F32:
-        return numbers
-    if kind is BF16:
-        bits = numbers.view(np.uint32)
-        return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
-    with np.errstate(over="ignore"):
-        half = numbers.astype("<f2")
-    if not np.isfinite(half).all():
-        raise ModelUnsupportedError(f"{name} holds numbers that are too large for F16: pass --type BF16")
-    return half
+        yield (block if kind is saved.kind else checkpoint.to_float32(block, saved.kind)).view(np.uint8).data
 
 
 # output
 
 _MARGIN = 64 << 20
 """Bytes for metadata and padding."""
+_OTHER_NAME = "pass another name with -o"
 
 Quantize = Callable[[Path, Path], object]
 """Writes a quantized copy of the first file to the second path."""
-ShowBytes = Callable[[int], object]
-"""Called with the number of bytes written since the last call."""
 
 
 def side_path(target: Path) -> Path:
     """The path of a main file's side file."""
-    return target.with_name(target.name.removesuffix(".gguf") + SIDE_SUFFIX)
+    return target.with_name(target.name.removesuffix(".gguf") + checkpoint.SIDE_SUFFIX)
 
 
 def check_target(target: Path, needed: int) -> None:
     """Checks name and folder of the output, and that there is space for `needed` bytes of weights.
 
     Raises:
-        UsageError: the file exists, or its name does not end in .gguf.
-        InputFileError: the folder does not exist or is too full.
+        UsageError: the file exists, its name does not end in .gguf, or the folder does not exist.
+        ModelError: the disk is too full.
     """
-    if not target.name.endswith(".gguf") or target.name.endswith(SIDE_SUFFIX):
+    if not target.name.endswith(".gguf") or target.name.endswith(checkpoint.SIDE_SUFFIX):
         raise UsageError(f"{target} is not a name for a model: let it end in .gguf")
     for path in (target, side_path(target)):
         if path.exists():
-            raise UsageError(f"{path} exists already: remove it, or pass another name with -o")
+            raise UsageError(f"{path} exists already: remove it, or {_OTHER_NAME}")
     if not target.parent.is_dir():
-        raise InputFileError(f"{target.parent} is not a folder: create it, or pass another name with -o")
-    free = shutil.disk_usage(target.parent).free
-    if free < needed + _MARGIN:
-        raise InputFileError(
-            f"{target.parent} needs {(needed + _MARGIN) / 1e9:,.1f} GB free and has {free / 1e9:,.1f}: "
-            "free some space, or pass another folder with -o"
-        )
+        raise InputFileError(f"{target.parent} is not a folder: create it, or {_OTHER_NAME}")
+    check_space(target.parent, needed + _MARGIN, _OTHER_NAME)
 
 
 def write_model(
-    parts: ModelParts, target: Path, show_bytes: ShowBytes = lambda _: None, quantize: Quantize | None = None
+    parts: ModelParts, target: Path, on_progress: ProgressCallback = lambda _: None, quantize: Quantize | None = None
 ) -> None:
     """Writes both files under temporary names and renames them at the end; an interruption leaves no files.
 
     Raises:
         ModelBrokenError: the source ended too early.
-        InputFileError: no space, or no permission to write there.
+        ModelError: no space, or no permission to write there.
         DgLspError: errors of `quantize`.
     """
     side = side_path(target)
-    with _explained_disk_errors(target), contextlib.ExitStack() as stack:
-        new_side = stack.enter_context(_temporary_file(side))
+    with _new_file(side) as new_side:
         with new_side.open("wb") as file:
-            write_gguf(file, {"general.architecture": v.text(SIDE_ARCHITECTURE)}, parts.side, show_bytes)
-        values = {
-            **parts.values,
-            _SIDE_KEY: v.text(side.name),
-            _SIDE_SHA256_KEY: v.text(_sha256(new_side)),
-        }
-        new = stack.enter_context(_temporary_file(target))
-        with new.open("wb") as file:
-            write_gguf(file, values, parts.main, show_bytes)
+            write_gguf(file, {"general.architecture": v.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress)
+        names = {_SIDE_KEY: v.text(side.name), _SIDE_SHA256_KEY: v.text(_sha256(new_side))}
+        with _new_file(target, quantize) as new, new.open("wb") as file:
+            write_gguf(file, {**parts.values, **names}, parts.main, on_progress)
+
+
+@contextlib.contextmanager
+def _new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
+    """A temporary file in the folder of `target`; at the end it is quantized and renamed, after an error removed."""
+    with (
+        explained_disk_errors(target, _OTHER_NAME),
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".dg-lsp-") as name,
+    ):
+        new, quantized = Path(name) / target.name, Path(name) / f"quantized-{target.name}"
+        yield new
         if quantize:
-            quantized = stack.enter_context(_temporary_file(target))
             quantize(new, quantized)
             new = quantized
-        _rename(new_side, side)
-        _rename(new, target)
-
-
-@contextlib.contextmanager
-def _temporary_file(target: Path) -> Iterator[Path]:
-    """An empty file in the folder of `target`; removed at the end unless it was renamed."""
-    number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(number)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _rename(temporary: Path, target: Path) -> None:
-    """Renames a file once its content is on the disk."""
-    with temporary.open("r+b") as file:
-        os.fsync(file.fileno())
-    temporary.chmod(0o644)
-    temporary.replace(target)
-
-
-@contextlib.contextmanager
-def _explained_disk_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputFileError(
-            f"{target} cannot be written: {reason}; free some space, or pass another name with -o"
-        ) from error
+        with new.open("r+b") as file:
+            os.fsync(file.fileno())
+        new.replace(target)
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# other models
+
+_SCRIPT = "convert_hf_to_gguf.py"
+_SCRIPT_PARTS = (_SCRIPT, "conversion/", "gguf-py/", "requirements/")
+_REQUIREMENTS = ("requirements-convert_legacy_llama.txt", "requirements-convert_hf_to_gguf.txt")
+"""The second file includes the first."""
+_TORCH = "torch==2.13.0"
+_REPLACED = ("#", "-", "torch", "gguf")
+"""Starts of lines in the requirements that are not installed: our version of torch, and the gguf of the source."""
+SCRIPT_TYPES = ("F32", "F16", "BF16")
+"""Number formats that the script writes; llama.cpp quantizes to the others afterwards."""
+_WRITTEN = re.compile(r"Writing: +(\d+)%")
+
+
+def is_diffusion_gemma(folder: Path) -> bool:
+    """Whether a checkpoint is a DiffusionGemma, which llama.cpp's script does not convert."""
+    return read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
+
+
+def check_code(folder: Path, *, is_trusted: bool) -> None:
+    """Refuses a checkpoint with Python files unless the user trusts them: the script runs those of a tokenizer.
+
+    Raises:
+        UsageError: it has Python files.
+    """
+    code = sorted(path.name for path in folder.glob("*.py"))
+    if code and not is_trusted:
+        raise UsageError(
+            f"{folder} has Python files that the conversion may run ({', '.join(code)}): read them, and pass "
+            "--trust-remote-code or remove them"
+        )
+
+
+def make_environment(show_step: ShowStep) -> Path:
+    """The folder with llama.cpp's script and a Python environment for it, in the data folder; made at the first call.
+
+    Raises:
+        ModelError: llama-cpp-python, pip, the network or disk space is missing.
+    """
+    installed = installed_library()
+    if installed is None:
+        raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
+    folder = data_folder() / "conversion" / installed.version
+    if _python(folder).exists():
+        return folder
+    with working_folder(folder) as work:
+        new = unpack_llama_cpp(installed.version, None, work, _SCRIPT_PARTS, show_step)
+        show_step("creating a Python environment", None)
+        venv.create(new / "venv")
+        lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
+        packages = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
+
+        def show_package(line: str) -> None:
+            if match := re.match(r"Collecting (\S+)|(Installing collected packages)", line):
+                show_step(f"fetching {match[1]}" if match[1] else "installing packages", None)
+
+        if reason := run_pip("--python", str(_python(new)), "install", *packages, on_line=show_package):
+            raise ModelDownloadError(
+                f"pip cannot install what {_SCRIPT} needs: check the network and pip's settings (pip config list); "
+                f"pip reports: {reason}"
+            )
+        if folder.exists():  # its Python was removed
+            folder.rename(work / "replaced")
+        new.rename(folder)
+    return folder
+
+
+def _python(folder: Path) -> Path:
+    return folder / "venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def convert_with_script(
+    environment: Path, source: Path, target: Path, kind: str, show_step: ShowStep, quantize: Quantize | None = None
+) -> None:
+    """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or `auto`.
+
+    The script fetches nothing. An interruption leaves no files.
+
+    Raises:
+        ModelUnsupportedError: the script cannot convert this checkpoint.
+        ModelError: no space, or no permission to write there.
+        DgLspError: errors of `quantize`.
+    """
+    variables = {**os.environ, "PYTHONPATH": str(environment), "HF_HUB_OFFLINE": "1"}
+    with _new_file(target.absolute(), quantize) as new:
+        files = [str(source.absolute()), "--outfile", str(new), "--outtype", kind.lower()]
+        show_step("reading the checkpoint", None)
+
+        def show_progress(line: str) -> None:
+            if match := _WRITTEN.match(line):
+                show_step("converting", int(match[1]) / 100)
+
+        command = [str(_python(environment)), "-P", str(environment / _SCRIPT), *files]
+        if reason := run(command, show_progress, variables):
+            raise ModelUnsupportedError(
+                f"llama.cpp's {_SCRIPT} cannot convert {source}: "
+                f"{reason.removeprefix('ERROR:hf-to-gguf:')}; use a published GGUF of this model"
+            )
+        read_header(new)

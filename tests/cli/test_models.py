@@ -10,9 +10,8 @@ import tiny_diffusiongemma
 from huggingface_hub import constants
 
 from dg_lsp.backends.llamacpp.library import Device
-from dg_lsp.models import presets, registry
-from dg_lsp.models.presets import DREAM, PRESETS, Preset
-from dg_lsp.models.registry import BUNDLED
+from dg_lsp.models import registry
+from dg_lsp.models.registry import BUNDLED, PRESETS, Preset, find_family
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +59,7 @@ TINY = Preset(
     size=len(WEIGHTS),
     sha256=hashlib.sha256(WEIGHTS).hexdigest(),
     licence="MIT",
-    family=DREAM,
+    family=find_family("dream"),
     note="for tests",
     rank=1,
     sources=("a book",),
@@ -82,8 +81,7 @@ def known(monkeypatch):
     """Replaces the presets; by default with one for tests."""
 
     def make(*found):
-        for module in (presets, registry):
-            monkeypatch.setattr(module, "PRESETS", found)
+        monkeypatch.setattr(registry, "PRESETS", found)
 
     make(TINY)
     return make
@@ -170,18 +168,21 @@ def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, monkeypatch,
     assert bool(hub.requests) is (code == 0)
 
 
-def test_the_next_step_is_printed_until_it_is_done(dg_lsp, hub, known, tmp_path):
-    known(dataclasses.replace(TINY, next_step="make {path} {ready}"))
+def test_a_model_with_code_is_converted_by_the_user(dg_lsp, hub, known, tmp_path):
+    hub.files["code.py"] = b""
+    tiny = dataclasses.replace(TINY, patterns=("Tiny.Q8_0.gguf", "code.py"), needs_conversion=True)
+    known(tiny)
     outcome = dg_lsp("models", "pull", "tiny")
     fetched, ready = TINY.folder / "Tiny.Q8_0.gguf", TINY.folder / "tiny.gguf"
+    command = f"dg-lsp models convert {fetched} -o {ready} --trust-remote-code"
     assert outcome.out == f"{fetched}\n"
-    assert outcome.err.splitlines()[-1] == f"next, once: make {fetched} {ready}"
-    assert f"fetched, to be converted once: make {fetched} {ready}" in dg_lsp("models", "list").out
+    assert outcome.err.splitlines()[-1] == f"next, once: {command}"
+    assert f"fetched, to be converted once: {command}" in dg_lsp("models", "list").out
     sample = tmp_path / "a.py"
     sample.write_text("x = \n")
     refused = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
     assert refused.code == 3
-    assert f"run make {fetched} {ready}" in refused.err
+    assert f"run {command}" in refused.err
     ready.write_bytes(WEIGHTS)
     assert dg_lsp("models", "pull", "tiny").out == f"{ready}\n"
     assert dg_lsp("fill", f"{sample}:1", "--model", "tiny", "--json").code in (0, 1)
@@ -213,11 +214,11 @@ def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monke
     assert '"model": "dg-mini"' in on_cpu.out
 
 
-def test_pull_repacks_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_path):
+def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_path):
     file = tmp_path / "Gemma.gguf"
     tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, file)
     hub.files["Gemma.gguf"] = file.read_bytes()
-    known(dataclasses.replace(TINY, patterns=("Gemma.gguf",), sha256="", next_step=presets.REPACK))
+    known(dataclasses.replace(TINY, patterns=("Gemma.gguf",), sha256="", needs_conversion=True))
     outcome = dg_lsp("models", "pull", "tiny")
     ready = TINY.folder / "tiny.gguf"
     assert (outcome.code, outcome.out) == (0, f"{ready}\n")
@@ -230,8 +231,8 @@ def test_pull_repacks_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_pa
     assert dg_lsp("models", "pull", "tiny", "--revision", "main").out == outcome.out
 
 
-def test_a_failed_repack_keeps_the_download(dg_lsp, hub, known):
-    known(dataclasses.replace(TINY, next_step=presets.REPACK))  # the bundled weights are not a DiffusionGemma
+def test_a_failed_conversion_keeps_the_download(dg_lsp, hub, known):
+    known(dataclasses.replace(TINY, needs_conversion=True))  # the bundled weights are not a DiffusionGemma
     assert dg_lsp("models", "pull", "tiny").code in (2, 3)
     hub.requests.clear()
     assert dg_lsp("models", "pull", "tiny").code in (2, 3)

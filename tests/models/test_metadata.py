@@ -104,11 +104,8 @@ def test_displayed_metadata_has_no_vocabulary_and_no_long_texts():
     assert "general.description" not in shown
 
 
-def test_the_mask_is_always_banned():
+def test_the_mask_is_always_banned_and_a_causal_head_has_to_be_declared():
     assert 5 in trained({"dg.banned_token_ids": ""}).banned_ids
-
-
-def test_a_causal_head_has_to_be_declared():
     assert not trained({"dg.causal": "false"}).has_causal_head
     assert not trained({"dg.causal": None}).has_causal_head
 
@@ -142,45 +139,28 @@ def test_a_missing_key_of_a_trained_model_is_named(key):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", OPTIONAL)
-def test_optional_keys_may_be_missing(key):
-    assert trained({key: None}).name == "dg-mini"
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("dg.version", "2"),
-        ("dg.version", "one"),
         ("dg.noise", "none"),
         ("dg.prompt_format", "instruct"),
-        ("dg.prompt_format", ""),
         ("dg.mask_token_id", "8192"),
         ("dg.mask_token_id", "-1"),
-        ("dg.mask_token_id", "²"),
         ("dg.mask_token_id", "9" * 5000),
         ("dg.end_token_id", "1.0"),
         ("dg.banned_token_ids", "0,,2"),
         ("dg.banned_token_ids", "0,9000"),
-        ("dg.banned_token_ids", "0 2 3"),
         ("dg.banned_token_ids", "0,1"),
-        ("dg.canvas_lengths", ""),
         ("dg.canvas_lengths", "0,8"),
         ("dg.canvas_lengths", "8,x"),
         ("dg.canvas_lengths", "16,8"),
-        ("dg.canvas_lengths", "8,8"),
-        ("dg.max_prompt_tokens", "0"),
         ("dg.confidence_threshold", "nan"),
-        ("dg.confidence_threshold", "0"),
         ("dg.confidence_threshold", "1.5"),
-        ("dg.confidence_threshold", "high"),
-        ("dg.max_denoising_steps", "0"),
         ("dg.causal", "1"),
         ("dg.plan.line-end.causal", "7.5,0,0"),
         ("dg.plan.line-end.causal", "7.5,0,0,0"),
-        ("dg.plan.line-end.causal", "0,0,0,0.5"),
         ("dg.plan.line-end.causal", "nan,0,0,0.5"),
-        ("dg.plan.line-end.causal", "many,0,0,0.5"),
         ("dg.plan.causal", "1,0,0,0.5"),
     ],
 )
@@ -217,7 +197,7 @@ def test_a_repacked_model_is_described_by_its_keys():
 def test_a_missing_key_of_a_repacked_model_is_named(key):
     with pytest.raises(ModelUnsupportedError, match=key.replace(".", r"\.")) as caught:
         repacked({key: None})
-    assert "repack" in str(caught.value)
+    assert "dg-lsp models convert" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -227,18 +207,13 @@ def test_a_missing_key_of_a_repacked_model_is_named(key):
         ("dg.prompt_format", "fim"),
         ("dg.self_conditioning", ""),
         ("dg.self_conditioning", "../other.gguf"),
-        ("dg.self_conditioning", "/etc/passwd"),
         ("dg.self_conditioning", "a\\b.gguf"),
         ("dg.self_conditioning", ".."),
         ("dg.self_conditioning.sha256", "0A" * 32),
         ("dg.self_conditioning.sha256", "0a"),
-        ("dg.canvas_lengths", "32,16"),
-        ("dg.max_prompt_tokens", "0"),
         ("dg.entropy_bound", "0"),
         ("dg.entropy_bound", "inf"),
-        ("dg.t_max", "nan"),
         ("dg.t_min", "0.9"),
-        ("dg.max_denoising_steps", "0"),
         ("dg.stability_threshold", "-1"),
         ("dg.stop_confidence", "x"),
         ("dg.end_token_ids", ""),
@@ -354,12 +329,8 @@ def test_a_causal_model_with_fim_tokens_fills_the_middle():
     assert (spec.start_ids, spec.end_ids, spec.banned_ids) == ((1,), (2,), (1, 10, 11, 12))
     assert spec.canvas_lengths == ()
     assert spec.max_prompt_tokens == MAX_CAUSAL_PROMPT_TOKENS
-
-
-def test_a_causal_model_without_fim_tokens_continues_the_prefix():
-    spec = describe(STOCK, 32000, "coder", replace(CAUSAL_SPECIALS, fim=None))
-    assert spec.prompt_format is PromptFormat.PREFIX
-    assert spec.fim is None
+    prefix_only = describe(STOCK, 32000, "coder", replace(CAUSAL_SPECIALS, fim=None))
+    assert (prefix_only.prompt_format, prefix_only.fim) == (PromptFormat.PREFIX, None)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,31 @@
-"""Models by name or path, and the selection of `auto` by free memory."""
+"""Families, presets, models by name or path, and the selection of `auto` by free memory."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models import registry
-from dg_lsp.models.presets import PRESETS
-from dg_lsp.models.registry import BUNDLED, BundledModel, MemoryPool, known_names, locate, memory_pools, select
+from dg_lsp.models.registry import (
+    AUTO,
+    BUNDLED,
+    DEFAULT,
+    FAMILIES,
+    PRESETS,
+    BundledModel,
+    find_family,
+    gpu_memory,
+    known_names,
+    locate,
+    select,
+)
 from dg_lsp.settings import Settings
 
-CPU = MemoryPool("the machine's memory", 64_000_000_000, is_gpu=False)
+each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+PAGE = Path(__file__).parents[2] / "docs/models.md"
 
 
 def test_the_default_model_is_bundled():
@@ -62,13 +76,13 @@ def test_a_missing_bundled_file_is_reported(monkeypatch):
 
 
 def gpu(gigabytes):
-    return MemoryPool("RTX", int(gigabytes * 1e9), is_gpu=True)
+    return "RTX", int(gigabytes * 1e9)
 
 
 @pytest.mark.parametrize(
-    ("pool", "installed", "name", "reason"),
+    ("memory", "installed", "name", "reason"),
     [
-        pytest.param(CPU, ["dream-7b"], "dg-mini", "no GPU", id="no GPU"),
+        pytest.param(None, ["dream-7b"], "dg-mini", "no GPU", id="no GPU"),
         pytest.param(gpu(8), [], "dg-mini", "dg-lsp models pull dream-coder-7b", id="nothing pulled"),
         pytest.param(gpu(8), ["dream-7b"], "dream-7b", "dream-coder-7b would fit", id="a better model exists"),
         pytest.param(gpu(8), ["dream-coder-7b", "dream-7b"], "dream-coder-7b", "8.0 GB free on RTX", id="the best"),
@@ -79,24 +93,95 @@ def gpu(gigabytes):
         pytest.param(gpu(80), ["qwen2.5-coder-1.5b"], "dg-mini", "is on this machine", id="never a baseline"),
     ],
 )
-def test_auto_selects_the_best_installed_model_that_fits(pool, installed, name, reason):
-    pools = [pool] if pool is CPU else [pool, CPU]
-    selection = select(pools, lambda preset: preset.name in installed)
+def test_auto_selects_the_best_installed_model_that_fits(memory, installed, name, reason):
+    selection = select(memory, lambda preset: preset.name in installed)
     assert selection.name == name
     assert reason in selection.reason
 
 
 def test_auto_gives_no_hint_if_the_best_model_is_installed():
-    selection = select([gpu(80), CPU], lambda _preset: True)
+    selection = select(gpu(80), lambda _preset: True)
     assert selection.name == max(PRESETS, key=lambda preset: preset.rank).name
     assert "pull" not in selection.reason
 
 
-def test_gpus_are_one_pool_and_a_shared_gpu_has_the_machines_memory():
-    pools = memory_pools([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
-    assert [(pool.free, pool.is_gpu) for pool in pools] == [(30, True), (50, False)]
-    assert "2 GPUs" in pools[0].name
-    assert [(pool.name, pool.free) for pool in memory_pools([("M4", "igpu", 80), ("P4", "gpu", 30)], 50)] == [
-        ("M4", 50), ("P4", 30), ("the machine's memory", 50)]  # fmt: skip
-    assert memory_pools([("unknown size", "igpu", 0)], 50)[0].free == 50
-    assert not any(pool.is_gpu for pool in memory_pools([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50))
+def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
+    name, free = gpu_memory([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
+    assert ("2 GPUs" in name, free) == (True, 30)
+    assert gpu_memory([("M4", "igpu", 80), ("P4", "gpu", 30)], 50) == ("M4", 50)
+    assert gpu_memory([("unknown size", "igpu", 0)], 50) == ("unknown size", 50)
+    assert gpu_memory([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50) is None
+
+
+# families and presets
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "family"),
+    [
+        ("dream", "Dream v0 Instruct 7B", "dream"),
+        ("dream", "", "dream"),
+        ("dream", "DiffuCoder 7B cpGRPO", "dream"),
+        ("dream", "DreamOn v0 7B", "dreamon"),
+        ("dream", "dreamon_v0.Q8_0", "dreamon"),
+        ("llada", "LLaDA 8B Instruct", "llada"),
+        ("llada-moe", "anything", "llada-moe"),
+        ("rnd1", "RND1 Base 0910", "rnd1"),
+        ("qwen2", "Open DCoder 0.5B", "open-dcoder"),
+        ("diffusion-gemma", "", "diffusiongemma"),
+    ],
+)
+def test_a_family_is_found_by_architecture_and_name(architecture, name, family):
+    found = find_family(architecture, name)
+    assert found is not None
+    assert (found.name, found.architecture) == (family, architecture)
+
+
+@pytest.mark.parametrize(("architecture", "name"), [("qwen2", "Qwen2.5 Coder 0.5B"), ("qwen2", ""), ("llama", "llada")])
+def test_causal_models_have_no_family(architecture, name):
+    assert find_family(architecture, name) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_family_is_consistent(family):
+    assert family.sources
+    assert family.end_ids
+    assert list(family.canvas_lengths) == sorted(set(family.canvas_lengths))
+    assert list(family.gap_lengths) == sorted(set(family.gap_lengths))
+    assert bool(family.gap_lengths) == (family.prompt_format is PromptFormat.INFILL)
+    assert family.mask_id not in family.end_ids
+
+
+def test_names_and_ranks_are_different():
+    names = [model.name for model in (*BUNDLED, *PRESETS)]
+    assert len({*names, AUTO}) == len(names) + 1
+    assert DEFAULT in names
+    ranks = [preset.rank for preset in PRESETS if preset.rank]
+    assert len(set(ranks)) == len(ranks)
+    assert not any(preset.rank for preset in PRESETS if preset.noise == "none" or preset.terms)
+
+
+@each_preset
+def test_a_preset_is_consistent(preset):
+    assert preset.wheels or re.fullmatch(r"[\w.-]+/[\w.-]+", preset.repository)
+    assert re.fullmatch(r"main|[0-9a-f]{40}", preset.revision)
+    assert re.fullmatch(r"|[0-9a-f]{64}", preset.sha256)
+    assert preset.sources
+    assert preset.licence
+    assert preset.size > 1e8
+    assert 1.5e9 < preset.memory_bytes - preset.size < 1.7e9
+    assert preset.is_checkpoint == (not any(pattern.endswith(".gguf") for pattern in preset.patterns))
+    assert not (preset.sha256 and preset.is_checkpoint), "only a single file has a checksum"
+
+
+@each_preset
+def test_the_documentation_has_a_row_for_the_preset(preset):
+    size, memory = (f"{number / 1e9:.1f} GB" for number in (preset.size, preset.memory_bytes))
+    cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.licence,
+             f"`{preset.repository}`")  # fmt: skip
+    assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_documentation_has_only_rows_of_presets():
+    rows = re.findall(r"^\| `([^`]+)` \|.*GB", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [preset.name for preset in PRESETS]

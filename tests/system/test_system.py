@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp import system
-from dg_lsp.models.presets import model_folder
+from dg_lsp.models.registry import PRESETS
 from dg_lsp.system import data_folder, system_free
 
 LOTS = 1 << 50
@@ -110,4 +110,4 @@ def test_the_variable_of_the_system_moves_the_data_folder(home, platform, variab
 def test_dg_lsps_variable_has_priority(home, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/elsewhere")
     monkeypatch.setenv("DG_LSP_DATA_DIR", "~/mine")
-    assert model_folder("m") == Path("/home/ada/mine/models/m")
+    assert PRESETS[0].folder == Path("/home/ada/mine/models/diffusiongemma")

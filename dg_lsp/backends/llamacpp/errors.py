@@ -41,7 +41,7 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
     lines = tuple(log)
     if any(_NOT_REPACKED in line for line in lines):
         return ModelUnsupportedError(
-            f"{path} is a DiffusionGemma that is not repacked yet; run: dg-lsp models repack {path}"
+            f"{path} is a DiffusionGemma that is not converted yet; run: dg-lsp models convert {path}"
         )
     for pattern, kind, problem in LOAD_FAILURES:
         if any(re.search(pattern, line) for line in lines):

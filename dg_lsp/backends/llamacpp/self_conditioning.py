@@ -59,7 +59,7 @@ class StoredMatrix:
         """A tensor of a file, a vector as one row; mapped if it is large. Raises `ModelUnsupportedError`."""
         stored = header.tensors.get(name)
         if stored is None:
-            raise ModelUnsupportedError(f"{header.path} has no tensor {name}; repack the model again")
+            raise ModelUnsupportedError(f"{header.path} has no tensor {name}; convert the model again")
         if stored.kind != F32 and not _traits(stored.kind.number).to_float:
             raise ModelUnsupportedError(f"{header.path}: {name} cannot be read as {stored.kind.name}; use another type")
         rows = header.rows(name)
@@ -92,7 +92,7 @@ class EmbeddingTable:
         """Decodes rows with `threads` threads; raises `ModelUnsupportedError` for a table of another shape."""
         self._matrix = StoredMatrix.of(header, _EMBEDDINGS)
         if self._matrix.raw.shape[0] != vocab_size or self._matrix.width != width:
-            raise ModelUnsupportedError(f"{header.path}: {_EMBEDDINGS} does not fit its vocabulary; repack it again")
+            raise ModelUnsupportedError(f"{header.path}: {_EMBEDDINGS} does not fit its vocabulary; convert it again")
         self.shape = vocab_size, width
         self.scale = np.sqrt(np.float32(width))
         """Gemma's factor for embeddings; llama.cpp applies it to token ids only."""
@@ -209,7 +209,7 @@ class SelfConditioning:
             StoredMatrix.of(header, f"self_cond.{name}").floats() for name in ("pre_norm", "gate", "up", "down")
         )
         if norm.shape != (1, width) or not gate.shape == up.shape == down.T.shape == (len(gate), width):
-            raise ModelUnsupportedError(f"{header.path} does not fit its model; repack the model again")
+            raise ModelUnsupportedError(f"{header.path} does not fit its model; convert the model again")
         self.pre_norm = norm
         """Shape (1, H)."""
         self.gate_up = np.concatenate([gate, up])
@@ -222,13 +222,13 @@ class SelfConditioning:
         """Reads the side file of a model; raises `ModelError` if it is missing, damaged or another one."""
         path = model_path.with_name(side.filename)
         if not path.is_file():
-            advice = "put it there or repack the model again"
+            advice = "put it there or convert the model again"
             raise ModelNotFoundError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
         with map_file_errors(path), path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != side.sha256:
             problem = f"is not the file that {model_path.name} was written with"
-            raise ModelBrokenError(f"{path} {problem}; repack the model again")
+            raise ModelBrokenError(f"{path} {problem}; convert the model again")
         return cls(read_header(path), width, epsilon)
 
     def condition(self, embedded: Floats, soft: Floats | None) -> Floats:

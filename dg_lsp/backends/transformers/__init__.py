@@ -23,6 +23,6 @@ def open_checkpoint(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSett
     except ImportError as error:
         raise BackendError(
             f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error}): "
-            "run pip install 'dg-lsp[transformers]', or repack it to a GGUF with dg-lsp models repack"
+            "run pip install 'dg-lsp[transformers]', or convert it to a GGUF with dg-lsp models convert"
         ) from error
     return load(checkpoint, spec, settings)

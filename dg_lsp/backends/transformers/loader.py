@@ -82,7 +82,7 @@ def check_memory(name: str, needed: dict[str, int], device: torch.device) -> Non
         parts = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in needed.items())
         raise ModelMemoryError(
             f"{name} needs {total / 1e9:.1f} GB ({parts}), and {where} has {free / 1e9:.1f} GB free: "
-            "set num_slots or context_length lower, or repack it to a quantized GGUF"
+            "set num_slots or context_length lower, or convert it to a quantized GGUF"
         )
 
 

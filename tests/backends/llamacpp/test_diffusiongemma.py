@@ -118,7 +118,7 @@ def test_side_file_must_be_the_models_own(tiny_repacked, tmp_path, open_model):
         open_model(model)
     content = side.read_bytes()
     (tmp_path / side.name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(ModelBrokenError, match=r"is not the file that tiny\.gguf was written with; repack"):
+    with pytest.raises(ModelBrokenError, match=r"is not the file that tiny\.gguf was written with; convert"):
         open_model(model)
     (tmp_path / side.name).write_bytes(content)
     assert open_model(model)
