@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dg_lsp.bench.replay.typing_model import EditorModel, MatchingKey, TypingModel
+from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED
 from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
@@ -17,12 +17,12 @@ from dg_lsp.cli.options import GpuLayers, Json, Model, Remote, Threads
 if TYPE_CHECKING:
     from dg_lsp.bench.contenders import Contender, LengthHint
     from dg_lsp.bench.dataset import TestCase
-    from dg_lsp.bench.replay.session import EngineCompleter, Event, Replay
-    from dg_lsp.bench.replay.typing_tasks import Selection, TypingTask
-    from dg_lsp.bench.report.films import Film
-    from dg_lsp.bench.runs import Run, RunFile, RunHeader
+    from dg_lsp.bench.metrics import Table
+    from dg_lsp.bench.replay import EngineCompleter, Event, Replay
+    from dg_lsp.bench.report import Film
+    from dg_lsp.bench.runner import Run, RunFile, RunHeader
     from dg_lsp.bench.sandbox import Sandbox
-    from dg_lsp.bench.tables import Table
+    from dg_lsp.bench.typing_model import Selection, TypingTask
     from dg_lsp.cli.bench_models import BenchModel
     from dg_lsp.settings import Settings
 
@@ -231,10 +231,16 @@ def replay(
     threads: Threads = None,
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
-    from dg_lsp.bench.replay.session import EngineCompleter, Replay, RequestEvent
-    from dg_lsp.bench.replay.summary import ReplaySummary, assumptions, replay_json, replay_tables
-    from dg_lsp.bench.runner import INTERRUPTED_NOTE
-    from dg_lsp.bench.runs import Run, RunFile
+    from dg_lsp.bench.replay import (
+        EngineCompleter,
+        Replay,
+        RequestEvent,
+        assumptions,
+        replay_json,
+        replay_tables,
+        summarize_replay,
+    )
+    from dg_lsp.bench.runner import INTERRUPTED_NOTE, Run, RunFile
     from dg_lsp.cli import bench_models
     from dg_lsp.cli.loading import configure, overrides
 
@@ -261,7 +267,7 @@ def replay(
     attempts = tuple(event.attempt for event in events if isinstance(event, RequestEvent))
     notes = bench_models.remote_notes(settings.remote, "is the time until its answers") if is_remote else ()
     notes = (*assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
-    run, summary = Run(header, attempts, is_complete, notes), ReplaySummary.of(events)
+    run, summary = Run(header, attempts, is_complete, notes), summarize_replay(events)
     return _finish(run, replay_tables(run, summary), replay_json(run, summary) if as_json else None, html)
 
 
@@ -275,7 +281,7 @@ def samples(
     """Fill all listed cursor positions; print a Markdown table of the results."""
     import math
 
-    from dg_lsp.bench.samples import SamplePosition, read_positions, sample_table
+    from dg_lsp.bench.dataset import SamplePosition, read_positions, sample_table
     from dg_lsp.cli import loading
     from dg_lsp.cli.loading import configure, overrides
     from dg_lsp.cli.source import SourceFile
@@ -305,18 +311,15 @@ def steps(
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
-    """Measure prefill and denoising steps, the engine overhead, and the gain by the cached prompt."""
+    """Measure prefill and denoising steps, and the engine overhead."""
     from dg_lsp.bench.steps import measure_model
-    from dg_lsp.canvas.spec import Checkpoint
     from dg_lsp.cli.loading import configure, load_model, open_denoiser, overrides
     from dg_lsp.errors import UsageError
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))
     if settings.is_remote:
         raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
-    loaded = load_model(settings)
-    metadata = None if isinstance(loaded.weights, Checkpoint) else loaded.weights.metadata
-    report = measure_model(open_denoiser(loaded, settings), settings, metadata, rounds=rounds)
+    report = measure_model(open_denoiser(load_model(settings), settings), settings.completion, rounds=rounds)
     if as_json:
         _print(report.json())
     else:
@@ -359,7 +362,7 @@ def _finish(
         _print([f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""])
         _print(line for table in tables for line in table.markdown())
     if html is not None:
-        from dg_lsp.bench.report.page import benchmark_page
+        from dg_lsp.bench.report import benchmark_page
 
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
         benchmark_page(title, run, tables, films).write(html)
@@ -369,7 +372,7 @@ def _finish(
 def _films(run: "Run", contender: "Contender", cases: "Iterable[TestCase]") -> "tuple[Film, ...]":
     """Films of a complete run, if the contender is an engine in this process."""
     from dg_lsp.bench.contenders import EngineContender
-    from dg_lsp.bench.report.films import choose_cases, record_films
+    from dg_lsp.bench.report import choose_cases, record_films
 
     if not (run.is_complete and isinstance(contender, EngineContender) and run.header.model_sha256):
         return ()
@@ -379,7 +382,7 @@ def _films(run: "Run", contender: "Contender", cases: "Iterable[TestCase]") -> "
 
 def _check_page(html: Path | None) -> None:
     if html is not None:
-        from dg_lsp.bench.report.page import check_page_path
+        from dg_lsp.bench.report import check_page_path
 
         check_page_path(html)
 
@@ -389,7 +392,7 @@ def _header(
 ) -> "RunHeader":
     import attrs
 
-    from dg_lsp.bench.runs import Machine, RunHeader, file_sha256
+    from dg_lsp.bench.runner import Machine, RunHeader, file_sha256
     from dg_lsp.cli.bench_models import remote_options
 
     remote = remote_options(settings.remote) if settings.is_remote else {}
@@ -435,7 +438,7 @@ def _check_decoder(decoder: DecoderName | None, settings: "Settings") -> bool:
 
 
 def _selection(region: str | None, start: int | None, *, bodies: bool) -> "Selection":
-    from dg_lsp.bench.replay.typing_tasks import Selection
+    from dg_lsp.bench.typing_model import Selection
     from dg_lsp.errors import UsageError
 
     if (region is not None) + bodies + (start is not None) > 1:
@@ -444,7 +447,7 @@ def _selection(region: str | None, start: int | None, *, bodies: bool) -> "Selec
 
 
 def _typing_tasks(path: Path, selection: "Selection", region: str | None, start: int | None) -> Iterator["TypingTask"]:
-    from dg_lsp.bench.replay.typing_tasks import Selection, SourceText
+    from dg_lsp.bench.typing_model import Selection, SourceText
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.errors import UsageError
 
@@ -453,12 +456,12 @@ def _typing_tasks(path: Path, selection: "Selection", region: str | None, start:
     if selection is Selection.BODIES:
         yield from source.bodies()
     elif region is None:
-        yield source.onwards(start or 1)
+        yield source.task(start or 1)
     else:
         lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region)
         if lines is None:
             raise UsageError(f"--region takes FIRST-LAST, two line numbers, not {region}")
-        yield source.region(int(lines[1]), int(lines[2]))
+        yield source.task(int(lines[1]), int(lines[2]))
 
 
 def _replay_options(played: "Replay", selection: "Selection") -> dict[str, Any]:
@@ -474,7 +477,7 @@ def _replay_options(played: "Replay", selection: "Selection") -> dict[str, Any]:
 
 def _play(played: "Replay", completer: "EngineCompleter", file: "RunFile") -> "tuple[list[Event], bool]":
     """All events, and False after Ctrl-C."""
-    from dg_lsp.bench.replay.session import CONTENDER, AcceptEvent, RequestEvent
+    from dg_lsp.bench.replay import CONTENDER, AcceptEvent, RequestEvent
 
     events: list[Event] = []
     num_files = len({task.path for task in played.tasks})

@@ -12,7 +12,7 @@ import attrs
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.contenders import Contender, EngineContender, RequestOptions
-from dg_lsp.bench.runs import file_sha256
+from dg_lsp.bench.runner import file_sha256
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.engine.decoder_selection import measure_costs

@@ -15,9 +15,9 @@ def report(
     ] = None,
 ) -> int:
     """Write an audit log as a page: how many requests, how fast, and their outcomes."""
-    from dg_lsp.bench.report.audit import audit_page
-    from dg_lsp.bench.report.page import check_page_path
-    from dg_lsp.bench.tables import count
+    from dg_lsp.bench.audit import audit_page
+    from dg_lsp.bench.metrics import count
+    from dg_lsp.bench.report import check_page_path
     from dg_lsp.engine.audit import read_records
 
     path = output or log.with_suffix(".html")

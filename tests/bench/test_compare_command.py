@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dg_lsp.bench import contenders
-from dg_lsp.bench.runs import Run
+from dg_lsp.bench.runner import Run
 from dg_lsp.cli import INTERRUPTED, run
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import BackendError

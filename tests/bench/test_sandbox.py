@@ -34,7 +34,6 @@ def test_a_correct_program_passes(run):
     outcome = run("def f(a): return a + 1\ndef check(f): assert f(1) == 2\ncheck(f)")
     assert outcome.ending is Ending.PASSED
     assert outcome.passes
-    assert outcome.seconds > 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import read_cases
-from dg_lsp.bench.runs import Run
+from dg_lsp.bench.runner import Run
 from dg_lsp.cli import bench_models
 from dg_lsp.engine.engine import Engine
 
@@ -95,7 +95,7 @@ def test_execute_without_bubblewrap_is_refused_before_the_model_is_opened(dg_lsp
 
 
 def test_a_page_without_matplotlib_is_refused_before_the_model_is_opened(dg_lsp, data, model, monkeypatch):
-    monkeypatch.setattr("dg_lsp.bench.report.page.find_spec", lambda _: None)
+    monkeypatch.setattr("dg_lsp.bench.report.find_spec", lambda _: None)
     outcome = dg_lsp("bench", "infill", data, "--html", "out.html")
     assert outcome.code == 2
     assert "pip install 'dg-lsp[bench]'" in outcome.err

@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.bench.report.audit import audit_page
+from dg_lsp.bench.audit import audit_page
 from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord, read_records
 

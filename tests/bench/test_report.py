@@ -5,10 +5,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dg_lsp.bench.report.page import benchmark_page
-from dg_lsp.bench.runs import Machine, Run, RunHeader
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.report import benchmark_page, choose_cases, record_films
+from dg_lsp.bench.runner import Machine, Run, RunHeader
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.errors import InputFileError
 from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import CompletionSettings
 
 VOID = {"meta", "input", "br"}
 EMPTY_RUN = Run(RunHeader("infill", Machine("c", 1, "o", "3", "0", None, None, 1), "m", None), ())
@@ -164,14 +170,81 @@ def test_a_run_without_attempts_has_a_page():
     assert tree.texts("h2") == ["Misses", "Machine and options"]
 
 
-def test_a_page_replaces_the_old_file_in_one_step(tmp_path, page):
+def test_a_page_is_written_over_the_old_file_or_refused(tmp_path, page):
     path = tmp_path / "out.html"
     path.write_text("old")
     page.write(path)
     assert path.read_text(encoding="utf-8") == page.html()
-    assert [one.name for one in tmp_path.iterdir()] == ["out.html"]
-    (tmp_path / "out.html.part").mkdir()
-    path.write_text("old")
-    with pytest.raises(InputFileError, match="cannot write"):
-        page.write(path)
-    assert path.read_text() == "old"
+    for wrong in (tmp_path, tmp_path / "gone" / "out.html"):
+        with pytest.raises(InputFileError):
+            page.write(wrong)
+
+
+def case_of(name, reference="a + b"):
+    return TestCase(name, "line-end", "first\nsecond\n\n\n\n\nx = ", "\nlast\n" + "z\n" * 50, reference)
+
+
+def request(case, decoder=None):
+    return FillRequest(case.snapshot, case.offset, decoder=decoder)
+
+
+def engine_of(fill, setting=DecoderName.AUTO):
+    denoiser = ScriptedDenoiser(fill, tokens_per_step=2)
+    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(decoder=setting.value))
+
+
+def test_a_film_has_every_step_of_a_fill_and_some_context():
+    [film] = record_films(engine_of("a + b"), [case_of("s")], request)
+    assert film.case == "s"
+    assert [frame.step for frame in film.frames] == [1, 2, 3]
+    assert (film.text, film.decoder, film.outcome) == ("a + b", DecoderName.DIFFUSION.value, "exact")
+    assert film.before.endswith("\n\nx = ") and film.before.count("\n") == 3
+    assert film.after == "\nlast\nz\nz"
+
+
+@pytest.mark.parametrize(
+    ("setting", "requested", "ran"),
+    [
+        pytest.param(DecoderName.AUTO, None, DecoderName.DIFFUSION, id="free"),
+        pytest.param(DecoderName.AUTO, DecoderName.AUTOREGRESSIVE, DecoderName.AUTOREGRESSIVE, id="requested"),
+        pytest.param(DecoderName.AUTOREGRESSIVE, None, DecoderName.AUTOREGRESSIVE, id="set"),
+    ],
+)
+def test_a_film_is_of_diffusion_if_the_decoder_is_free(setting, requested, ran):
+    [film] = record_films(engine_of("abc", setting), [case_of("s", "abc")], lambda case: request(case, requested))
+    assert (film.decoder, film.text) == (ran.value, "abc")
+    assert all(step.tokens[0][1] == "a" for step in film.steps())
+
+
+def test_the_first_case_of_each_outcome_is_chosen(make_attempt):
+    block = {"reference": "return a\n    b"}
+    attempts = [
+        make_attempt("unknown"),
+        make_attempt("first"),
+        make_attempt("second"),
+        make_attempt("right start", **block),
+        make_attempt("wrong", "a", (1, "no")),
+        make_attempt("nothing", shown=()),
+        make_attempt("nothing again", shown=()),
+    ]
+    cases = [case_of(attempt.case) for attempt in attempts[1:]]
+    assert [case.id for case in choose_cases(cases, attempts)] == ["first", "right start", "wrong", "nothing"]
+    assert choose_cases(cases, []) == ()
+
+
+def test_steps_show_accepted_and_new_tokens_and_the_confidence_of_drafts(make_film):
+    first, second, third = make_film().steps()
+    assert first.caption == "Step 1 of 3: 2 of 6 positions accepted"
+    assert first.tokens == (("c4 k n", "self"), ("c4 k n", ".height"), ("c1", " ="), ("c1", " height"))
+    assert [style for style, _ in second.tokens] == ["c4 k", "c4 k", "c4 k n", "c4 k n"]
+    assert "".join(text for _, text in third.tokens) == "self.height = height"
+
+
+def test_a_second_canvas_follows_the_settled_text(make_film):
+    canvases = [("ab", ("a", "b"), 0), ("abc", ("c", ""), 1)]
+    frames = [
+        Frame(block, block + 1, tuple(Cell(text, 0.99, bool(text), not text) for text in texts), settled)
+        for settled, texts, block in canvases
+    ]
+    last = list(make_film(frames=tuple(frames)).steps())[-1]
+    assert (last.settled, last.tokens) == ("ab", (("c5 k n", "c"),))
