@@ -73,11 +73,6 @@ class LlamaServer:
         arguments += ["--n-gpu-layers", str(gpu_layers)] if gpu_layers >= 0 else []
         self._start(program, arguments, start_seconds)
 
-    @property
-    def pid(self) -> int:
-        """Process id of the server."""
-        return self._process.pid
-
     def answer(self, case: TestCase) -> Attempt:
         """See `Contender.answer`."""
         if self._options.is_warm:
@@ -171,7 +166,8 @@ class LlamaServer:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise BackendError(f"llama-server does not answer ({error}): {self._last_line()}") from error
         if status != http.client.OK or not isinstance(tree, dict):
-            raise BackendError(f"llama-server refused /infill (status {status}): {_error_message(tree)}")
+            message = tree["error"]["message"] if isinstance(tree, dict) and "error" in tree else tree
+            raise BackendError(f"llama-server refused /infill (status {status}): {str(message)[:300]}")
         return tree
 
     def _request(self, path: str, body: bytes | None, seconds: float) -> tuple[int, Any]:
@@ -349,12 +345,6 @@ def _last_line(output: str) -> str:
 
 def _cause(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
-def _error_message(tree: Any) -> str:
-    """The message of `{"error": {"message": ...}}`, or the whole tree."""
-    error = tree.get("error", tree) if isinstance(tree, dict) else tree
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
 
 
 def _free_port() -> int:

@@ -60,7 +60,7 @@ class RequestOptions:
     def num_lines(self, case: TestCase) -> int | None:
         """Maximum number of lines for a case; None for any number."""
         if self.length is LengthHint.ORACLE:
-            return case.num_lines
+            return case.reference.rstrip("\n").count("\n") + 1
         if self.length is LengthHint.GIVEN:
             return self.max_lines
         return allowed_lines(Cursor.at(case.snapshot.text, case.offset))

@@ -50,11 +50,6 @@ class TestCase:
         """Cursor in the snapshot's text, in code points."""
         return len(self.prefix)
 
-    @property
-    def num_lines(self) -> int:
-        """Lines of the reference, without its trailing line ends."""
-        return self.reference.rstrip("\n").count("\n") + 1
-
     def program(self, fill: str) -> str | None:
         """The completed program with a call of its tests; None for a case without tests."""
         if self.test is None or self.entry_point is None:

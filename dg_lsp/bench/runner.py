@@ -249,7 +249,7 @@ def run_cases(
                     in_turn = random.Random(f"{seed} {case.id}").sample(contenders, len(contenders))
                     attempts = [one.answer(case) for one in in_turn if not file.has(case.id, one.name)]
                     for attempt in attempts:  # the tests run last, because they would slow the next contender down
-                        file.add(attempt if sandbox is None else with_test_result(attempt, case, sandbox))
+                        file.add(attempt if sandbox is None else _with_test_result(attempt, case, sandbox))
                     advance(1)
             is_complete = True
         except KeyboardInterrupt:
@@ -277,15 +277,10 @@ def check_tests(cases: Iterable[TestCase]) -> None:
         raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
 
 
-def with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
-    """The attempt with the result of the tests over its final text; unchanged for a case without tests.
-
-    Where nothing was shown, the tests count as failed.
-    """
+def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
+    """Where nothing was shown, the tests count as failed."""
     program = case.program(attempt.text)
-    if program is None:
-        return attempt
-    return replace(attempt, passes=bool(attempt.shown) and sandbox.run(program).passes)
+    return replace(attempt, passes=bool(attempt.shown) and sandbox.run(program).passes) if program else attempt
 
 
 def file_sha256(path: Path) -> str:

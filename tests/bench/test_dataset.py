@@ -12,7 +12,6 @@ from dg_lsp.bench.dataset import (
     sample_cases,
     sample_table,
 )
-from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import InputFileError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
@@ -149,21 +148,3 @@ def test_a_file_without_positions_is_refused(tmp_path, text):
     (tmp_path / "places.toml").write_text(text)
     with pytest.raises(InputFileError, match=r"places\.toml"):
         read_positions(tmp_path / "places.toml")
-
-
-@pytest.mark.parametrize("position", read_positions(SAMPLES / "places.toml"), ids=lambda one: f"{one.file}:{one.line}")
-def test_a_sample_with_an_expected_text_is_valid(position):
-    source = SourceFile.read(SAMPLES / position.file)
-    offset = source.offset_at(position.line, position.col)
-    is_valid = position.file != "halfway.py"
-    assert valid(source.text) == is_valid
-    for text in position.expect:
-        assert valid(source.text[:offset] + text + source.text[offset:]) == is_valid, text
-
-
-def valid(text):
-    try:
-        compile(text, "sample", "exec")
-    except SyntaxError:
-        return False
-    return True

@@ -74,19 +74,6 @@ def test_ttfue_is_the_departure_of_the_first_useful_item():
     assert attempt((70.0, "x\ny"), passes=False).ttfue_ms == 70.0
 
 
-def test_a_draft_with_another_start_is_a_reversal():
-    assert attempt((20.0, "y"), (60.0, "x")).is_reversed
-    assert not attempt((20.0, "x"), (60.0, "x\ny")).is_reversed
-
-
-def test_an_attempt_survives_json():
-    for one in (attempt((20.0, "y"), (60.0, "x"), passes=True), attempt(confidence=-0.5)):
-        assert Attempt.parse(json.loads(json.dumps(one.json(), allow_nan=False))) == one
-    for change in ({"shown": None}, {"new": 1}):
-        with pytest.raises((TypeError, KeyError)):
-            Attempt.parse({**attempt().json(), **change})
-
-
 def test_summary_of_attempts_made_by_hand():
     summary = summarize(
         [

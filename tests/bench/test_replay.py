@@ -94,16 +94,6 @@ def ticks(events):
     return [event.at_ms / TICK for event in events if isinstance(event, KeyEvent)]
 
 
-def test_without_items_everything_is_typed_by_hand():
-    events, summary = typed("abc", "")
-    assert hand(events) == "abc"
-    assert ticks(events) == [8, 16, 24]
-    # a request before the first key and after all but the last
-    assert [event.attempt.case for event in requests(events)] == ["a.py:1:1", "a.py:1:2", "a.py:1:3"]
-    assert summary["miss_rate"] == 1.0
-    assert summary["keystrokes_saved"] == 0
-
-
 def test_an_item_is_accepted_after_the_reaction_time():
     events, summary = typed("total = first", at(total_="= first"))
     # requested 4 ticks after key 6, shown after one step at 53, accepted 12 ticks later; keys at 56 and 64 between
@@ -131,24 +121,6 @@ def test_an_item_may_be_typed_to_its_end_by_hand():
     assert [event.key for event in events if isinstance(event, KeyEvent) and event.completes == "a.py:1:2"] == ["b"]
     assert summary["num_displayed"] == 1
     assert summary["acceptance_rate"] == 0
-
-
-def test_words_are_accepted_if_the_rest_is_wrong():
-    events, summary = typed("x = alpha.beta()\n", at(x_="= alpha.gamma"))
-    assert accepted(events) == [AcceptEvent("a.py:1:3", "alpha.", AcceptedPart.WORDS, 2, 6, 34 * TICK)]
-    assert summary["keys_accepting"] == 2
-    assert summary["keystrokes_saved"] == pytest.approx((17 - 11 - 2) / 17, abs=1e-4)
-
-
-def test_the_first_line_is_accepted_if_the_second_is_wrong():
-    events, _ = typed(
-        "first = 1\n    other = 2",
-        lambda prefix, _: "" if prefix[-1:] != " " else "first = 1\n    wrong",
-        head="def f():\n    ",
-        tail="\n",
-    )
-    assert accepted(events)[0].part is AcceptedPart.LINE
-    assert accepted(events)[0].text == "rst = 1"  # two keys were faster than the reader
 
 
 def test_a_key_cancels_the_request_and_its_steps_are_spent():
@@ -213,23 +185,6 @@ def test_an_answer_that_starts_differently_is_a_reversal():
     assert third.is_reversal is True
     assert summary["num_confirmable"] == 2
     assert summary["reversal_rate"] == 1
-
-
-def test_the_quiet_rate_counts_finished_lines():
-    events, summary = typed("ab\ncd", at(a="", ab="more"))
-    finished = [event for event in requests(events) if event.is_line_finished]
-    assert [event.attempt.case for event in finished] == ["a.py:1:3"]
-    assert (summary["num_finished_lines"], summary["num_quiet"], summary["quiet_rate"]) == (1, 0, 0)
-    _, summary = typed("ab\ncd", "")
-    assert summary["quiet_rate"] == 1
-
-
-def test_closing_the_generator_stops_the_session():
-    completer, denoiser = completer_of("")
-    run = replay_of(("a.py", "python", "", "abcdef", "")).run(completer)
-    next(run)
-    run.close()
-    assert denoiser.num_steps == 1
 
 
 TASKS = (

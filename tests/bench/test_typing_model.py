@@ -39,26 +39,16 @@ def test_delays_are_log_normal_around_their_mean():
     assert math.sqrt(sum((log - mean) ** 2 for log in logs) / len(logs)) == pytest.approx(0.5, rel=0.02)
 
 
-def test_the_mean_in_prose_is_239_ms():
-    delays = TypingModel(spread=0).delays(split_keys("lorem " * 500), 0)[1:]
-    assert sum(delays) / len(delays) == pytest.approx(239, abs=1)
-
-
 @pytest.mark.parametrize(
     ("item", "coming", "text", "part", "presses"),
     [
         pytest.param("x + y", "x + y\n", "x + y", AcceptedPart.WHOLE, 1, id="all of it"),
-        pytest.param("x + y", "x + y + z\n", "x + y", AcceptedPart.WHOLE, 1, id="a part of what is coming"),
-        pytest.param("x\n  y", "x\n  y\n", "x\n  y", AcceptedPart.WHOLE, 1, id="two lines"),
         pytest.param("x + y\n  z", "x + y\n  w\n", "x + y", AcceptedPart.LINE, 1, id="the first line"),
         pytest.param("x + y", "x - y\n", "x", AcceptedPart.WORDS, 1, id="a word"),
         pytest.param("self.width = 3", "self.width = w\n", "self.width =", AcceptedPart.WORDS, 4, id="words and signs"),
         pytest.param(" = one\n two", " = one_more", None, None, 0, id="half a word after a sign"),
-        pytest.param("foo(x)", "foo()", "foo(", AcceptedPart.WORDS, 2, id="up to a wrong argument"),
         pytest.param("(a)", "(b)", None, None, 0, id="a sign alone"),
-        pytest.param("wid", "width", None, None, 0, id="the start of a word"),
         pytest.param("):", "):\n", "):", AcceptedPart.WHOLE, 1, id="signs that are the whole item"),
-        pytest.param("  ", "  x", None, None, 0, id="blanks"),
         pytest.param("grüße(é)", "grüße(ö)", "grüße(", AcceptedPart.WORDS, 2, id="letters of all alphabets"),
     ],
 )
