@@ -317,12 +317,13 @@ def record_films(
 
 
 def choose_cases(cases: Iterable[TestCase], attempts: Sequence[Attempt]) -> tuple[TestCase, ...]:
-    """The first case of each outcome, not the best."""
+    """The first case of each outcome, not the best; of exact fills one with a single line and one with several."""
     by_id = {case.id: case for case in cases}
-    firsts: dict[str, TestCase] = {}
+    firsts: dict[tuple[str, bool], TestCase] = {}
     for attempt in attempts:
+        outcome = _outcome(attempt.text, attempt.reference)
         if attempt.case in by_id:
-            firsts.setdefault(_outcome(attempt.text, attempt.reference), by_id[attempt.case])
+            firsts.setdefault((outcome, outcome == "exact" and "\n" in attempt.reference), by_id[attempt.case])
     return tuple(firsts.values())
 
 

@@ -195,13 +195,16 @@ def test_the_first_case_of_each_outcome_is_chosen(make_attempt):
         make_attempt("unknown"),
         make_attempt("first"),
         make_attempt("second"),
+        make_attempt("several lines", "a", (1, "return a\n    b"), **block),
         make_attempt("right start", **block),
         make_attempt("wrong", "a", (1, "no")),
         make_attempt("nothing", shown=()),
         make_attempt("nothing again", shown=()),
     ]
     cases = [case_of(attempt.case) for attempt in attempts[1:]]
-    assert [case.id for case in choose_cases(cases, attempts)] == ["first", "right start", "wrong", "nothing"]
+    assert [case.id for case in choose_cases(cases, attempts)] == [
+        *("first", "several lines", "right start", "wrong", "nothing")
+    ]
     assert choose_cases(cases, []) == ()
 
 
