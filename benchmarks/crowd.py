@@ -1,16 +1,18 @@
-"""Many clients at once on the bundled model, through a real `dg-lsp serve`: does everybody get their own answer?
+"""Sends requests of many clients at once to a real `dg-lsp serve`, and checks that each client gets its own answers.
 
-    python benchmarks/crowd.py [--clients 100] [--seconds 60] [--waiting 32] [--seed 0] [--json]
+    python benchmarks/crowd.py [--clients 100] [--seconds 60 | --requests N] [--waiting 32] [--seed 0] [--json]
 
-First every prompt is asked alone. Then all clients ask at the same time: prompts of their own, the very same ones as
-others, some that they do not wait for, and nonsense. Whoever hears 503 or 429 waits as long as it is told. Every answer
-is held against the one alone; a few change at near ties (docs/log.md). Exits with 1 at one lost, crossed or unforeseen.
+First one client sends every prompt. Then all clients send requests at the same time: their own prompts, prompts of
+other clients, requests that they abandon, and invalid requests. After status 503 or 429 a client waits as long as the
+server demands. Every answer is compared with the first one; a few change at near ties (docs/log.md). The exit code is 1
+if a request got no answer, the answer of another client, or an unexpected status.
 """
 
 import argparse
 import asyncio
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -30,8 +32,8 @@ from dg_lsp.system import python_command
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = "[completion]\ndeadline_ms = 120000\nearly_stop_ms = 0\n[http]\nmax_queued = {waiting}\n"
-"""Answers that wait for nothing but the model are the same whenever they are asked."""
-WORDS = (
+"""Without time limits the answers do not depend on the load."""
+WORDS = [
     "apple",
     "river",
     "copper",
@@ -44,14 +46,14 @@ WORDS = (
     "bridge",
     "candle",
     "forest",
-)
-PLACES = (
+]
+PROMPTS = (
     "def show({name}):\n    print({name}, 0)\n    print({name}, 1)\n    print(",
     "class Box:\n    def __init__(self, {name}):\n        self.{name} = ",
     "def keep({name}, items):\n    if {name} in items:\n        return {name}\n    items.append(",
     "{name} = []\n\n\ndef add(item):\n    {name}.append(item)\n    return ",
 )
-NONSENSE = (
+INVALID = (
     ("POST", "/v1/completions", b"{", 400),
     ("POST", "/infill", b'{"input_prefix":1}', 400),
     ("POST", "/v1/completions", b'{"prompt":"\xff"}', 400),
@@ -59,56 +61,50 @@ NONSENSE = (
     ("GET", "/v1/nowhere", b"", 404),
     ("DELETE", "/infill", b"", 405),
 )
-LONGEST_WAIT = 180.0
-"""Seconds for an answer; after that it is lost."""
-PAUSE = 0.1
-"""Seconds, after an answer was lost."""
-LOOKS_PER_SECOND = 4
-AGAIN = (429, 503)
-"""Asked to come again."""
+ANSWER_SECONDS = 180.0
+"""Time limit of an answer; after it the request counts as lost."""
+PAUSE_SECONDS = 0.1
+"""Pause after a lost request."""
+SAMPLES_PER_SECOND = 4
+REFUSED = (429, 503)
 
 
 @dataclass
 class Tally:
-    """What became of the requests."""
+    """Results of the requests."""
 
     milliseconds: list[float] = field(default_factory=list)
-    """Of answers, from asking to the last byte; those that were asked to come again are not among them."""
+    """Time until the last byte of each answer, without refused requests."""
     statuses: Counter[int] = field(default_factory=Counter)
-    num_left: int = 0
-    """That their client did not wait for."""
+    num_abandoned: int = 0
     lost: int = 0
+    """Requests without an answer."""
     crossed: int = 0
-    """With a name in them that only another client's prompt has."""
+    """Answers with a name that only the prompt of another client has."""
     changed: int = 0
-    """Other than alone."""
-    unforeseen: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
-class Look:
-    """The server, from time to time."""
-
-    resident: list[int] = field(default_factory=list)
-    inside: list[int] = field(default_factory=list)
+    """Answers that differ from the first one to the same prompt."""
+    unexpected: Counter[str] = field(default_factory=Counter)
+    """Statuses, with their messages."""
 
 
 class Connection:
-    """One client's, kept as long as the server keeps it."""
+    """The connection of one client, kept as long as the server keeps it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, method: str, path: str, body: bytes, patience: float = LONGEST_WAIT) -> tuple[int, int, bytes]:
-        """Status, seconds to wait before asking again, and body; a client that loses its patience leaves."""
+    async def send(
+        self, method: str, path: str, body: bytes, seconds: float = ANSWER_SECONDS
+    ) -> tuple[int, int, bytes]:
+        """Status, seconds until a retry, and body. After `seconds` it closes the connection and raises TimeoutError."""
         try:
-            return await asyncio.wait_for(self._ask(method, path, body), patience)
+            return await asyncio.wait_for(self._send(method, path, body), seconds)
         except BaseException:
             self.close()
             raise
 
-    async def _ask(self, method: str, path: str, body: bytes) -> tuple[int, int, bytes]:
+    async def _send(self, method: str, path: str, body: bytes) -> tuple[int, int, bytes]:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
@@ -123,104 +119,127 @@ class Connection:
         return int(lines[0].split()[1]), int(headers.get("retry-after", 0)), answer
 
     def close(self) -> None:
-        """Leaves, whatever the server is doing."""
+        """Closes the connection at once. Idempotent."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
 
 
 class Crowd:
-    """Clients that know what they should hear."""
+    """Clients that check their answers."""
 
     def __init__(self, port: int, num_clients: int, seed: int) -> None:
         self.port = port
         self.names = [f"{one}_{other}" for one, other in itertools.permutations(WORDS, 2)][:num_clients]
-        self.alone: dict[str, str] = {}
-        """What each prompt is answered with when nobody else asks."""
+        self.first_answers: dict[str, str] = {}
+        """By prompt, without other requests at the same time."""
         self.tally = Tally()
         self._random = random.Random(seed)
-        self._owner = re.compile("|".join(sorted(self.names, key=len, reverse=True)))
+        self._any_name = re.compile("|".join(sorted(self.names, key=len, reverse=True)))
 
-    async def ask_alone(self) -> None:
-        """Each prompt once, one after the other."""
+    @property
+    def num_named(self) -> int:
+        """Prompts whose first answer has a name, so that crossed answers can be detected."""
+        return sum(self._any_name.search(text) is not None for text in self.first_answers.values())
+
+    async def send_alone(self) -> None:
+        """Sends every prompt, one after the other."""
         connection = Connection(self.port)
-        for name in self.names:
-            for place in PLACES:
-                prompt = place.format(name=name)
-                status, _, body = await connection.ask("POST", "/v1/completions", _asking(prompt))
-                if status != 200:
-                    raise SystemExit(f"alone, a prompt is answered with {status}: {body.decode()}")
-                self.alone[prompt] = _text(body)
+        for name, template in itertools.product(self.names, PROMPTS):
+            prompt = template.format(name=name)
+            status, _, body = await connection.send("POST", "/v1/completions", _request(prompt))
+            if status != 200:
+                raise SystemExit(f"status {status} for a single request: {body.decode()}")
+            self.first_answers[prompt] = _text(body)
         connection.close()
 
-    async def ask_at_once(self, seconds: float) -> None:
-        """All clients, for so long; whoever has asked by then still gets an answer."""
+    async def send_at_once(self, seconds: float, num_requests: float = math.inf) -> None:
+        """Sends requests of all clients for some seconds, at most a number for each, and waits for the answers."""
         until = time.monotonic() + seconds
-        await asyncio.gather(*(self._client(name, random.Random(self._random.random()), until) for name in self.names))
+        sources = [random.Random(self._random.random()) for _ in self.names]
+        clients = [self._client(*pair, until, num_requests) for pair in zip(self.names, sources, strict=True)]
+        await asyncio.gather(*clients)
 
-    async def _client(self, name: str, chance: random.Random, until: float) -> None:
-        connection = Connection(self.port)
-        while time.monotonic() < until:
-            kind = chance.random()
+    async def _client(self, name: str, source: random.Random, until: float, num_requests: float) -> None:
+        connection, num = Connection(self.port), 0
+        while time.monotonic() < until and num < num_requests:
+            num += 1
+            kind = source.random()
             try:
                 if kind < 0.1:
-                    await self._leave(connection, name, chance)
+                    await self._abandon(connection, name, source)
                 elif kind < 0.15:
-                    await self._talk_nonsense(connection, chance)
+                    await self._send_invalid(connection, source)
                 else:
-                    # the same prompt for all, in turns of a second, or one's own
-                    asker = self.names[int(time.monotonic()) % len(self.names)] if kind < 0.25 else name
-                    await self._ask(connection, asker, chance, until)
+                    # in some requests all clients have the same name, another one each second
+                    shared = self.names[int(time.monotonic()) % len(self.names)]
+                    await self._send(connection, shared if kind < 0.25 else name, source, until)
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
                 self.tally.lost += 1
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(PAUSE_SECONDS)
         connection.close()
 
-    async def _ask(self, connection: Connection, name: str, chance: random.Random, until: float) -> None:
-        prompt = chance.choice(PLACES).format(name=name)
-        began = time.monotonic()
-        status, seconds, body = await connection.ask("POST", "/v1/completions", _asking(prompt))
+    async def _send(self, connection: Connection, name: str, source: random.Random, until: float) -> None:
+        prompt = source.choice(PROMPTS).format(name=name)
+        start = time.monotonic()
+        status, seconds, body = await connection.send("POST", "/v1/completions", _request(prompt))
         self.tally.statuses[status] += 1
         if status == 200:
-            self.tally.milliseconds.append(1e3 * (time.monotonic() - began))
-            self._judge(name, prompt, _text(body))
-        elif status in AGAIN and seconds:
+            text = _text(body)
+            self.tally.milliseconds.append(1e3 * (time.monotonic() - start))
+            self.tally.crossed += any(found != name for found in self._any_name.findall(text))
+            self.tally.changed += text != self.first_answers[prompt]
+        elif status in REFUSED and seconds:
             await asyncio.sleep(max(0.0, min(seconds, until - time.monotonic())))
         else:
-            self.tally.unforeseen[f"{status} {body[:120].decode(errors='replace')}"] += 1
+            self.tally.unexpected[f"{status} {body[:120].decode(errors='replace')}"] += 1
 
-    def _judge(self, name: str, prompt: str, text: str) -> None:
-        self.tally.crossed += any(found != name for found in self._owner.findall(text))
-        self.tally.changed += text != self.alone[prompt]
-
-    async def _leave(self, connection: Connection, name: str, chance: random.Random) -> None:
-        """A prompt that is the client's own each time, so that nobody else waits for its answer."""
-        prompt = f"# {chance.random()}\n{chance.choice(PLACES).format(name=name)}"
+    async def _abandon(self, connection: Connection, name: str, source: random.Random) -> None:
+        """Sends a new prompt, so that no other client waits for the same answer, and leaves early."""
+        prompt = f"# {source.random()}\n{source.choice(PROMPTS).format(name=name)}"
         try:
-            await connection.ask("POST", "/v1/completions", _asking(prompt), chance.uniform(0.0, 0.3))
+            await connection.send("POST", "/v1/completions", _request(prompt), source.uniform(0.0, 0.3))
         except TimeoutError:
-            self.tally.num_left += 1
+            self.tally.num_abandoned += 1
 
-    async def _talk_nonsense(self, connection: Connection, chance: random.Random) -> None:
-        method, path, body, wanted = chance.choice(NONSENSE)
-        status, _, _ = await connection.ask(method, path, body)
-        if status != wanted and status not in AGAIN:
-            self.tally.unforeseen[f"{method} {path}: {status}, not {wanted}"] += 1
+    async def _send_invalid(self, connection: Connection, source: random.Random) -> None:
+        method, path, body, expected = source.choice(INVALID)
+        status, _, _ = await connection.send(method, path, body)
+        if status != expected and status not in REFUSED:
+            self.tally.unexpected[f"{method} {path}: {status}, not {expected}"] += 1
 
 
-async def look_on(port: int, process: psutil.Process, look: Look) -> None:
-    """Notes memory and how many are inside, until it is cancelled."""
-    connection = Connection(port)
-    while True:
-        look.resident.append(process.memory_info().rss)
-        status, _, body = await connection.ask("GET", "/metrics", b"")
+class Monitor:
+    """Samples of the memory and the active requests of the server."""
+
+    def __init__(self, port: int, process: psutil.Process) -> None:
+        self._connection, self._process = Connection(port), process
+        self.resident: list[int] = []
+        self.active: list[int] = []
+
+    async def sample(self) -> None:
+        """Takes one sample."""
+        self.resident.append(self._process.memory_info().rss)
+        status, _, body = await self._connection.send("GET", "/metrics", b"")
         if status == 200:
-            [inside] = re.findall(rb"^dg_lsp_active_requests (\d+)", body, re.M)
-            look.inside.append(int(inside))
-        await asyncio.sleep(1 / LOOKS_PER_SECOND)
+            [active] = re.findall(rb"^dg_lsp_active_requests (\d+)", body, re.M)
+            self.active.append(int(active))
+
+    async def run(self) -> None:
+        """Takes samples until it is cancelled."""
+        while True:
+            await self.sample()
+            await asyncio.sleep(1 / SAMPLES_PER_SECOND)
+
+    async def wait_idle(self) -> None:
+        """Waits until the server has cancelled the abandoned requests."""
+        until = time.monotonic() + ANSWER_SECONDS
+        while not self.active or (self.active[-1] and time.monotonic() < until):
+            await self.sample()
+            await asyncio.sleep(1 / SAMPLES_PER_SECOND)
 
 
-def _asking(prompt: str) -> bytes:
+def _request(prompt: str) -> bytes:
     return json.dumps({"prompt": prompt, "suffix": "\n", "max_tokens": 32}).encode()
 
 
@@ -228,54 +247,56 @@ def _text(body: bytes) -> str:
     return str(json.loads(body)["choices"][0]["text"])
 
 
-async def measure(port: int, process: psutil.Process, asked: argparse.Namespace) -> dict[str, Any]:
-    """Asks, and says what came of it."""
-    crowd, look = Crowd(port, asked.clients, asked.seed), Look()
-    await crowd.ask_alone()
-    looking = asyncio.create_task(look_on(port, process, look))
-    began = time.monotonic()
-    await crowd.ask_at_once(asked.seconds)
-    elapsed = time.monotonic() - began
-    await asyncio.sleep(1)  # those who left are forgotten
-    looking.cancel()
+async def measure(port: int, process: psutil.Process, options: argparse.Namespace) -> dict[str, Any]:
+    """Sends the requests and returns the results as JSON values."""
+    crowd, monitor = Crowd(port, options.clients, options.seed), Monitor(port, process)
+    await crowd.send_alone()
+    sampling = asyncio.create_task(monitor.run())
+    start = time.monotonic()
+    if options.requests is None:
+        await crowd.send_at_once(options.seconds)
+    else:
+        await crowd.send_at_once(math.inf, options.requests)
+    elapsed = time.monotonic() - start
+    sampling.cancel()
+    await asyncio.gather(sampling, return_exceptions=True)
+    await monitor.wait_idle()
     tally, num = crowd.tally, max(1, crowd.tally.statuses.total())
     quantiles = statistics.quantiles(tally.milliseconds, n=100) if len(tally.milliseconds) > 1 else [0.0] * 99
+    resident = monitor.resident
+    places = {"start": resident[0], "middle": resident[len(resident) // 2], "end": resident[-1], "max": max(resident)}
     return {
-        "clients": asked.clients,
+        "clients": options.clients,
         "seconds": round(elapsed, 1),
         "requests": num,
         "answers": len(tally.milliseconds),
         "answers_per_second": round(len(tally.milliseconds) / elapsed, 1),
-        "latency_ms": {name: round(quantiles[at], 1) for name, at in (("p50", 49), ("p95", 94), ("p99", 98))},
-        "come_again_share": round(sum(tally.statuses[status] for status in AGAIN) / num, 3),
-        "left": tally.num_left,
+        "latency_ms": {name: round(quantiles[i], 1) for name, i in (("p50", 49), ("p95", 94), ("p99", 98))},
+        "refused_share": round(sum(tally.statuses[status] for status in REFUSED) / num, 3),
+        "abandoned": tally.num_abandoned,
         "lost": tally.lost,
         "crossed": tally.crossed,
         "changed": tally.changed,
-        "unforeseen": dict(tally.unforeseen),
-        "prompts_that_say_their_name": sum(crowd._owner.search(text) is not None for text in crowd.alone.values()),
-        "most_inside": max(look.inside, default=0),
-        "inside_after": look.inside[-1] if look.inside else None,
-        "resident_mib": {
-            "start": look.resident[0] >> 20,
-            "middle": look.resident[len(look.resident) // 2] >> 20,
-            "end": look.resident[-1] >> 20,
-            "most": max(look.resident) >> 20,
-        },
+        "unexpected": dict(tally.unexpected),
+        "prompts_with_a_name_in_the_answer": crowd.num_named,
+        "max_active": max(monitor.active),
+        "active_after": monitor.active[-1],
+        "resident_mib": {name: size >> 20 for name, size in places.items()},
     }
 
 
 def main() -> int:
-    """Starts a server, and the crowd."""
+    """Starts a server, sends the requests and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100, help=f"at most {len(WORDS) * (len(WORDS) - 1)}")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--requests", type=int, help="requests of each client, instead of --seconds")
     parser.add_argument("--waiting", type=int, default=32, help="http.max_queued of the server")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "dg-lsp.toml").write_text(SETTINGS.format(waiting=asked.waiting))
+        (Path(folder) / "dg-lsp.toml").write_text(SETTINGS.format(waiting=options.waiting))
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         server = subprocess.Popen(
             python_command("dg_lsp", "serve", "--port", "0"),
@@ -286,16 +307,16 @@ def main() -> int:
         )
         try:
             assert server.stderr is not None
-            said = list(itertools.takewhile(lambda line: " ready " not in line, server.stderr))
+            lines = list(itertools.takewhile(lambda line: " ready " not in line, server.stderr))
             if server.poll() is not None:
-                raise SystemExit("".join(said))
-            port = int(re.findall(r":(\d+)$", said[0].strip())[0])
-            found = asyncio.run(measure(port, psutil.Process(server.pid), asked))
+                raise SystemExit("".join(lines))
+            port = int(re.findall(r":(\d+)$", lines[0].strip())[0])
+            found = asyncio.run(measure(port, psutil.Process(server.pid), options))
         finally:
             server.terminate()
             server.wait()
-    print(json.dumps(found) if asked.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
-    return int(bool(found["lost"] or found["crossed"] or found["unforeseen"]))
+    print(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+    return int(bool(found["lost"] or found["crossed"] or found["unexpected"]))
 
 
 if __name__ == "__main__":

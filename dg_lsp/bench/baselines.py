@@ -10,17 +10,19 @@ import statistics
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import numpy as np
 
 from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.gguf_models import Sentinels, write_as_rnd1
 from dg_lsp.bench.metrics import Attempt
 from dg_lsp.canvas.fim import fim_prompt, prompt_parts
-from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -29,6 +31,10 @@ from dg_lsp.errors import BackendError, UsageError
 START_SECONDS = 120.0
 """Time limit for the start: a large model may be on a slow disk."""
 STOP_SECONDS = 10.0
+LINE_LENGTH, BLOCK_LENGTH = 16, 32
+"""Canvas lengths of llama-diffusion-cli for one line and for several, as in the engine."""
+_PLAIN_LOG = {"LLAMA_ARG_LOG_PREFIX": "0", "LLAMA_ARG_LOG_TIMESTAMPS": "0"}
+_TIMES = re.compile(r"total time: ([\d.]+) ?ms, time per step: [\d.]+ ?ms, sampling time per step: [\d.]+ ?ms\s*?\n")
 
 
 class LlamaServer:
@@ -65,21 +71,7 @@ class LlamaServer:
         arguments += ["--ctx-size", str(context), "--batch-size", str(batch), "--parallel", "1"]
         arguments += ["--spm-infill"] if spec.fim.order is FimOrder.SUFFIX_FIRST else []
         arguments += ["--n-gpu-layers", str(gpu_layers)] if gpu_layers >= 0 else []
-        self._process = _ServerProcess(program, arguments)
-        try:
-            self._process.wait_until_ready(start_seconds)
-        except BackendError:
-            if not self._process.was_killed:
-                raise
-            # builds by GCC crash on weights that are repacked for AMX; our own build does not repack them
-            self._process = _ServerProcess(program, [*arguments, "--no-repack"])
-            self._process.wait_until_ready(start_seconds)
-            self._notes.append("llama-server crashed on repacked weights and ran with --no-repack.")
-
-    @property
-    def pid(self) -> int:
-        """Process id of the server."""
-        return self._process.pid
+        self._start(program, arguments, start_seconds)
 
     def answer(self, case: TestCase) -> Attempt:
         """See `Contender.answer`."""
@@ -102,7 +94,54 @@ class LlamaServer:
 
     def close(self) -> None:
         """See `Contender.close`."""
-        self._process.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._log.close()
+
+    def _start(self, program: Path, arguments: Sequence[str], seconds: float) -> None:
+        """Starts the server and waits for `/health`; closes it on failure."""
+        port = _free_port()
+        self._url = f"http://127.0.0.1:{port}"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
+        command = [str(program), "--host", "127.0.0.1", "--port", str(port), *arguments]
+        try:
+            # a session of its own, because Ctrl-C must reach only this process
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+            )
+        except OSError as error:
+            self._log.close()
+            raise UsageError(f"cannot run {program}: {error.strerror or error}; give llama-server's path") from error
+        deadline = time.monotonic() + seconds
+        try:
+            while not self._is_healthy():
+                if (code := self._process.poll()) is not None:
+                    if code < 0 and "--no-repack" not in arguments:
+                        # builds by GCC crash on weights that are repacked for AMX; our own build does not repack them
+                        self._notes.append("llama-server crashed on repacked weights and ran with --no-repack.")
+                        self.close()
+                        return self._start(program, [*arguments, "--no-repack"], seconds)
+                    raise BackendError(f"llama-server ended early ({_cause(code)}): {self._last_line()}")
+                if time.monotonic() > deadline:
+                    raise BackendError(f"llama-server was not ready after {seconds:.0f} s: {self._last_line()}")
+                time.sleep(0.05)
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_healthy(self) -> bool:
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            return self._request("/health", None, 2.0)[0] == http.client.OK
+        return False
+
+    def _last_line(self) -> str:
+        self._log.seek(0)
+        return _last_line(self._log.read().decode("utf-8", "replace"))
 
     def _query(self, case: TestCase) -> dict[str, Any]:
         prompt = prompt_of(case.snapshot, case.offset, self._max_prompt_tokens)
@@ -123,86 +162,27 @@ class LlamaServer:
 
     def _post(self, query: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            status, tree = self._process.request("POST", "/infill", query, ANSWER_SECONDS)
+            status, tree = self._request("/infill", json.dumps(query).encode(), ANSWER_SECONDS)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise BackendError(f"llama-server does not answer ({error}): {self._process.last_line()}") from error
+            raise BackendError(f"llama-server does not answer ({error}): {self._last_line()}") from error
         if status != http.client.OK or not isinstance(tree, dict):
-            raise BackendError(f"llama-server refused /infill (status {status}): {_error_message(tree)}")
+            message = tree["error"]["message"] if isinstance(tree, dict) and "error" in tree else tree
+            raise BackendError(f"llama-server refused /infill (status {status}): {str(message)[:300]}")
         return tree
 
-
-class _ServerProcess:
-    """A llama-server on a free port."""
-
-    def __init__(self, program: Path, arguments: Sequence[str]) -> None:
-        self.port = _free_port()
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
-        command = [str(program), "--host", "127.0.0.1", "--port", str(self.port), *arguments]
-        try:
-            # a session of its own, because Ctrl-C must reach only this process
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
-            )
-        except OSError as error:
-            self._log.close()
-            raise UsageError(f"cannot run {program}: {error.strerror or error}; give llama-server's path") from error
-        self.pid = self._process.pid
-
-    @property
-    def was_killed(self) -> bool:
-        """True after a signal, as after a crash."""
-        return (self._process.poll() or 0) < 0
-
-    def wait_until_ready(self, seconds: float) -> None:
-        """Waits for `/health`; closes the process on failure."""
-        deadline = time.monotonic() + seconds
-        try:
-            while not self._is_healthy():
-                if (code := self._process.poll()) is not None:
-                    raise BackendError(f"llama-server ended early ({_cause(code)}): {self.last_line()}")
-                if time.monotonic() > deadline:
-                    raise BackendError(f"llama-server was not ready after {seconds:.0f} s: {self.last_line()}")
-                time.sleep(0.05)
-        except BaseException:
-            self.close()
-            raise
-
-    def last_line(self) -> str:
-        """The last line of the log with an error, or the last line."""
-        self._log.seek(0)
-        return _last_line(self._log.read().decode("utf-8", "replace"))
-
-    def close(self) -> None:
-        """Stops the process. Idempotent."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._log.close()
-
-    def request(self, method: str, path: str, tree: object, seconds: float) -> tuple[int, Any]:
+    def _request(self, path: str, body: bytes | None, seconds: float) -> tuple[int, Any]:
         """Status and JSON answer, on a connection of its own as plugins do: the server closes idle ones."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        request = urllib.request.Request(self._url + path, body, {"Content-Type": "application/json"})
         try:
-            connection.request(method, path, json.dumps(tree).encode(), {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            return reply.status, json.loads(reply.read())
-        finally:
-            connection.close()
-
-    def _is_healthy(self) -> bool:
-        with suppress(OSError, http.client.HTTPException, ValueError):
-            return self.request("GET", "/health", {}, 2.0)[0] == http.client.OK
-        return False
+            with _OPENER.open(request, timeout=seconds) as reply:
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
 
 
-LINE_LENGTH, BLOCK_LENGTH = 16, 32
-"""Canvas lengths for one line and for several, as in the engine."""
-_PLAIN_LOG = {"LLAMA_ARG_LOG_PREFIX": "0", "LLAMA_ARG_LOG_TIMESTAMPS": "0"}
-_TIMES = re.compile(r"total time: ([\d.]+) ?ms, time per step: [\d.]+ ?ms, sampling time per step: [\d.]+ ?ms\s*?\n")
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Sends requests to this machine directly, without the proxy of the environment."""
 
 
 class LlamaDiffusionCli:
@@ -236,7 +216,7 @@ class LlamaDiffusionCli:
         self._folder = tempfile.TemporaryDirectory(prefix="dg-lsp-")
         self._model = Path(self._folder.name, "model.gguf")
         try:
-            self._sentinels: Sentinels = write_as_rnd1(model, self._model, spec)
+            self._sentinels = write_as_rnd1(model, self._model, spec)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -246,21 +226,22 @@ class LlamaDiffusionCli:
         num_lines = self._options.num_lines(case)
         length = LINE_LENGTH if num_lines == 1 else BLOCK_LENGTH
         steps = self._num_steps or length
-        prompt_ids = fim_prompt(
-            prompt_of(case.snapshot, case.offset, self._spec.max_prompt_tokens),
-            self._tokenizer,
-            self._spec,
-            self._spec.max_prompt_tokens,
+        limit = self._spec.max_prompt_tokens
+        before_prefix, before_suffix, before_gap, end = self._sentinels
+        prompt_ids = fim_prompt(prompt_of(case.snapshot, case.offset, limit), self._tokenizer, self._spec, limit)
+        prefix, suffix = (
+            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in prompt_parts(prompt_ids, self._spec)
         )
+        prompt = f"{before_suffix}{suffix}{before_prefix}{prefix}{before_gap}"
         start = time.perf_counter()
-        output = self._run(self._prompt_text(prompt_ids), len(prompt_ids) + length, steps)
+        output = self._run(prompt, len(prompt_ids) + length, steps)
         wall_ms = 1e3 * (time.perf_counter() - start)
         times = _TIMES.search(output)
         if times is None:
             raise BackendError(f"llama-diffusion-cli printed no times: {_last_line(output)}")
         ms = float(times[1])
         self._overheads.append(wall_ms - ms)
-        text = _first_lines(output[times.end() :].partition(self._sentinels.end)[0].removeprefix("\n"), num_lines)
+        text = _first_lines(output[times.end() :].partition(end)[0].removeprefix("\n"), num_lines)
         costs = {"steps": steps, "tokens": length, "prefill_ms": 0.0, "model_ms": ms}
         return attempt_for(case, self.name, "diffusion", text, ms, rejection=None if text else "empty", **costs)
 
@@ -276,26 +257,20 @@ class LlamaDiffusionCli:
         """See `Contender.close`."""
         self._folder.cleanup()
 
-    def _prompt_text(self, prompt_ids: TokenIds) -> str:
-        prefix, suffix = (
-            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in prompt_parts(prompt_ids, self._spec)
-        )
-        names = self._sentinels
-        return f"{names.suffix}{suffix}{names.prefix}{prefix}{names.middle}"
-
     def _run(self, prompt: str, length: int, steps: int) -> str:
         """Its whole output; `length` is the number of tokens of prompt and canvas."""
         command = [str(self._program), "--model", str(self._model), "--prompt", prompt, "--no-escape"]
         command += ["--threads", str(self._threads), "--threads-batch", str(self._threads), "--top-k", "1"]
         command += ["--ctx-size", str(length), "--batch-size", str(length), "--ubatch-size", str(length)]
         command += ["--diffusion-steps", str(steps), "--diffusion-eps", "0.001", "--diffusion-algorithm", "4"]
+        environment = {**os.environ, **_PLAIN_LOG}
         try:
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_PLAIN_LOG},
+                env=environment,
                 timeout=ANSWER_SECONDS,
                 check=False,
             )
@@ -307,6 +282,53 @@ class LlamaDiffusionCli:
         if done.returncode:
             raise BackendError(f"llama-diffusion-cli failed ({_cause(done.returncode)}): {_last_line(output)}")
         return output
+
+
+def write_as_rnd1(source: Path, target: Path, spec: ModelSpec) -> list[str]:
+    """Writes a `qwen3` model as `rnd1`, tensor by tensor: the feed-forward network becomes the only expert.
+
+    The end token becomes an ordinary one, so that llama.cpp prints it. Returns the spelling of the tokens before the
+    prefix, before the suffix, before the gap, and at the end.
+
+    Raises:
+        UsageError: `gguf` is not installed, or the model has another architecture.
+    """
+    try:
+        import gguf
+    except ImportError as error:
+        raise UsageError("this benchmark writes a model file: pip install 'dg-lsp[dev]'") from error
+    reader = gguf.GGUFReader(source)
+    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    if fields["general.architecture"] != "qwen3" or spec.fim is None:
+        raise UsageError(f"llama.cpp cannot run {source} as a diffusion model: use dg-mini")
+    writer = gguf.GGUFWriter(target, "rnd1")
+    tokens, kinds = fields["tokenizer.ggml.tokens"], list(fields["tokenizer.ggml.token_type"])
+    kinds[spec.end_ids[0]] = int(gguf.TokenType.USER_DEFINED)
+    fields["tokenizer.ggml.token_type"] = kinds
+    for name, value in fields.items():
+        if name not in ("general.architecture", "general.file_type"):
+            kind, *items = reader.fields[name].types
+            writer.add_key_value(name.replace("qwen3.", "rnd1.", 1), value, kind, items[-1] if items else None)
+    writer.add_expert_count(1)
+    writer.add_expert_used_count(1)
+    writer.add_expert_feed_forward_length(fields["qwen3.feed_forward_length"])
+    writer.add_diffusion_shift_logits(False)
+    # without this template llama.cpp would wrap the prompt into a chat
+    writer.add_chat_template("{{ messages[-1]['content'] }}")
+    for tensor in reader.tensors:
+        name, data = tensor.name.removesuffix(".weight"), tensor.data
+        if name.endswith(("ffn_gate", "ffn_up", "ffn_down")):
+            name, data = f"{name}_exps", data[None]
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=tensor.tensor_type)
+    router = np.zeros((1, fields["qwen3.embedding_length"]), np.float32)
+    for layer in range(fields["qwen3.block_count"]):
+        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    ids = (spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id, spec.end_ids[0])
+    return [tokens[token] for token in ids]
 
 
 def _first_lines(text: str, num: int | None) -> str:
@@ -323,12 +345,6 @@ def _last_line(output: str) -> str:
 
 def _cause(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
-def _error_message(tree: Any) -> str:
-    """The message of `{"error": {"message": ...}}`, or the whole tree."""
-    error = tree.get("error", tree) if isinstance(tree, dict) else tree
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
 
 
 def _free_port() -> int:

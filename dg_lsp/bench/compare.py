@@ -5,24 +5,34 @@ Both sides answered the same cases, and a resample draws cases, so that differen
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.bench.metrics import ALL, Attempt, by_contender, by_kind, rounded, summarize
-from dg_lsp.bench.runs import Run
-from dg_lsp.bench.tables import Table, decoder_tables, summary_table
+from dg_lsp.bench.metrics import (
+    ALL,
+    Attempt,
+    Table,
+    by_contender,
+    by_kind,
+    decoder_tables,
+    rounded,
+    summarize,
+    summary_table,
+)
+from dg_lsp.bench.runner import Run
 
 BASELINE = "autoregressive"
 NUM_RESAMPLES = 2000
 COVERAGE = 0.95
-_COLUMNS = ("contender", "cases", "latency", "TTFUE", "TTFUE, both useful", "exact match", "model time")
 
 Values = npt.NDArray[np.float64]
 """One number per case, shape (N,), or per resample and case, shape (B, N); nan for a case without a value."""
+Statistic = Callable[[Values, Values], Values]
+"""Compares two arrays of (..., N) values along the last axis; nan without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +46,56 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """A contender against the baseline, over the cases of one kind that both answered. None without a finite value."""
+    """A contender against the baseline, over the cases of one kind that both answered."""
 
     contender: str
     baseline: str
     kind: str
     num: int
-    latency_times_faster: Interval | None
-    """Ratio of the median latencies."""
-    ttfue_times_faster: Interval | None
-    """Ratio of the median times to first useful edit, each over its own hits."""
-    ttfue_times_faster_where_both_useful: Interval | None
-    """The same over the cases that are hits of both."""
-    exact_match_difference: Interval | None
-    """Share of exact matches minus that of the baseline."""
-    model_ms_times_less: Interval | None
-    """Ratio of the mean model times."""
+    intervals: Mapping[str, Interval | None]
+    """By the names of `MEASURES`; None without a finite value."""
 
     def json(self) -> dict[str, Any]:
         """Plain JSON values."""
         tree: dict[str, Any] = rounded(dataclasses.asdict(self))
-        return tree
+        intervals: dict[str, Any] = tree.pop("intervals")
+        return tree | intervals
 
     def cells(self) -> tuple[str, ...]:
         """Row of the table."""
         return (
             f"{self.contender}, {self.kind}",
             str(self.num),
-            _ratio_cell(self.latency_times_faster),
-            _ratio_cell(self.ttfue_times_faster),
-            _ratio_cell(self.ttfue_times_faster_where_both_useful),
-            _points_cell(self.exact_match_difference),
-            _ratio_cell(self.model_ms_times_less),
+            *(_cell(interval, MEASURES[name][1] is mean_difference) for name, interval in self.intervals.items()),
         )
+
+
+def median_ratio(ours: Values, theirs: Values) -> Values:
+    """How many times as long their median is as ours, without nan."""
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # all values are nan
+        return np.asarray(np.nanmedian(theirs, axis=-1) / np.nanmedian(ours, axis=-1), np.float64)
+
+
+def mean_ratio(ours: Values, theirs: Values) -> Values:
+    """How many times as long their mean is as ours."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(theirs.mean(axis=-1) / ours.mean(axis=-1), np.float64)
+
+
+def mean_difference(ours: Values, theirs: Values) -> Values:
+    """Our mean minus theirs."""
+    return np.asarray(ours.mean(axis=-1) - theirs.mean(axis=-1), np.float64)
+
+
+MEASURES: Mapping[str, tuple[str, Statistic, Callable[[Attempt], float | None]]] = {
+    "latency_times_faster": ("latency", median_ratio, lambda attempt: attempt.latency_ms),
+    "ttfue_times_faster": ("TTFUE", median_ratio, lambda attempt: attempt.ttfue_ms),
+    "ttfue_times_faster_where_both_useful": ("TTFUE, both useful", median_ratio, lambda attempt: attempt.ttfue_ms),
+    "exact_match_difference": ("exact match", mean_difference, lambda attempt: float(attempt.is_exact)),
+    "model_ms_times_less": ("model time", mean_ratio, lambda attempt: attempt.model_ms),
+}
+"""Column, statistic and value of each measure. Each side's TTFUE is over its own hits, or over the common ones."""
 
 
 def compare_with_baseline(
@@ -82,55 +109,26 @@ def compare_with_baseline(
         kinds = by_kind(attempt for attempt in listed if attempt.case in base)
         for kind in sorted(kinds, key=lambda kind: (kind != ALL, kind)):
             pairs = [(attempt, base[attempt.case]) for attempt in kinds[kind]]
-            label = kind if len(kinds) > 1 else ALL
+            intervals = {name: _interval(name, pairs, seed) for name in MEASURES}
             if pairs:
-                found.append(_compare(contender, baseline, label, pairs, seed))
+                label = kind if len(kinds) > 1 else ALL
+                found.append(PairedComparison(contender, baseline, label, len(pairs), intervals))
     return tuple(found)
 
 
-def bootstrap(
-    ours: Values,
-    theirs: Values,
-    statistic: Callable[[Values], Values],
-    combine: Callable[[Values, Values], Values],
-    *,
-    seed: int,
-) -> Interval | None:
-    """Percentile interval of `combine(statistic(ours), statistic(theirs))`; None if the value itself is not finite.
+def bootstrap(ours: Values, theirs: Values, statistic: Statistic, *, seed: int) -> Interval | None:
+    """Percentile interval of a statistic over paired values of shape (N,); None if the value itself is not finite.
 
     Resamples without a finite value, such as those without a hit, are left out.
     """
-    value = float(combine(statistic(ours), statistic(theirs))) if len(ours) else np.nan
+    value = float(statistic(ours, theirs)) if len(ours) else np.nan
     if not np.isfinite(value):
         return None
     drawn = np.random.default_rng(seed).integers(0, len(ours), (NUM_RESAMPLES, len(ours)))
-    resampled = combine(statistic(ours[drawn]), statistic(theirs[drawn]))
+    resampled = statistic(ours[drawn], theirs[drawn])
     tail = 100 * (1 - COVERAGE) / 2
     low, high = np.percentile(resampled[np.isfinite(resampled)], [tail, 100 - tail]).tolist()
     return Interval(value, low, high)
-
-
-def median(values: Values) -> Values:
-    """Median along the last axis without nan; nan if there is no number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # all values are nan
-        return np.asarray(np.nanmedian(values, axis=-1), np.float64)
-
-
-def mean(values: Values) -> Values:
-    """Mean along the last axis."""
-    return np.asarray(values.mean(axis=-1), np.float64)
-
-
-def ratio(ours: Values, theirs: Values) -> Values:
-    """`theirs / ours`: of times, how many times faster ours are."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.divide(theirs, ours), np.float64)
-
-
-def difference(ours: Values, theirs: Values) -> Values:
-    """`ours - theirs`."""
-    return np.asarray(ours - theirs, np.float64)
 
 
 def compare_json(run: Run, seed: int) -> dict[str, Any]:
@@ -160,45 +158,27 @@ def compare_tables(run: Run, seed: int) -> list[Table]:
     every = kinds.pop(ALL) if ALL in kinds else kinds.popitem()[1]
     rows = [one.cells() for one in compare_with_baseline(run.attempts, seed=seed)]
     caption = f"Times faster than {BASELINE} (95 % interval); exact match in points"
+    columns = ("contender", "cases", *(column for column, _, _ in MEASURES.values()))
     return [
         summary_table("All cases", by_contender(every)),
-        *([Table(caption, _COLUMNS, {"": rows})] if rows else []),
+        *([Table(caption, columns, {"": rows})] if rows else []),
         *(summary_table(f"Kind {kind}", by_contender(listed)) for kind, listed in kinds.items()),
         *decoder_tables(run.attempts),
     ]
 
 
-def _compare(
-    contender: str, baseline: str, kind: str, pairs: Sequence[tuple[Attempt, Attempt]], seed: int
-) -> PairedComparison:
-    def columns(value: Callable[[Attempt], float | None]) -> tuple[Values, Values]:
-        """Shape (N,) each."""
-        table = np.array([[np.nan if (found := value(one)) is None else found for one in pair] for pair in pairs])
-        return table[:, 0], table[:, 1]
-
-    ours, theirs = columns(lambda attempt: attempt.ttfue_ms)
-    both = ~np.isnan(ours + theirs)
-    return PairedComparison(
-        contender,
-        baseline,
-        kind,
-        num=len(pairs),
-        latency_times_faster=bootstrap(*columns(lambda attempt: attempt.latency_ms), median, ratio, seed=seed),
-        ttfue_times_faster=bootstrap(ours, theirs, median, ratio, seed=seed),
-        ttfue_times_faster_where_both_useful=bootstrap(ours[both], theirs[both], median, ratio, seed=seed),
-        exact_match_difference=bootstrap(
-            *columns(lambda attempt: float(attempt.is_exact)), mean, difference, seed=seed
-        ),
-        model_ms_times_less=bootstrap(*columns(lambda attempt: attempt.model_ms), mean, ratio, seed=seed),
-    )
+def _interval(name: str, pairs: Iterable[tuple[Attempt, Attempt]], seed: int) -> Interval | None:
+    _, statistic, value = MEASURES[name]
+    table = np.array([[np.nan if (found := value(one)) is None else found for one in pair] for pair in pairs])
+    table = table.reshape(-1, 2)
+    if name.endswith("both_useful"):
+        table = table[~np.isnan(table).any(axis=1)]
+    return bootstrap(table[:, 0], table[:, 1], statistic, seed=seed)
 
 
-def _ratio_cell(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})"
-
-
-def _points_cell(interval: Interval | None) -> str:
+def _cell(interval: Interval | None, in_points: bool) -> str:
     if interval is None:
         return "-"
-    value, low, high = (f"{100 * share:+.1f}" for share in (interval.value, interval.low, interval.high))
+    numbers = (interval.value, interval.low, interval.high)
+    value, low, high = (f"{100 * one:+.1f}" if in_points else f"{one:.2f}" for one in numbers)
     return f"{value} ({low} to {high})"

@@ -25,11 +25,8 @@ class LengthHint(StrEnum):
     """What a contender knows about the length of the fill; never the number of tokens."""
 
     NONE = "none"
-    """Nothing: one line on a line with text, a block on a blank line."""
     ORACLE = "oracle"
-    """The number of lines of the reference."""
     GIVEN = "given"
-    """The same maximum number of lines for all cases."""
 
     @property
     def sentence(self) -> str:
@@ -46,24 +43,24 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Options of the requests, the same for all contenders."""
+    """Options of the requests, the same for all contenders.
+
+    `suffix_lines` are the lines after the line of the cursor that the model sees, None for as many as fit. Without a
+    deadline the whole fill is awaited. After the early stop whole lines are enough; 0 is never, None the setting.
+    """
 
     length: LengthHint = LengthHint.NONE
     max_lines: int | None = None
-    """With `LengthHint.GIVEN`."""
     suffix_lines: int | None = None
-    """Lines after the line of the cursor that the model sees; None for as many as fit."""
     deadline_ms: float | None = None
-    """None waits for the whole fill."""
     early_stop_ms: float | None = None
-    """Time after which whole lines are enough, 0 for never; None takes the setting."""
     is_warm: bool = False
     """The KV cache holds the prompt without its last character, as while typing."""
 
     def num_lines(self, case: TestCase) -> int | None:
         """Maximum number of lines for a case; None for any number."""
         if self.length is LengthHint.ORACLE:
-            return case.num_lines
+            return case.reference.rstrip("\n").count("\n") + 1
         if self.length is LengthHint.GIVEN:
             return self.max_lines
         return allowed_lines(Cursor.at(case.snapshot.text, case.offset))
@@ -77,12 +74,10 @@ DEFAULT_OPTIONS = RequestOptions()
 
 
 class Contender(Protocol):
-    """Fills test cases, one at a time. Has its own model and cache."""
+    """Fills test cases, one at a time. Has its own model and cache, and a name for attempts and tables."""
 
     @property
-    def name(self) -> str:
-        """Name in attempts and tables."""
-        ...
+    def name(self) -> str: ...  # noqa: D102
 
     def answer(self, case: TestCase) -> Attempt:
         """Fills one case and waits for the final answer.
@@ -90,15 +85,12 @@ class Contender(Protocol):
         Raises:
             DgLspError: the contender failed; earlier attempts remain valid.
         """
-        ...
 
     def notes(self) -> Sequence[str]:
         """Sentences that a reader of its numbers needs."""
-        ...
 
     def close(self) -> None:
         """Releases its processes and models. Idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

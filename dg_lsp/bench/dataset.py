@@ -1,15 +1,21 @@
-"""Test cases in the HumanEval-Infilling format: a cursor between two texts, and the reference that belongs there."""
+"""Test cases in the HumanEval-Infilling format, and sample positions: where to fill, and which text is right."""
 
 import gzip
 import json
 import random
+import time
+import tomllib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cattrs
+
+from dg_lsp.bench.metrics import Table
 from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError
 
 _GZIP = b"\x1f\x8b"
@@ -32,9 +38,7 @@ class TestCase:
     test: str | None = None
     """Source of a function `check(candidate)` that raises unless the program is right."""
     entry_point: str | None = None
-    """Name that is passed to `check`."""
     path: str = ""
-    """Path of the file, if the data names one."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -45,11 +49,6 @@ class TestCase:
     def offset(self) -> int:
         """Cursor in the snapshot's text, in code points."""
         return len(self.prefix)
-
-    @property
-    def num_lines(self) -> int:
-        """Lines of the reference, without its trailing line ends."""
-        return self.reference.rstrip("\n").count("\n") + 1
 
     def program(self, fill: str) -> str | None:
         """The completed program with a call of its tests; None for a case without tests."""
@@ -135,3 +134,57 @@ def _kind(case: TestCase) -> str:
     if place.is_blank_line:
         return "block" if "\n" in case.reference.lstrip("\n") else "whole-line"
     return "line-end" if place.is_line_end and "\n" not in case.reference else "span"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePosition:
+    """A cursor in a sample file."""
+
+    file: str
+    line: int
+    expect: list[str]
+    """Right texts."""
+    col: int | None = None
+
+    def is_right(self, fill: str) -> bool:
+        """True if the first line of the fill is that of an expected text, without blanks around it."""
+        first, *_ = [*fill.strip().splitlines(), ""]
+        return any(first.strip() == text.strip().splitlines()[0].strip() for text in self.expect)
+
+
+def read_positions(path: Path) -> tuple[SamplePosition, ...]:
+    """Reads the list `places` of a TOML file.
+
+    Raises:
+        InputFileError: the file is unreadable or has no such list.
+    """
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tuple(cattrs.structure(place, SamplePosition) for place in tree["places"])
+    except (OSError, ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
+        raise InputFileError(f"cannot read cursor positions from {path}: {error}") from error
+
+
+def sample_table(positions: Iterable[SamplePosition], fill: Callable[[SamplePosition], FillResult]) -> Table:
+    """Fills all positions; one row for each."""
+    rows = []
+    for position in positions:
+        start = time.perf_counter()
+        result = fill(position)
+        ms = f"{1e3 * (time.perf_counter() - start):.0f}"
+        name = f"{position.file}:{position.line}" + ("" if position.col is None else f":{position.col}")
+        verdict = "right" if position.is_right(result.text) else "other"  # which may be right, too
+        if not result.candidates:
+            verdict = result.rejections[0].reason.value if result.rejections else "empty"
+        rows.append((name, _code(position.expect[0]), _code(result.text), verdict, str(result.steps), ms))
+    num_right = sum(row[3] == "right" for row in rows)
+    columns = ("position", "expected", "filled", "verdict", "steps", "ms")
+    return Table(f"{num_right} of {len(rows)} as expected", columns, {"": rows})
+
+
+def _code(text: str) -> str:
+    """A table cell with visible line ends and escaped bars."""
+    shown = "↵".join(text.splitlines()).replace("|", "\\|")
+    if not shown.strip():
+        return ""
+    return f"`` {shown} ``" if "`" in shown else f"`{shown}`"

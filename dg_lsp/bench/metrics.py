@@ -1,10 +1,17 @@
-"""Metrics of attempts: match with the reference, time to first useful edit (TTFUE), latency and model cost."""
+"""Metrics of attempts, and their tables.
+
+The metrics are the match with the reference, the time to the first useful edit (TTFUE), latency and model cost.
+"""
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
 
 CUTS = (50, 100, 250, 500, 1000)
 """Milliseconds at which the share of useful edits is reported."""
@@ -14,41 +21,37 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class ShownItem:
-    """One suggestion on its way to the user."""
+    """One suggestion, and the milliseconds from the request to its departure."""
 
     ms: float
-    """Milliseconds from the request to the departure of the item."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """The answer of one contender to one test case; a cost is None if a server does not report it."""
+    """The answer of one contender to one test case; a cost is None if a server does not report it.
+
+    The shown items are in the order of their departure; the last one is final. The latency ends with the final answer,
+    shown or not. Steps are forward passes after the prefill, tokens include the end token, and the confidence is the
+    mean log probability per token in nats. The model time includes the prefill.
+    """
 
     case: str
-    """Id of the test case."""
     kind: str
     contender: str
     decoder: str
-    """The decoder that ran."""
     reference: str
     shown: tuple[ShownItem, ...] = ()
-    """In order of departure; the last one is final."""
     passes: bool | None = None
     """True if the completed program passes its tests; None if they did not run."""
     latency_ms: float
-    """From the request to the final answer, shown or not."""
     steps: int | None = None
-    """Forward passes after the prefill."""
     tokens: int | None = None
-    """Generated tokens, including the end token."""
     confidence: float | None = None
-    """Mean log probability per token, in nats."""
     rejection: str | None = None
     """Reason why nothing was shown."""
     prefill_ms: float | None = None
     model_ms: float | None = None
-    """Time inside the model, including prefill."""
 
     @property
     def text(self) -> str:
@@ -72,11 +75,6 @@ class Attempt:
         if self.passes and self.shown:
             useful.append(self.shown[-1].ms)
         return min(useful, default=None)
-
-    @property
-    def is_useful(self) -> bool:
-        """True if at least one shown item was useful."""
-        return self.ttfue_ms is not None
 
     @property
     def is_reversed(self) -> bool:
@@ -133,8 +131,8 @@ class Quantiles:
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
         """Quantiles of the values, in any order."""
-        ordered = sorted(values)
-        return cls(percentile(ordered, 0.5), percentile(ordered, 0.9)) if ordered else cls(None, None)
+        listed = list(values)
+        return cls(quantile(listed, 0.5), quantile(listed, 0.9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +156,8 @@ class Summary:
     """Over the attempts that showed something."""
     latency_ms: Quantiles
     steps_mean: float | None
-    """Over the attempts whose steps are known."""
+    """Over the attempts whose steps are known, like the tokens per forward pass."""
     tokens_per_forward: float | None
-    """All tokens over all steps of the same attempts."""
     model_ms_per_useful: float | None
     """Model time of all attempts over the number of useful edits."""
 
@@ -170,7 +167,7 @@ class Summary:
         return {**tree, "useful_by": {str(cut): share for cut, share in tree["useful_by"].items()}}
 
 
-def summarize(attempts: Iterable[Attempt], cuts: Sequence[int] = CUTS) -> Summary:
+def summarize(attempts: Iterable[Attempt]) -> Summary:
     """Summary of the attempts; without attempts it consists of zeros and Nones."""
     listed = list(attempts)
     hits = [attempt.ttfue_ms for attempt in listed if attempt.ttfue_ms is not None]
@@ -179,36 +176,26 @@ def summarize(attempts: Iterable[Attempt], cuts: Sequence[int] = CUTS) -> Summar
     counted = [(attempt.steps, attempt.tokens or 0) for attempt in listed if attempt.steps is not None]
     model_ms = [attempt.model_ms for attempt in listed if attempt.model_ms is not None]
     num_steps = sum(steps for steps, _ in counted)
-    has_steps = bool(counted) or not listed
     return Summary(
         num=len(listed),
         exact_match=share(sum(attempt.is_exact for attempt in listed), len(listed)),
         first_line_match=share(sum(attempt.is_first_line for attempt in listed), len(listed)),
-        pass_at_1=share(sum(tested), len(tested)) if tested else None,
+        pass_at_1=sum(tested) / len(tested) if tested else None,
         ttfue_ms=Quantiles.of(hits),
-        useful_by={cut: share(sum(ms <= cut for ms in hits), len(listed)) for cut in cuts},
+        useful_by={cut: share(sum(ms <= cut for ms in hits), len(listed)) for cut in CUTS},
         miss_rate=share(len(listed) - len(hits), len(listed)),
         show_rate=share(len(shown), len(listed)),
         reversal_rate=share(sum(attempt.is_reversed for attempt in shown), len(shown)),
         latency_ms=Quantiles.of(attempt.latency_ms for attempt in listed),
-        steps_mean=share(num_steps, len(counted)) if has_steps else None,
-        tokens_per_forward=share(sum(tokens for _, tokens in counted), num_steps) if has_steps else None,
+        steps_mean=num_steps / len(counted) if counted else None,
+        tokens_per_forward=share(sum(tokens for _, tokens in counted), num_steps) if counted else None,
         model_ms_per_useful=sum(model_ms) / len(hits) if hits and len(model_ms) == len(listed) else None,
     )
 
 
-def percentile(ordered: Sequence[float], fraction: float) -> float:
-    """Linear interpolation in ascending values.
-
-    Raises:
-        ValueError: no values.
-    """
-    if not ordered:
-        raise ValueError("percentile of an empty sequence")
-    position = fraction * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
+def quantile(values: Sequence[float], fraction: float) -> float | None:
+    """Linear interpolation between the sorted values; None without values."""
+    return float(np.quantile(values, fraction)) if values else None
 
 
 def share(part: float, whole: float) -> float:
@@ -225,23 +212,138 @@ def rounded(tree: Any) -> Any:
 
 def by_contender(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     """Groups in the order of their first attempt."""
-    return _group(attempts, lambda attempt: attempt.contender)
+    return grouped(attempts, lambda attempt: attempt.contender)
 
 
 def by_kind(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     """Groups in the order of their first attempt, and `ALL` unless there is exactly one kind."""
     listed = list(attempts)
-    groups = _group(listed, lambda attempt: attempt.kind)
+    groups = grouped(listed, lambda attempt: attempt.kind)
     return groups if len(groups) == 1 else {**groups, ALL: listed}
 
 
-def by_decoder(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """Groups in the order of their first attempt, named after contender and decoder."""
-    return _group(attempts, lambda attempt: f"{attempt.contender}: {attempt.decoder}")
-
-
-def _group(attempts: Iterable[Attempt], key: Callable[[Attempt], str]) -> dict[str, list[Attempt]]:
-    groups: dict[str, list[Attempt]] = {}
-    for attempt in attempts:
-        groups.setdefault(key(attempt), []).append(attempt)
+def grouped(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
+    """Lists of the items with the same key, in the order of the first item of each."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; the first cell of a row is its heading."""
+
+    kind = "table"
+    caption: str
+    columns: Sequence[str]
+    groups: Mapping[str, Sequence[Sequence[str]]]
+    """Rows by the heading above them; an empty heading is not shown."""
+    note: str = ""
+
+    def markdown(self) -> Iterator[str]:
+        """Lines with the caption above the table."""
+        yield f"{self.caption}:"
+        yield ""
+        yield f"| {' | '.join(self.columns)} |"
+        yield "|---" * len(self.columns) + "|"
+        for rows in self.groups.values():
+            for row in rows:
+                yield f"| {' | '.join(row)} |"
+        yield ""
+
+
+Measures = Mapping[str, Mapping[str, Callable[[Item], str]]]
+"""Text of a measure by group and name; a dash if there is no value."""
+
+
+def measure_table(caption: str, measures: Measures[Item], items: Mapping[str, Item], note: str = "") -> Table:
+    """One column per item and one row per measure that at least one item has."""
+    groups = {}
+    for group, named in measures.items():
+        rows = [(name, *map(show, items.values())) for name, show in named.items()]
+        groups[group] = [row for row in rows if not items or set(row[1:]) != {"–"}]
+    return Table(caption, ("measure", *items), {group: rows for group, rows in groups.items() if rows}, note)
+
+
+def summary_table(caption: str, groups: Mapping[str, Iterable[Attempt]]) -> Table:
+    """Summaries, one column per group."""
+    summaries = {name or "unnamed": summarize(attempts) for name, attempts in groups.items()}
+    return measure_table(caption, SUMMARY_MEASURES, summaries, "In brackets: the 95 % interval of a share, in percent.")
+
+
+def decoder_tables(attempts: Iterable[Attempt]) -> list[Table]:
+    """Summaries by decoder, if a contender ran several."""
+    several: dict[str, list[Attempt]] = {}
+    for contender, listed in by_contender(attempts).items():
+        groups = grouped(listed, lambda attempt: attempt.decoder)
+        several |= {f"{contender}: {name}": group for name, group in groups.items() if len(groups) > 1}
+    return [summary_table("By decoder", several)] if several else []
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """`61.7 %`."""
+    return "–" if share is None else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
+def milliseconds(ms: float | None) -> str:
+    """`8.4 ms`, `84 ms`, `1,240 ms`."""
+    return "–" if ms is None else f"{ms:,.{1 if ms < 9.95 else 0}f}\N{NO-BREAK SPACE}ms"
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """`1,240`."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def count(num: int, noun: str) -> str:
+    """`1 request`, `1,000 requests`."""
+    return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}s"
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters, with an ellipsis at the end of a longer text."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def wilson_interval(share: float, num: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a share of `num` (Wilson); 0 to 1 if `num` is 0."""
+    if not num:
+        return 0.0, 1.0
+    scale = 1 + z * z / num
+    centre = (share + z * z / (2 * num)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / num + z * z / (4 * num * num))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _share(share: float, num: float) -> str:
+    low, high = wilson_interval(share, round(num))
+    return f"{percent(share)} ({100 * low:.0f}–{100 * high:.0f})" if num else percent(share)
+
+
+SUMMARY_MEASURES: Measures[Summary] = {
+    "": {"requests": lambda s: number(s.num)},
+    "Time to first useful edit (TTFUE)": {
+        **{
+            f"useful by {cut:,} ms": (lambda s, cut=cut: _share(s.useful_by[cut], s.num))  # type: ignore[misc]
+            for cut in CUTS
+        },
+        "TTFUE, median": lambda s: milliseconds(s.ttfue_ms.p50),
+        "TTFUE, 90th percentile": lambda s: milliseconds(s.ttfue_ms.p90),
+        "missed": lambda s: _share(s.miss_rate, s.num),
+    },
+    "Quality": {
+        "exact match": lambda s: _share(s.exact_match, s.num),
+        "first line": lambda s: _share(s.first_line_match, s.num),
+        "pass@1": lambda s: percent(s.pass_at_1),
+        "shown": lambda s: _share(s.show_rate, s.num),
+        "reversed": lambda s: _share(s.reversal_rate, s.num * s.show_rate),
+    },
+    "Cost": {
+        "latency, median": lambda s: milliseconds(s.latency_ms.p50),
+        "latency, 90th percentile": lambda s: milliseconds(s.latency_ms.p90),
+        "steps, mean": lambda s: number(s.steps_mean, 2),
+        "tokens per forward pass": lambda s: number(s.tokens_per_forward, 2),
+        "model time per useful edit": lambda s: milliseconds(s.model_ms_per_useful),
+    },
+}

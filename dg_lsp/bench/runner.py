@@ -1,40 +1,221 @@
-"""Runs contenders over test cases, tests their programs, and stores the attempts."""
+"""Runs contenders over test cases, tests their programs, and stores the attempts.
 
+A run file has a header line, then one line per attempt, so that an interrupted run can be resumed.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any, BinaryIO, Self
 
+import dg_lsp
 from dg_lsp.bench.contenders import Contender
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.metrics import Attempt, by_kind
-from dg_lsp.bench.runs import Run, RunFile, RunHeader
-from dg_lsp.bench.sandbox import Outcome
-from dg_lsp.bench.tables import Table, decoder_tables, summary_table
-from dg_lsp.errors import UsageError
+from dg_lsp.bench.metrics import Attempt, Table, by_kind, count, decoder_tables, summary_table
+from dg_lsp.bench.sandbox import Sandbox
+from dg_lsp.errors import InputFileError, UsageError
 
+FORMAT = 2
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
 )
 INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
+_CPU_INFO = Path("/proc/cpuinfo")
 
 Progress = Callable[[str, int, int], AbstractContextManager[Callable[[int], object]]]
 """A progress bar by description, total and number already done; it yields a function that advances the bar."""
 
 
-def no_progress(_description: str, _total: int, _done: int) -> AbstractContextManager[Callable[[int], object]]:
-    """No progress bar."""
-    return nullcontext(lambda _: None)
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Hardware and versions. Only measurements on equal machines are comparable.
+
+    The cores are those that this process may use, the threads those of a step; a remote server has none. The commit of
+    dg-lsp ends with `-dirty` for changed files, and is None outside a git checkout.
+    """
+
+    cpu: str
+    cores: int
+    os: str
+    python: str
+    dg_lsp: str
+    llama_cpp_python: str | None
+    commit: str | None
+    threads: int | None
+
+    @classmethod
+    def here(cls, threads: int | None) -> Self:
+        """This machine."""
+        return cls(
+            cpu=_cpu(),
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            os=f"{platform.system()} {platform.release()} {platform.machine()}",
+            python=platform.python_version(),
+            dg_lsp=dg_lsp.__version__,
+            llama_cpp_python=metadata.version("llama-cpp-python") if find_spec("llama_cpp") else None,
+            commit=_commit(Path(dg_lsp.__file__).parents[1]),
+            threads=threads,
+        )
+
+    def line(self) -> str:
+        """One line for a terminal."""
+        commit = f" ({self.commit})" if self.commit else ""
+        runtime = f", llama-cpp-python {self.llama_cpp_python}" if self.llama_cpp_python else ""
+        threads = "" if self.threads is None else f", {count(self.threads, 'thread')}"
+        versions = f"dg-lsp {self.dg_lsp}{commit}{runtime}, Python {self.python}"
+        return f"{self.cpu}, {count(self.cores, 'core')}{threads}; {self.os}; {versions}"
 
 
-class ProgramRunner(Protocol):
-    """Runs programs, as `Sandbox` does."""
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """Everything that attempts must share to be counted together."""
 
-    def run(self, program: str) -> Outcome:
-        """Runs a program to its end."""
-        ...
+    command: str
+    machine: Machine
+    model: str
+    model_sha256: str | None
+    """None for a remote server."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """sha256 of each input file, by name."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Command-line options as plain JSON values, without --limit, which may grow between sessions."""
+
+    def json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"dg_lsp_run": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def parse(cls, tree: Mapping[str, Any]) -> Self:
+        """Inverse of `json`.
+
+        Raises:
+            KeyError, TypeError, ValueError: not a header, or one of another format.
+        """
+        if tree["dg_lsp_run"] != FORMAT:
+            raise ValueError("another format")
+        fields = {name: value for name, value in tree.items() if name != "dg_lsp_run"}
+        return cls(**{**fields, "machine": Machine(**fields["machine"])})
+
+    def differences(self, other: Self) -> list[str]:
+        """Dotted names of the values that differ, for a message."""
+        ours, theirs = (flattened(json.loads(json.dumps(header.json()))) for header in (self, other))
+        return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A header and its attempts."""
+
+    header: RunHeader
+    attempts: tuple[Attempt, ...]
+    is_complete: bool = True
+    """False after Ctrl-C."""
+    notes: tuple[str, ...] = ()
+    """Sentences that a reader of the numbers needs."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a run file and ignores an incomplete last line.
+
+        Raises:
+            InputFileError: the file is unreadable or not a run file.
+        """
+        try:
+            header, *lines = path.read_bytes().split(b"\n")[:-1]
+            parsed = RunHeader.parse(json.loads(header))
+        except FileNotFoundError as error:
+            raise InputFileError(f"no such file: {path}") from error
+        except OSError as error:
+            raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputFileError(f"{path} is not a run file of this version of dg-lsp: name another file") from error
+        return cls(parsed, tuple(_parse_attempt(path, number, line) for number, line in enumerate(lines, 2)))
+
+
+class RunFile:
+    """Stores attempts as they are made; with a path, each one is on disk before the next one starts.
+
+    An existing file with the same header is continued; an incomplete last line is dropped.
+    """
+
+    def __init__(self, path: Path | None, header: RunHeader) -> None:
+        """Opens, creates or continues the file.
+
+        Raises:
+            InputFileError: the file is not writable, not a run file, or has a different header.
+        """
+        self._header = header
+        self._attempts: dict[tuple[str, str], Attempt] = {}
+        self._file: BinaryIO | None = None if path is None else self._open(path)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All attempts, those of earlier sessions first."""
+        return tuple(self._attempts.values())
+
+    def has(self, case: str, contender: str) -> bool:
+        """True if the contender already answered the case."""
+        return (case, contender) in self._attempts
+
+    def add(self, attempt: Attempt) -> None:
+        """Stores an attempt and writes it immediately.
+
+        Raises:
+            InputFileError: the disk is full or the file is gone.
+        """
+        self._attempts[attempt.case, attempt.contender] = attempt
+        if self._file is not None:
+            self._write(self._file, attempt.json())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self, path: Path) -> BinaryIO:
+        first = _line(self._header.json())
+        try:
+            data = path.read_bytes() if path.exists() else b""
+            is_new = first.startswith(data)  # empty, or an incomplete copy of this header
+            if not is_new:
+                self._resume(path)
+            file = path.open("wb" if is_new else "r+b")
+            file.seek(file.truncate(0 if is_new else data.rfind(b"\n") + 1))
+        except OSError as error:
+            raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
+        if is_new:
+            self._write(file, self._header.json())
+        return file
+
+    def _resume(self, path: Path) -> None:
+        run = Run.read(path)
+        if differences := run.header.differences(self._header):
+            names = ", ".join(differences)
+            raise InputFileError(
+                f"{path} holds a different run ({names} differ): name another --output, or delete that file"
+            )
+        self._attempts = {(attempt.case, attempt.contender): attempt for attempt in run.attempts}
+
+    @staticmethod
+    def _write(file: BinaryIO, tree: Mapping[str, Any]) -> None:
+        try:
+            file.write(_line(tree))
+            file.flush()
+        except OSError as error:
+            raise InputFileError(f"cannot write {file.name}: {error.strerror or error}") from error
 
 
 def run_cases(
@@ -44,8 +225,8 @@ def run_cases(
     output: Path | None = None,
     *,
     seed: int = 0,
-    sandbox: ProgramRunner | None = None,
-    progress: Progress = no_progress,
+    sandbox: Sandbox | None = None,
+    progress: Progress = lambda *_: nullcontext(lambda _: None),
 ) -> Run:
     """Lets every contender answer every case. Ctrl-C ends the run and keeps its attempts.
 
@@ -61,11 +242,14 @@ def run_cases(
         missing = [case for case in cases if not all(file.has(case.id, name) for name in names)]
         try:
             with progress(header.command, len(cases), len(cases) - len(missing)) as advance:
-                for i, case in enumerate(missing):
-                    if i == 0 and len(contenders) > 1:
-                        for contender in contenders:
-                            contender.answer(WARM_UP)  # the first answer pays for pages that are loaded once
-                    _run_case(case, in_random_order(contenders, case, seed), file, sandbox)
+                for contender in contenders if missing and len(contenders) > 1 else ():
+                    contender.answer(WARM_UP)  # the first answer pays for pages that are loaded once
+                for case in missing:
+                    # random, but the same for the same case and seed
+                    in_turn = random.Random(f"{seed} {case.id}").sample(contenders, len(contenders))
+                    attempts = [one.answer(case) for one in in_turn if not file.has(case.id, one.name)]
+                    for attempt in attempts:  # the tests run last, because they would slow the next contender down
+                        file.add(attempt if sandbox is None else _with_test_result(attempt, case, sandbox))
                     advance(1)
             is_complete = True
         except KeyboardInterrupt:
@@ -83,13 +267,6 @@ def infill_tables(run: Run) -> list[Table]:
     return [summary_table("By kind", by_kind(run.attempts)), *decoder_tables(run.attempts)]
 
 
-def in_random_order(contenders: Sequence[Contender], case: TestCase, seed: int) -> list[Contender]:
-    """The same order for the same case and seed."""
-    order = list(contenders)
-    random.Random(f"{seed} {case.id}").shuffle(order)
-    return order
-
-
 def check_tests(cases: Iterable[TestCase]) -> None:
     """Refuses cases of which none has tests.
 
@@ -100,18 +277,57 @@ def check_tests(cases: Iterable[TestCase]) -> None:
         raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
 
 
-def with_test_result(attempt: Attempt, case: TestCase, sandbox: ProgramRunner) -> Attempt:
-    """The attempt with the result of the tests over its final text; unchanged for a case without tests.
-
-    Where nothing was shown, the tests count as failed.
-    """
+def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
+    """Where nothing was shown, the tests count as failed."""
     program = case.program(attempt.text)
-    if program is None:
-        return attempt
-    return replace(attempt, passes=bool(attempt.shown) and sandbox.run(program).passes)
+    return replace(attempt, passes=bool(attempt.shown) and sandbox.run(program).passes) if program else attempt
 
 
-def _run_case(case: TestCase, contenders: Sequence[Contender], file: RunFile, sandbox: ProgramRunner | None) -> None:
-    attempts = [contender.answer(case) for contender in contenders if not file.has(case.id, contender.name)]
-    for attempt in attempts:  # the tests run last, because they would slow the next contender down
-        file.add(attempt if sandbox is None else with_test_result(attempt, case, sandbox))
+def file_sha256(path: Path) -> str:
+    """Digest of a file in hexadecimal.
+
+    Raises:
+        InputFileError: the file is unreadable.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def flattened(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """The values of nested mappings by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= flattened(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return found
+
+
+def _line(tree: Mapping[str, Any]) -> bytes:
+    return json.dumps(tree, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _parse_attempt(path: Path, number: int, line: bytes) -> Attempt:
+    try:
+        return Attempt.parse(json.loads(line))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputFileError(f"{path}, line {number} is not an attempt: delete that line, or the file") from error
+
+
+def _cpu() -> str:
+    with suppress(OSError):
+        if name := re.search(r"^model name\s*: (.+)", _CPU_INFO.read_text("utf-8", "replace"), re.MULTILINE):
+            return name[1]
+    return platform.processor() or platform.machine()
+
+
+def _commit(root: Path) -> str | None:
+    if not (root / ".git").exists():  # an installed package may lie inside an unrelated checkout
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -59,41 +58,33 @@ os._exit(0)
 """
 
 _CORRECT = """
-import bisect, collections, datetime, decimal, fractions, functools, hashlib, heapq, itertools, json, math, random, re
-import statistics, string, sys, typing
+import bisect, collections, datetime, decimal, fractions, functools, hashlib, heapq, itertools, math, statistics, typing
 assert hashlib.md5(b"a").hexdigest().startswith("0cc1")
 open("own", "w").write("x")
-assert open("own").read() == "x" and random.random() < 1
+assert open("own").read() == "x"
 """
 
 
 class Ending(StrEnum):
-    """How a program ended."""
+    """How a program ended: it failed by an exception, and crashed if its process ended without a report."""
 
     PASSED = "passed"
     FAILED = "failed"
-    """An exception: a failed assertion, a syntax error, something that the sandbox denies, an exit."""
     TIMEOUT = "timeout"
-    """The CPU time or the wall time ran out."""
     MEMORY = "memory"
     CRASHED = "crashed"
-    """The process ended without a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resources of one program."""
+    """Resources of one program. Its address space includes the interpreter; its directory is in memory."""
 
     cpu_seconds: int = 5
     wall_seconds: float = 15.0
     memory_bytes: int = 1 << 30
-    """Address space, including the interpreter."""
     file_bytes: int = 1 << 20
-    """Size of each file."""
     disk_bytes: int = 1 << 24
-    """Size of the directory, which is in memory."""
-    num_files: int = 64
-    """Open files."""
+    num_open_files: int = 64
 
     def rlimits(self) -> dict[str, tuple[int, int]]:
         """Soft and hard limit by the name in `resource`."""
@@ -101,7 +92,7 @@ class Limits:
             "RLIMIT_CPU": (self.cpu_seconds, self.cpu_seconds + 1),
             "RLIMIT_AS": (self.memory_bytes,) * 2,
             "RLIMIT_FSIZE": (self.file_bytes,) * 2,
-            "RLIMIT_NOFILE": (self.num_files,) * 2,
+            "RLIMIT_NOFILE": (self.num_open_files,) * 2,
             "RLIMIT_NPROC": (1, 1),
             "RLIMIT_CORE": (0, 0),
         }
@@ -109,13 +100,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one program."""
+    """Result of one program, with the exception or the signal if there is one."""
 
     ending: Ending
     detail: str = ""
-    """The exception or the signal, if there is one."""
-    seconds: float = 0.0
-    """Wall time, including the start of the interpreter."""
 
     @property
     def passes(self) -> bool:
@@ -148,7 +136,6 @@ class Sandbox:
         Raises:
             SandboxError: bubblewrap cannot be started.
         """
-        start = time.perf_counter()
         # files, not pipes: the limit on file sizes bounds what a program writes into them
         with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as errors:
             is_late = False
@@ -169,7 +156,7 @@ class Sandbox:
             ending, detail = _ending(report.read(), process.returncode, is_late=is_late)
             if ending is Ending.CRASHED and not detail:
                 detail = " ".join(errors.read(1000).decode("utf-8", "replace").split())
-        return Outcome(ending, detail, time.perf_counter() - start)
+        return Outcome(ending, detail)
 
     def _command(self) -> list[str]:
         # the limit on processes does not apply to root: as root the program runs as a temporary user
@@ -182,12 +169,12 @@ class Sandbox:
 
 def _namespaces(user: int) -> Iterator[str]:
     yield from ("--die-with-parent", "--new-session", "--clearenv")
-    if not user:
+    if user:
+        # without a user namespace, in which no other user exists; all capabilities go with the change of user
+        yield from ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+        yield from ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    else:
         yield "--unshare-all"
-        return
-    # without a user namespace, in which no other user exists; all capabilities go with the change of user
-    yield from ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
-    yield from ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
 
 
 def _mounts() -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from dg_lsp.bench.replay.typing_model import EditorModel, MatchingKey, TypingModel
+from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import Decoder, GpuLayers, Json, Model, Remote, Seed, Threads, configure, overrides
@@ -110,7 +110,7 @@ def replay(
     threads: Threads = None,
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
-    from dg_lsp.bench.replay.session import Replay
+    from dg_lsp.bench.replay import Replay
     from dg_lsp.cli.measurements import measure_replay, typing_tasks
 
     selection, tasks = typing_tasks(files, region, start, bodies=bodies)
@@ -141,7 +141,7 @@ def steps(
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
-    """Measure prefill and denoising steps, the engine overhead, and the gain by the cached prompt."""
+    """Measure prefill and denoising steps, and the engine overhead."""
     from dg_lsp.cli.measurements import measure_steps
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads))

@@ -14,24 +14,40 @@ import attrs
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
+from dg_lsp.bench.audit import audit_page
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
-from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases
-from dg_lsp.bench.metrics import summarize
-from dg_lsp.bench.replay.session import CONTENDER, AcceptEvent, EngineCompleter, Event, Replay, RequestEvent
-from dg_lsp.bench.replay.summary import ReplaySummary, assumptions, replay_json, replay_tables
-from dg_lsp.bench.replay.typing_tasks import Selection, SourceText, TypingTask
-from dg_lsp.bench.report.audit import audit_page
-from dg_lsp.bench.report.films import Film, choose_cases, record_films
-from dg_lsp.bench.report.page import benchmark_page, check_page_path
-from dg_lsp.bench.runner import INTERRUPTED_NOTE, check_tests, infill_tables, run_cases
-from dg_lsp.bench.runs import Machine, Run, RunFile, RunHeader, file_sha256
-from dg_lsp.bench.samples import SamplePosition, read_positions, sample_table
+from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases, sample_table
+from dg_lsp.bench.metrics import Table, count, summarize
+from dg_lsp.bench.replay import (
+    CONTENDER,
+    AcceptEvent,
+    EngineCompleter,
+    Event,
+    Replay,
+    RequestEvent,
+    assumptions,
+    replay_json,
+    replay_tables,
+    summarize_replay,
+)
+from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
+from dg_lsp.bench.runner import (
+    INTERRUPTED_NOTE,
+    Machine,
+    Run,
+    RunFile,
+    RunHeader,
+    check_tests,
+    file_sha256,
+    infill_tables,
+    run_cases,
+)
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.steps import measure_model
-from dg_lsp.bench.tables import Table, count
-from dg_lsp.canvas.spec import Checkpoint, DecoderName
+from dg_lsp.bench.typing_model import Selection, SourceText, TypingTask
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.source import SourceFile
@@ -241,7 +257,7 @@ def measure_replay(
     attempts = tuple(event.attempt for event in events if isinstance(event, RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
     notes = (*assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
-    run, summary = Run(header, attempts, is_complete, notes), ReplaySummary.of(events)
+    run, summary = Run(header, attempts, is_complete, notes), summarize_replay(events)
     return _finish(run, replay_tables(run, summary), replay_json(run, summary) if as_json else None, html)
 
 
@@ -262,7 +278,7 @@ def typing_tasks(
         if bodies:
             tasks += source.bodies()
         else:
-            tasks.append(source.onwards(start or 1) if region is None else source.region(int(lines[1]), int(lines[2])))
+            tasks.append(source.task(start or 1) if region is None else source.task(int(lines[1]), int(lines[2])))
     return selection, tasks
 
 
@@ -307,9 +323,8 @@ def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
     """Runs `bench steps`; returns the exit code."""
     if settings.is_remote:
         raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
-    loaded, denoiser = _open(settings)
-    metadata = None if isinstance(loaded.weights, Checkpoint) else loaded.weights.metadata
-    report = measure_model(denoiser, settings, metadata, rounds=rounds)
+    _, denoiser = _open(settings)
+    report = measure_model(denoiser, settings.completion, rounds=rounds)
     if as_json:
         typer.echo(json.dumps(report.json()))
     else:

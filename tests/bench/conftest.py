@@ -1,7 +1,11 @@
 import pytest
+from chromium import start_browser
 from fake_llama import make_fake
 
-from dg_lsp.bench.metrics import Attempt, ShownItem
+from dg_lsp.bench.metrics import Attempt, ShownItem, Table, summary_table
+from dg_lsp.bench.report import Film, benchmark_page
+from dg_lsp.bench.runner import Machine, Run, RunHeader
+from dg_lsp.engine.result import Cell, Frame
 
 __all__ = ["make_fake"]
 
@@ -26,3 +30,76 @@ def attempt_of(case="s", contender="diffusion", *shown, **changes):
 @pytest.fixture(scope="session")
 def make_attempt():
     return attempt_of
+
+
+HOSTILE = (
+    "</script></style><img src=x onerror=alert(1)>\"'><svg onload=alert(2)> <!-- ]]> &lt; {{ 7 * 7 }} $x$ "
+    "\0\x1b[31m \u202etxet\ud800"
+)
+"""Text that a model may generate."""
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    browser = start_browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+def frame_of(step, tokens, num_committed, *, block=0):
+    """A canvas whose first cells are accepted; an empty token is an end token."""
+    cells = tuple(
+        Cell(text, 0.95 if i < num_committed else 0.65 - 0.1 * i, i < num_committed, not text)
+        for i, text in enumerate(tokens)
+    )
+    return Frame(block, step, cells, "".join(tokens[:num_committed]))
+
+
+def film_of(case="pkg/shapes.py:12", tokens=("self", ".height", " =", " height", "", ""), **changes):
+    """Accepts two positions per step."""
+    frames = tuple(frame_of(i, tokens, 2 * i) for i in range(1, len(tokens) // 2 + 1))
+    facts = {"reference": "self.height = height", "frames": frames, "before": "def f():\n    ", "after": "\n\nnext()"}
+    return Film(case=case, **{**facts, "text": "self.height = height", "decoder": "d", "outcome": "exact", **changes})
+
+
+@pytest.fixture
+def make_film():
+    return film_of
+
+
+@pytest.fixture(scope="session")
+def make_page(make_attempt):
+    """A page with `text` wherever a file, a model or a user may have written something."""
+
+    def make(text="plain"):
+        attempts = []
+        for i, name in enumerate(("diffusion", "autoregressive", text), 1):
+            attempts += [
+                make_attempt(f"right {text}", name, (20.0 * i, "return b"), (30.0 * i, "return a")),
+                make_attempt(f"wrong {text}", name, (50.0, text), kind="block", latency_ms=260.0, reference="other"),
+                make_attempt(f"late {text}", name, (1800.0, "return a"), steps=70, decoder=text),
+                make_attempt(f"none {text}", name, shown=(), kind=text, rejection=text),
+                make_attempt("tested", name, (260.0, "x"), passes=True),
+            ]
+        machine = Machine(text, 2, "Linux", "3.11", "0.2", "0.3", None, 2)
+        options = {"decoder": text, "execute": False, "suffix_lines": [1, 2], "settings": {"a": 1.5, "gone": None}}
+        header = RunHeader("infill", machine, text, "ab" * 32, {f"{text}.jsonl": "cd" * 32}, options)
+        tables = [
+            summary_table("All cases", {"diffusion": attempts[:5], text: attempts[10:]}),
+            Table(f"Ratios {text}", ("contender", "ratio"), {text: [(text, "1.4")]}, note=text),
+        ]
+        context = {"reference": text, "before": text, "after": text}
+        films = [film_of(), film_of(f"{text}.py", (text, "\n", "    ", "x" * 40, "", ""), **context)]
+        return benchmark_page(f"bench {text}", Run(header, tuple(attempts), notes=(f"a note {text}",)), tables, films)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def page(make_page):
+    return make_page()
+
+
+@pytest.fixture(scope="session")
+def hostile_page(make_page):
+    return make_page(HOSTILE)

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from dg_lsp.bench import contenders
-from dg_lsp.bench.runs import Run
-from dg_lsp.cli import INTERRUPTED, run
+from dg_lsp.bench.runner import Run
+from dg_lsp.cli import run
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import BackendError
 from dg_lsp.models.registry import BUNDLED
@@ -64,30 +63,6 @@ def test_all_contenders_answer_the_same_cases(compare, make_fake, tmp_path):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "llama-server" in page
     assert "Times faster than autoregressive" in page
-
-
-def test_an_interrupted_comparison_is_resumed(compare, tmp_path, monkeypatch):
-    kept = tmp_path / "run.jsonl"
-    answer = contenders.EngineContender.answer
-
-    def interrupted(self, case):
-        if len([one for one in kept.read_text().splitlines() if '"case"' in one]) == 4:
-            raise KeyboardInterrupt
-        return answer(self, case)
-
-    monkeypatch.setattr(contenders.EngineContender, "answer", interrupted)
-    code, out, _ = compare("--output", kept)
-    assert code == INTERRUPTED
-    assert "Interrupted" in out
-    assert len(Run.read(kept).attempts) == 4
-    monkeypatch.setattr(contenders.EngineContender, "answer", answer)
-    code, out, _ = compare("--output", kept)
-    assert code == 0
-    assert "Interrupted" not in out
-    assert len(Run.read(kept).attempts) == 6
-    code, out, err = compare("--output", kept, "--seed", 1)
-    assert (code, out) == (2, "")
-    assert "options.seed differ" in err
 
 
 def test_execute_tests_the_programs_of_all_contenders(compare, make_fake, bwrap):

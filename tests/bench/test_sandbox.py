@@ -34,7 +34,6 @@ def test_a_correct_program_passes(run):
     outcome = run("def f(a): return a + 1\ndef check(f): assert f(1) == 2\ncheck(f)")
     assert outcome.ending is Ending.PASSED
     assert outcome.passes
-    assert outcome.seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -42,18 +41,13 @@ def test_a_correct_program_passes(run):
     [
         pytest.param("assert 1 == 2, 'no'", "failed", "AssertionError: no", id="a failed assertion"),
         pytest.param("def f(:", "failed", "SyntaxError", id="a syntax error"),
-        pytest.param("import sys\nsys.exit(0)", "failed", "SystemExit", id="an exit"),
         pytest.param("import os\nos._exit(0)", "crashed", "", id="an immediate exit"),
         pytest.param("import os\nos.abort()", "crashed", "SIGABRT", id="a crash"),
-        pytest.param("def f(): f()\nf()", "failed", "RecursionError", id="endless recursion"),
         pytest.param("input()", "failed", "EOFError", id="no standard input"),
         pytest.param("import numpy", "failed", "ModuleNotFoundError", id="no other packages"),
-        pytest.param("import dg_lsp.errors", "failed", "ModuleNotFoundError", id="not even our package"),
-        pytest.param("raise KeyboardInterrupt", "failed", "KeyboardInterrupt", id="any exception"),
         pytest.param("raise ValueError('\\n' * 999 + 'a' * 999)", "failed", "ValueError: aaa", id="a long message"),
         pytest.param("bytearray(10 * 2**30)", "memory", "MemoryError", id="10 GB"),
         pytest.param("while True: pass", "timeout", "SIGXCPU", id="an endless loop"),
-        pytest.param("sum(range(10**18))", "timeout", "SIGXCPU", id="an endless loop in C"),
         pytest.param(
             "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
             "timeout",
@@ -61,8 +55,6 @@ def test_a_correct_program_passes(run):
             id="a loop that ignores signals",
         ),
         pytest.param("import os\nfor _ in range(4): os.fork()", "failed", "BlockingIOError", id="a fork bomb"),
-        pytest.param("import subprocess\nsubprocess.run(['true'])", "failed", "BlockingIOError", id="a program"),
-        pytest.param("import threading\nthreading.Thread(target=print).start()", "failed", "thread", id="a thread"),
         pytest.param("open('a', 'wb').write(bytes(1 << 21))", "failed", "File too large", id="a large file"),
         pytest.param("for i in range(99): open(str(i), 'wb').write(bytes(1 << 19))", "failed", "No space", id="many"),
     ],

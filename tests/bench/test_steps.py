@@ -1,23 +1,14 @@
 import dataclasses
 import json
-import time
 
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
-from dg_lsp.bench.steps import (
-    measure_batches,
-    measure_cache_gain,
-    measure_model,
-    measure_overhead,
-    measure_parts,
-    measure_steps,
-)
-from dg_lsp.cli import loading
+from dg_lsp.bench.steps import measure_batches, measure_model, measure_overhead, measure_steps
+from dg_lsp.cli import loading, run
 from dg_lsp.context.document import Snapshot
-from dg_lsp.diffusion import loop
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 
@@ -44,15 +35,6 @@ def test_the_overhead_is_the_time_outside_the_backend():
     assert overhead["share"] == pytest.approx(overhead["engine"] / overhead["decode"])
 
 
-def test_the_cache_gain_compares_two_denoisers():
-    fast, slow = ScriptedDenoiser("x"), ScriptedDenoiser("x", step_seconds=0.02)
-    gains = measure_cache_gain(fast, slow, 32, [16], rounds=2)
-    assert list(gains) == [16]
-    assert gains[16]["recomputed"] >= 20
-    assert gains[16]["cached"] < gains[16]["recomputed"]
-    assert fast.num_steps == slow.num_steps == 3
-
-
 def test_batches_are_measured_as_far_as_they_fit():
     spec = dataclasses.replace(MASK_SPEC, canvas_lengths=(8, 16))
     denoiser = ScriptedDenoiser("x", spec=spec, step_seconds=0.002, context_length=64)
@@ -61,58 +43,21 @@ def test_batches_are_measured_as_far_as_they_fit():
     assert min(batches[8].values()) >= 2
 
 
-class Slow(ScriptedDenoiser):
-    """Its forward pass and its reduction take known times; a prefill decodes, too."""
-
-    def decode(self):
-        time.sleep(0.004)
-
-    def reduce(self):
-        time.sleep(0.002)
-
-    def prefill(self, slot, prompt_ids):
-        self.decode()
-        return super().prefill(slot, prompt_ids)
-
-    def predict(self, slot, canvases, temperature, rng, _lanes=()):
-        self.decode()
-        self.reduce()
-        return super().predict(slot, canvases, temperature, rng)
-
-
-def test_a_step_is_divided_into_parts():
-    denoiser = Slow("abcdefgh", tokens_per_step=1)
-    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000))
-    before = loop.unmask
-    request = FillRequest(Snapshot("a", 0, "a = "), 4, decoder=DecoderName.DIFFUSION)
-    functions = {"decode": ((denoiser, "decode"),), "reduction": ((denoiser, "reduce"),)}
-    parts = measure_parts(engine, denoiser, [request] * 2, functions)
-    assert denoiser.num_steps == 18
-    assert parts["decode"] >= 4
-    assert parts["reduction"] >= 2
-    assert parts["self_conditioning"] == 0
-    assert parts["sampling"] > 0
-    assert parts["python"] > 0
-    # the functions are restored
-    assert loop.unmask is before
-    assert not {"decode", "reduce", "predict"} & set(vars(denoiser))
-
-
-def test_the_bundled_model_is_measured():
+def test_all_tables_of_the_bundled_model_are_complete():
     settings = Settings(model=ModelSettings(threads=1, gpu_layers=0))
-    model = loading.load_model(settings)
-    report = measure_model(loading.open_denoiser(model, settings), settings, model.weights.metadata, rounds=1)
-    tree = json.loads(json.dumps(report.json()))
+    denoiser = loading.open_denoiser(loading.load_model(settings), settings)
+    report = measure_model(denoiser, settings.completion, rounds=1)
+    assert all({len(row) for row in table.groups[""]} == {len(table.columns)} for table in report.tables())
+    assert len(list(report.tables())) == 4
+
+
+def test_the_command_prints_one_json_object(capsys):
+    options = ["--model", "dg-mini", "--threads", "1", "--gpu-layers", "0", "--rounds", "1", "--json"]
+    assert run(["bench", "steps", *options]) == 0
+    tree = json.loads(capsys.readouterr().out)
     assert (tree["model"], tree["threads"]) == ("dg-mini", 1)
     assert tree["overhead"]["engine"] > 0
     longest = max(tree["times"], key=int)
     assert list(tree["times"][longest]["causal"]) == ["1", "8", "16"]
     assert all(ratio > 0 for ratio in tree["times"][longest]["one_token_steps"].values())
     assert list(list(tree["batches"].values())[-1]) == ["1", "2", "4"]
-    assert min(tree["parts"]["decode"], tree["parts"]["reduction"]) > 0
-    assert tree["parts"]["self_conditioning"] == 0
-    assert list(tree["cache_gains"]) == ["16", "32", "64"]
-    assert all(one["recomputed"] > one["cached"] for one in tree["cache_gains"].values())
-    tables = list(report.tables())
-    assert len(tables) == 6
-    assert all({len(row) for row in table.groups[""]} == {len(table.columns)} for table in tables)

@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import read_cases
-from dg_lsp.bench.runs import Run
+from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
 from dg_lsp.engine.engine import Engine
 
@@ -93,7 +93,7 @@ def test_execute_announces_itself_and_tests_the_programs(dg_lsp, data, model, bw
     ("missing", "option", "message"),
     [
         pytest.param("shutil.which", "--execute", "apt-get install bubblewrap", id="bubblewrap"),
-        pytest.param("dg_lsp.bench.report.page.find_spec", "--html=a.html", "pip install 'dg-lsp[bench]'", id="plots"),
+        pytest.param("dg_lsp.bench.report.find_spec", "--html=a.html", "pip install 'dg-lsp[bench]'", id="plots"),
     ],
 )
 def test_missing_programs_are_reported_before_the_model_is_opened(

@@ -9,7 +9,7 @@ from http_server import UNHURRIED, Starter
 from lying_server import LyingServer, events, reply
 
 from dg_lsp.bench.dataset import read_cases
-from dg_lsp.bench.runs import Run
+from dg_lsp.bench.runner import Run
 from dg_lsp.cli import loading
 
 PROBLEMS = Path(__file__).parents[1] / "bench" / "problems.jsonl"

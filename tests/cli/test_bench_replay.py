@@ -3,8 +3,8 @@ from functools import partial
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.bench.replay.session import EngineCompleter
-from dg_lsp.bench.runs import Run
+from dg_lsp.bench.replay import EngineCompleter
+from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
 from dg_lsp.engine.engine import Engine
 

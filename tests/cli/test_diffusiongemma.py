@@ -95,16 +95,3 @@ def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, hole, tiny_repacked, tmp_path
     outcome = dg_lsp("fill", hole, "--model", tmp_path / "gemma.gguf", *QUICK)
     assert outcome.code in (0, 1), outcome.err
     assert outcome.json["decoder"] in ("autoregressive", "prompt-lookup")
-
-
-@needs_runtime
-def test_bench_steps_measures_self_conditioning(dg_lsp, tiny_repacked, hole, monkeypatch):
-    from dg_lsp.bench import steps
-
-    [first, *_] = steps.sample_requests()
-    monkeypatch.setattr(steps, "sample_requests", lambda: [first])
-    outcome = dg_lsp("bench", "steps", "--model", tiny_repacked, "--rounds", "1", "--threads", "1", "--json")
-    assert outcome.code == 0
-    assert outcome.json["cache_gains"] == {}
-    parts = outcome.json["parts"]
-    assert 0 < parts["self_conditioning"] < parts["decode"] + parts["self_conditioning"] + parts["reduction"]

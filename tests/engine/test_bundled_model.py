@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.bench.samples import read_positions
+from dg_lsp.bench.dataset import read_positions
 from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine

@@ -5,10 +5,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dg_lsp.bench.report.page import benchmark_page
-from dg_lsp.bench.runs import Machine, Run, RunHeader
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.report import benchmark_page, choose_cases, record_films
+from dg_lsp.bench.runner import Machine, Run, RunHeader
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.errors import InputFileError
 from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import CompletionSettings
 
 VOID = {"meta", "input", "br"}
 EMPTY_RUN = Run(RunHeader("infill", Machine("c", 1, "o", "3", "0", None, None, 1), "m", None), ())
@@ -110,33 +116,6 @@ def test_anchors_and_labels_refer_to_existing_elements(hostile):
     assert set(hostile.values("aria-labelledby")) | {link[1:] for link in hostile.values("href")} <= set(ids)
 
 
-def test_charts_have_a_description_and_a_table(tree):
-    figures = tree.all("figure")
-    assert len(figures) == 3
-    for figure in figures:
-        within = [element for element in tree.elements if figure in element["within"]]
-        drawings = [one for one in within if one["tag"] == "svg"]
-        assert [one["attributes"]["class"] for one in drawings] == ["wide", "narrow"]
-        assert all(one["attributes"]["role"] == "img" and one["attributes"]["aria-label"] for one in drawings)
-        [table] = [one for one in within if one["tag"] == "table"]
-        assert "diffusion" in table["text"]
-
-
-def test_tables_have_captions_headings_and_equal_rows(hostile):
-    tables = hostile.all("table")
-    assert [caption["within"][-1] for caption in hostile.all("caption")] == tables
-    assert all(text.strip() for text in hostile.texts("caption"))
-    assert {th["attributes"].get("scope") for th in hostile.all("th")} == {"col", "row", "rowgroup"}
-    for table in tables:
-        assert table["within"][-1]["attributes"]["tabindex"] == "0"  # a scrolling table needs the keyboard
-        cells = [one for one in hostile.elements if one["tag"] in ("th", "td") and table in one["within"]]
-        widths = {}
-        for cell in cells:
-            row = id(cell["within"][-1])
-            widths[row] = widths.get(row, 0) + int(cell["attributes"].get("colspan", 1))
-        assert len(set(widths.values())) == 1
-
-
 def test_misses_are_counted_by_reason_with_examples(make_attempt):
     wrong = [make_attempt(f"w{i}", "a", (9, f"bad {i}\n{'x' * 999}")) for i in range(8)]
     other = [make_attempt("ok", "a"), make_attempt("e", "b", shown=(), rejection="empty")]
@@ -164,14 +143,84 @@ def test_a_run_without_attempts_has_a_page():
     assert tree.texts("h2") == ["Misses", "Machine and options"]
 
 
-def test_a_page_replaces_the_old_file_in_one_step(tmp_path, page):
+def test_a_page_is_written_over_the_old_file_or_refused(tmp_path, page):
     path = tmp_path / "out.html"
     path.write_text("old")
     page.write(path)
     assert path.read_text(encoding="utf-8") == page.html()
-    assert [one.name for one in tmp_path.iterdir()] == ["out.html"]
-    (tmp_path / "out.html.part").mkdir()
-    path.write_text("old")
-    with pytest.raises(InputFileError, match="cannot write"):
-        page.write(path)
-    assert path.read_text() == "old"
+    for wrong in (tmp_path, tmp_path / "gone" / "out.html"):
+        with pytest.raises(InputFileError):
+            page.write(wrong)
+
+
+def case_of(name, reference="a + b"):
+    return TestCase(name, "line-end", "first\nsecond\n\n\n\n\nx = ", "\nlast\n" + "z\n" * 50, reference)
+
+
+def request(case, decoder=None):
+    return FillRequest(case.snapshot, case.offset, decoder=decoder)
+
+
+def engine_of(fill, setting=DecoderName.AUTO):
+    denoiser = ScriptedDenoiser(fill, tokens_per_step=2)
+    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(decoder=setting.value))
+
+
+def test_a_film_has_every_step_of_a_fill_and_some_context():
+    [film] = record_films(engine_of("a + b"), [case_of("s")], request)
+    assert film.case == "s"
+    assert [frame.step for frame in film.frames] == [1, 2, 3]
+    assert (film.text, film.decoder, film.outcome) == ("a + b", DecoderName.DIFFUSION.value, "exact")
+    assert film.before.endswith("\n\nx = ") and film.before.count("\n") == 3
+    assert film.after == "\nlast\nz\nz"
+
+
+@pytest.mark.parametrize(
+    ("setting", "requested", "ran"),
+    [
+        pytest.param(DecoderName.AUTO, None, DecoderName.DIFFUSION, id="free"),
+        pytest.param(DecoderName.AUTO, DecoderName.AUTOREGRESSIVE, DecoderName.AUTOREGRESSIVE, id="requested"),
+        pytest.param(DecoderName.AUTOREGRESSIVE, None, DecoderName.AUTOREGRESSIVE, id="set"),
+    ],
+)
+def test_a_film_is_of_diffusion_if_the_decoder_is_free(setting, requested, ran):
+    [film] = record_films(engine_of("abc", setting), [case_of("s", "abc")], lambda case: request(case, requested))
+    assert (film.decoder, film.text) == (ran.value, "abc")
+    assert all(step.tokens[0][1] == "a" for step in film.steps())
+
+
+def test_the_first_case_of_each_outcome_is_chosen(make_attempt):
+    block = {"reference": "return a\n    b"}
+    attempts = [
+        make_attempt("unknown"),
+        make_attempt("first"),
+        make_attempt("second"),
+        make_attempt("several lines", "a", (1, "return a\n    b"), **block),
+        make_attempt("right start", **block),
+        make_attempt("wrong", "a", (1, "no")),
+        make_attempt("nothing", shown=()),
+        make_attempt("nothing again", shown=()),
+    ]
+    cases = [case_of(attempt.case) for attempt in attempts[1:]]
+    assert [case.id for case in choose_cases(cases, attempts)] == [
+        *("first", "several lines", "right start", "wrong", "nothing")
+    ]
+    assert choose_cases(cases, []) == ()
+
+
+def test_steps_show_accepted_and_new_tokens_and_the_confidence_of_drafts(make_film):
+    first, second, third = make_film().steps()
+    assert first.caption == "Step 1 of 3: 2 of 6 positions accepted"
+    assert first.tokens == (("c4 k n", "self"), ("c4 k n", ".height"), ("c1", " ="), ("c1", " height"))
+    assert [style for style, _ in second.tokens] == ["c4 k", "c4 k", "c4 k n", "c4 k n"]
+    assert "".join(text for _, text in third.tokens) == "self.height = height"
+
+
+def test_a_second_canvas_follows_the_settled_text(make_film):
+    canvases = [("ab", ("a", "b"), 0), ("abc", ("c", ""), 1)]
+    frames = [
+        Frame(block, block + 1, tuple(Cell(text, 0.99, bool(text), not text) for text in texts), settled)
+        for settled, texts, block in canvases
+    ]
+    last = list(make_film(frames=tuple(frames)).steps())[-1]
+    assert (last.settled, last.tokens) == ("ab", (("c5 k n", "c"),))

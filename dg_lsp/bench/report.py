@@ -1,11 +1,14 @@
-"""Pages: one self-contained file each, which loads nothing and may run only its own script."""
+"""Pages of benchmarks: one self-contained file each, which loads nothing and may run only its own script.
+
+A page may have films: some fills of the benchmark, repeated and recorded step by step.
+"""
 
 import base64
 import dataclasses
 import datetime
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
@@ -16,12 +19,27 @@ import jinja2
 from markupsafe import Markup
 
 from dg_lsp import __version__
+from dg_lsp.bench.charts import Chart, latency_histogram, step_histogram, useful_by, visible
 from dg_lsp.bench.compare import BASELINE
-from dg_lsp.bench.metrics import CUTS, Attempt, by_contender, summarize
-from dg_lsp.bench.report.charts import Chart, latency_histogram, step_histogram, useful_by, visible
-from dg_lsp.bench.report.films import Film, legend
-from dg_lsp.bench.runs import Run
-from dg_lsp.bench.tables import Table, count, milliseconds, percent, shorten
+from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.metrics import (
+    CUTS,
+    Attempt,
+    Table,
+    by_contender,
+    count,
+    first_lines_match,
+    milliseconds,
+    percent,
+    shorten,
+    summarize,
+    texts_match,
+)
+from dg_lsp.bench.runner import Run, flattened
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.errors import InputFileError, UsageError
 
 NUM_EXAMPLES = 5
@@ -31,16 +49,51 @@ _USEFUL = (
     "A shown item is useful if its first line equals the first line of the reference, without trailing blanks, or if"
     " the completed program passes its tests. Nothing useful is a miss, and a miss counts in every share."
 )
+MASK = "·"
+BOUNDS = (0.2, 0.5, 0.7, 0.9, 0.99)
+"""Confidences at which the colour changes; a draft below the first one is shown as a mask."""
+NUM_LINES_BEFORE, NUM_LINES_AFTER = 4, 3
+_MAX_CONTEXT = 400
+"""Characters on either side of the cursor."""
 Attempts = Mapping[str, Sequence[Attempt]]
 
 
 @dataclass(frozen=True, slots=True)
-class Films:
-    """Recorded fills with a legend."""
+class FilmStep:
+    """The fill after one step: text of earlier canvases, and CSS classes and text of the positions of this one."""
 
-    kind = "films"
-    films: Sequence[Film]
-    legend: Sequence[tuple[str, str, str]]
+    caption: str
+    settled: str
+    tokens: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """One fill, step by step, with some text before and after the cursor. An empty text was not shown."""
+
+    kind = "film"
+    case: str
+    reference: str
+    frames: tuple[Frame, ...]
+    before: str
+    after: str
+    text: str
+    decoder: str
+    outcome: str
+
+    def steps(self) -> Iterator[FilmStep]:
+        """All steps, ready for display; a step ends before its first end token."""
+        settled, previous = "", Frame(0, 0, (), "")
+        for frame in self.frames:
+            if previous.block != frame.block:
+                settled, previous = previous.settled_text, Frame(frame.block, 0, (), "")
+            old = [cell.is_committed for cell in previous.cells]
+            tokens = [_token(cell, is_new=not any(old[i : i + 1])) for i, cell in enumerate(frame.cells)]
+            end = next((i for i, cell in enumerate(frame.cells) if cell.is_end), len(tokens))
+            accepted = sum(cell.is_committed for cell in frame.cells)
+            caption = f"Step {frame.step} of {self.frames[-1].step}: {accepted} of {len(tokens)} positions accepted"
+            yield FilmStep(caption, settled, tuple(tokens[:end]))
+            previous = frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +113,7 @@ class Section:
 
     id: str
     title: str
-    blocks: Sequence[Table | Chart | Films | Examples]
+    blocks: Sequence[Table | Chart | Film | Examples]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,39 +128,25 @@ class Page:
 
     def html(self) -> str:
         """The whole file. Everything but the template is escaped."""
-        style, script = _asset("report.css"), _asset("report.js")
         environment = jinja2.Environment(
             autoescape=True, finalize=_finalize, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        text = environment.from_string(_asset("report.html.j2")).render(
-            page=self,
-            version=__version__,
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-        )
-        return text.lstrip()
+        environment.filters["sha256"] = _sha256
+        environment.globals |= {"style": _asset("report.css"), "script": _asset("report.js")}
+        template = environment.from_string(_asset("report.html.j2"))
+        return template.render(page=self, version=__version__, bounds=(0.0, *BOUNDS, 1.0), mask=MASK).lstrip()
 
     def write(self, path: Path) -> None:
-        """Writes the file in one step. Keeps a symbolic link, a device or a pipe.
+        """Writes the file.
 
         Raises:
-            InputFileError: the path is not writable; an existing file is unchanged.
+            InputFileError: the path is not writable.
         """
         check_page_path(path)
         data = self.html().encode()
-        target = path.resolve()
-        part = target.with_name(target.name + ".part")
         try:
-            if target.exists() and not target.is_file():
-                target.write_bytes(data)
-                return
-            part.write_bytes(data)
-            part.replace(target)
+            path.write_bytes(data)
         except OSError as error:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
             raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
@@ -135,7 +174,7 @@ def benchmark_page(title: str, run: Run, tables: Sequence[Table], films: Sequenc
     sections = (
         Section("numbers", "Numbers", tables),
         Section("charts", "Time and steps", _charts(attempts) if run.attempts else []),
-        Section("films", "Films", [Films(films, legend())] if films else []),
+        Section("films", "Films", films),
         Section("misses", "Misses", list(_misses(attempts))),
         Section(
             "machine", "Machine and options", [facts_table("Machine", machine), facts_table("Options", header.options)]
@@ -146,7 +185,8 @@ def benchmark_page(title: str, run: Run, tables: Sequence[Table], films: Sequenc
 
 def facts_table(caption: str, tree: Mapping[str, object]) -> Table:
     """Nested mappings become dotted names; unknown and empty values are left out."""
-    return Table(caption, ("name", "value"), {"": list(_flatten(tree, ""))})
+    rows = [(name, _fact(value)) for name, value in flattened(tree).items() if value not in (None, "", [], ())]
+    return Table(caption, ("name", "value"), {"": rows})
 
 
 def _lead(attempts: Attempts) -> str:
@@ -230,14 +270,6 @@ def _excerpt(text: str) -> str:
     return "\n".join([shorten(line, _MAX_COLUMNS) for line in lines[:_MAX_LINES]] + ["…"] * (len(lines) > _MAX_LINES))
 
 
-def _flatten(tree: Mapping[str, object], before: str) -> Iterator[tuple[str, str]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{before}{key}.")
-        elif value is not None and value not in ("", [], ()):
-            yield f"{before}{key}", _fact(value)
-
-
 def _fact(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -251,9 +283,61 @@ def _finalize(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _asset(name: str) -> str:
-    return resources.files("dg_lsp.bench.report").joinpath("templates", name).read_text(encoding="utf-8").strip()
+def _asset(name: str) -> Markup:
+    return Markup(resources.files("dg_lsp.bench").joinpath("templates", name).read_text(encoding="utf-8").strip())
 
 
-def _hash(text: str) -> Markup:
+def _sha256(text: str) -> Markup:
+    """Source of a content policy that allows exactly this text."""
     return Markup(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")
+
+
+def record_films(
+    engine: Engine, cases: Iterable[TestCase], request: Callable[[TestCase], FillRequest]
+) -> tuple[Film, ...]:
+    """Repeats the fills without a deadline; fills without steps are left out.
+
+    If the decoder is free, a model with a canvas is recorded on it, because there is more to see.
+
+    Raises:
+        RequestError, BackendError: as `Engine.frames` does.
+    """
+    films = []
+    for case in cases:
+        query, frames = request(case), list[Frame]()
+        if (query.decoder or engine.settings.decoder) == DecoderName.AUTO and engine.spec.sampling:
+            query = dataclasses.replace(query, decoder=DecoderName.DIFFUSION)
+        result = drain(engine.frames(query, deadline=math.inf), frames.append)
+        before = "\n".join(case.prefix[-_MAX_CONTEXT:].split("\n")[-NUM_LINES_BEFORE:])
+        after = "\n".join(case.suffix[:_MAX_CONTEXT].split("\n")[: 1 + NUM_LINES_AFTER])
+        if frames:
+            facts = (before, after, result.text, result.decoder.value, _outcome(result.text, case.reference))
+            films.append(Film(case.id, case.reference, tuple(frames), *facts))
+    return tuple(films)
+
+
+def choose_cases(cases: Iterable[TestCase], attempts: Sequence[Attempt]) -> tuple[TestCase, ...]:
+    """The first case of each outcome, not the best; of exact fills one with a single line and one with several."""
+    by_id = {case.id: case for case in cases}
+    firsts: dict[tuple[str, bool], TestCase] = {}
+    for attempt in attempts:
+        outcome = _outcome(attempt.text, attempt.reference)
+        if attempt.case in by_id:
+            firsts.setdefault((outcome, outcome == "exact" and "\n" in attempt.reference), by_id[attempt.case])
+    return tuple(firsts.values())
+
+
+def _outcome(text: str, reference: str) -> str:
+    if not text:
+        return "nothing shown"
+    if texts_match(text, reference):
+        return "exact"
+    return "first line right" if first_lines_match(text, reference) else "wrong"
+
+
+def _token(cell: Cell, *, is_new: bool) -> tuple[str, str]:
+    """CSS classes (colour of the confidence, `k` for accepted, `n` for accepted in this step) and text."""
+    style = f"c{sum(cell.confidence >= bound for bound in BOUNDS)}"
+    if cell.is_committed:
+        style += " k n" if is_new else " k"
+    return style, cell.text if cell.is_committed or cell.confidence >= BOUNDS[0] else MASK

@@ -1,8 +1,8 @@
 import pytest
 
-from dg_lsp.bench.report.audit import audit_page
+from dg_lsp.bench.audit import audit_page
 from dg_lsp.cli import run
-from dg_lsp.engine.audit import AuditRecord, read_records
+from dg_lsp.engine.audit import AuditRecord
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -62,14 +62,6 @@ def test_names_in_the_log_remain_text():
 @pytest.mark.parametrize("records", [[], [record("cancelled")], [record(steps=0, generation_seconds=0.0)]])
 def test_few_records_have_a_page(records):
     assert audit_page(records, "a log").html().startswith("<!doctype html>")
-
-
-def test_the_older_file_is_read_before_the_log(tmp_path):
-    for number, name in enumerate(("a.jsonl.1", "a.jsonl")):
-        (tmp_path / name).write_bytes(record(steps=number).line() + b"{torn")
-    (tmp_path / "a.jsonl.lock").write_text("x")
-    records, num_bad = read_records(tmp_path / "a.jsonl")
-    assert ([one.steps for one in records], num_bad) == ([0, 1], 2)
 
 
 def test_the_command_writes_the_page_beside_the_log(tmp_path, capsys):

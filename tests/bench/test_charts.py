@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from dg_lsp.bench.report.charts import latency_histogram, step_histogram, useful_by
+from dg_lsp.bench.charts import latency_histogram, step_histogram, useful_by
 
 
 def numbers(chart):

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
-from dg_lsp.bench.metrics import percentile
-from dg_lsp.bench.report.charts import Chart, latency_histogram, step_histogram
-from dg_lsp.bench.report.page import Page, Section, facts_table
-from dg_lsp.bench.tables import Measures, Table, count, measure_table, milliseconds, number, percent
+from dg_lsp.bench.charts import Chart, latency_histogram, step_histogram
+from dg_lsp.bench.metrics import Measures, Table, count, grouped, measure_table, milliseconds, number, percent, quantile
+from dg_lsp.bench.report import Page, Section, facts_table
 from dg_lsp.engine.audit import AuditRecord
 
 Records = Sequence[AuditRecord]
@@ -16,9 +15,7 @@ Show = Callable[[Records], str]
 
 def audit_page(records: Records, title: str, num_bad: int = 0) -> Page:
     """`num_bad` is the number of lines that are not records."""
-    groups: dict[str, list[AuditRecord]] = {}
-    for record in records:
-        groups.setdefault(record.endpoint, []).append(record)
+    groups = grouped(records, lambda record: record.endpoint)
     groups = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
     note = "Times are medians without cancelled requests. Tokens are means over the requests that the model worked on."
     sections = (
@@ -27,14 +24,11 @@ def audit_page(records: Records, title: str, num_bad: int = 0) -> Page:
         Section("log", "Log", [facts_table("Records", _log(records, num_bad))]),
     )
     date = max((record.time for record in records), default="")[:10]
-    shown = sum(record.outcome == "shown" for record in records)
-    lead = (
-        f"{percent(shown / len(records), 0)} of {count(len(records), 'request')} were shown something"
-        if records
-        else ""
-    )
-    median = milliseconds(_quantile(_answered(records), "total_seconds"))
-    lead = f"{lead}; the median answer took {median}." if records else "The log has no requests."
+    lead = "The log has no requests."
+    if records:
+        shown = percent(sum(record.outcome == "shown" for record in records) / len(records), 0)
+        median = milliseconds(_quantile(_answered(records), "total_seconds"))
+        lead = f"{shown} of {count(len(records), 'request')} had a fill; the median answer took {median}."
     return Page(title, date, lead, (), sections)
 
 
@@ -49,15 +43,15 @@ def _time(field: str, fraction: float = 0.5) -> Show:
 def _tokens(field: str) -> Show:
     def show(records: Records) -> str:
         values = [float(getattr(record, field)) for record in _computed(records)]
-        return number(fmean(values), 1) if values else "–"
+        return number(fmean(values) if values else None, 1)
 
     return show
 
 
 def _speed(field: str) -> Show:
     def show(records: Records) -> str:
-        speeds = sorted(speed for record in _computed(records) if (speed := float(getattr(record, field))))
-        return f"{number(percentile(speeds, 0.5))} tokens/s" if speeds else "–"
+        speeds = [speed for record in _computed(records) if (speed := float(getattr(record, field)))]
+        return f"{number(quantile(speeds, 0.5))} tokens/s" if speeds else "–"
 
     return show
 
@@ -98,19 +92,16 @@ _MEASURES: Measures[Records] = {
 
 def _reasons(groups: Mapping[str, Records]) -> list[Table]:
     counts = {name: Counter(record.reason for record in records if record.reason) for name, records in groups.items()}
-    rows = [
-        (reason, *(number(found[reason]) if found[reason] else "–" for found in counts.values()))
-        for reason, _ in sum(counts.values(), Counter()).most_common()
-    ]
+    total = sum(counts.values(), Counter[str]())
+    rows = [(one, *(number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
     return [Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
 
 
 def _charts(groups: Mapping[str, Records]) -> list[Chart]:
     answered = {name: _answered(records) for name, records in groups.items()}
     latencies = {name: [1e3 * r.total_seconds for r in records] for name, records in answered.items() if records}
-    steps = {name: [float(r.steps) for r in records if r.steps] for name, records in answered.items()}
-    steps = {name: listed for name, listed in steps.items() if listed}
-    return [*([latency_histogram(latencies)] if latencies else []), *([step_histogram(steps)] if steps else [])]
+    steps = {name: found for name, listed in answered.items() if (found := [float(r.steps) for r in listed if r.steps])}
+    return [draw(values) for draw, values in ((latency_histogram, latencies), (step_histogram, steps)) if values]
 
 
 def _log(records: Records, num_bad: int) -> dict[str, object]:
@@ -136,4 +127,4 @@ def _computed(records: Records) -> list[AuditRecord]:
 
 
 def _quantile(records: Records, field: str, fraction: float = 0.5) -> float | None:
-    return percentile(sorted(1e3 * float(getattr(record, field)) for record in records), fraction) if records else None
+    return quantile([1e3 * float(getattr(record, field)) for record in records], fraction)

@@ -1,10 +1,12 @@
-"""The GPU benchmarks at toy size, and the lower bound of a step, which needs no device."""
+"""Scripts in `benchmarks/`: the parts of a step, the GPU benchmarks at toy size, and the lower bound of a step."""
 
 import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
@@ -14,13 +16,46 @@ def script(monkeypatch):
     """Imports a script; removes all of them afterwards."""
     monkeypatch.syspath_prepend(SCRIPTS)
     before = set(sys.modules)
-
-    def load(name):
-        return __import__(name)
-
-    yield load
+    yield __import__
     for name in {path.stem for path in SCRIPTS.glob("*.py")} & (set(sys.modules) - before):
         del sys.modules[name]
+
+
+needs_runtime = pytest.mark.skipif(
+    not supports_bidirectional(),
+    reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
+)
+
+
+@pytest.fixture
+def step_parts(script, capsys, monkeypatch):
+    """Output of the script for a model and one request."""
+    module = script("step_parts")
+    [first, *_] = module.sample_requests()
+    monkeypatch.setattr(module, "sample_requests", lambda: [first])
+
+    def call(model):
+        module.main(["--model", str(model), "--threads", "1", "--rounds", "1"])
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def test_a_step_has_parts_and_the_cached_prompt_saves_time(step_parts):
+    found = step_parts("dg-mini")
+    parts = found["parts"]
+    assert list(parts) == ["decode", "self_conditioning", "reduction", "sampling", "python"]
+    assert parts["self_conditioning"] == 0
+    assert min(parts["decode"], parts["reduction"], parts["sampling"], parts["python"]) > 0
+    assert {"16", "32"} <= set(found["cache_gains"])
+    assert all(one["recomputed"] > one["cached"] for one in found["cache_gains"].values())
+
+
+@needs_runtime
+def test_self_conditioning_is_a_part_of_a_step(step_parts, tiny_repacked):
+    found = step_parts(tiny_repacked)
+    assert found["parts"]["self_conditioning"] > 0
+    assert found["cache_gains"] == {}
 
 
 def gigabytes(shape, bits, embedding_bits):
@@ -76,11 +111,8 @@ def test_steps_through_transformers_are_measured(script, capsys):
     check(rows(capsys), "transformers", "bfloat16")
 
 
+@needs_runtime
 def test_steps_through_llamacpp_are_measured(script, tmp_path, capsys):
-    from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
-
-    if not supports_bidirectional():
-        pytest.skip("the installed llama.cpp is not changed; run: dg-lsp models build-runtime")
     options = ["--toy", "--rounds", "2", "--backend", "llamacpp", "--type", "Q8_0", "--folder", str(tmp_path)]
     script("gpu").main(options)
     check(rows(capsys), "llamacpp", "Q8_0")

@@ -10,11 +10,13 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from dg_lsp.bench.metrics import CUTS, percentile
-from dg_lsp.bench.tables import Table, milliseconds, percent, shorten
+import numpy as np
+
+from dg_lsp.bench.metrics import CUTS, Table, milliseconds, number, percent, quantile, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,19 +34,18 @@ _LINE_WIDTH, _ROW_HEIGHT, _NUM_BINS = 2.25, 84, 48
 
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 """Characters that are not seen, or that change the order of others."""
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure with its numbers as a table."""
+    """A figure with its numbers as a table; the name is an anchor, and the drawings are SVG in all `SIZES`."""
 
     kind = "chart"
     name: str
-    """Anchor."""
     title: str
     caption: str
     drawings: tuple[str, ...]
-    """SVG in all `SIZES`, with a description for screen readers."""
     table: Table
 
 
@@ -85,7 +86,10 @@ def useful_by(hits: Mapping[str, Sequence[float]], nums: Mapping[str, int], base
 def latency_histogram(values: Mapping[str, Sequence[float]], baseline: str = "") -> Chart:
     """Milliseconds until the final answer, by contender."""
     caption = "Time until the final answer of every request. The time axis is logarithmic."
-    return _histogram("latency", "Latency", caption, values, baseline, milliseconds)
+    ends = [end for listed in values.values() for end in listed] or [1.0]
+    low = max(1.0, min(ends))
+    edges = np.geomspace(low, max(*ends, low + 1.0), _NUM_BINS)
+    return _histogram("latency", caption, values, baseline, milliseconds, edges)
 
 
 def step_histogram(values: Mapping[str, Sequence[float]], baseline: str = "") -> Chart:
@@ -94,57 +98,49 @@ def step_histogram(values: Mapping[str, Sequence[float]], baseline: str = "") ->
         "Forward passes of the model per request, after the prompt. A pass over a canvas costs more than one over a"
         " single token. The last bar holds everything above the 99th percentile."
     )
-    return _histogram(
-        "steps", "Steps", caption, values, baseline, lambda value: f"{value or 0:,.1f}".removesuffix(".0")
-    )
+    end = math.ceil(max([quantile(listed, 0.99) or 0.0 for listed in values.values()] + [2.0]))
+    width = math.ceil((end + 1) / _NUM_BINS)
+    edges = np.arange(0, end + width + 1, width) - 0.5
+    show = partial(number, digits=1)
+    return _histogram("steps", caption, values, baseline, lambda value: show(value).removesuffix(".0"), edges)
 
 
 def _histogram(
     name: str,
-    title: str,
     caption: str,
     values: Mapping[str, Sequence[float]],
     baseline: str,
     show: Callable[[float | None], str],
+    edges: np.typing.NDArray[np.floating],
 ) -> Chart:
-    import numpy as np
-
-    ordered = {contender: sorted(listed) for contender, listed in values.items()}
-    is_log = name == "latency"
-    low = max(1.0, min((listed[0] for listed in ordered.values() if listed), default=1.0))
-    ends = [percentile(listed, 1.0 if is_log else 0.99) for listed in ordered.values() if listed]
-    high = max([*ends, low + 1.0])
-    width = max(1, math.ceil((high + 1) / _NUM_BINS))
-    edges = np.geomspace(low, high, _NUM_BINS) if is_log else np.arange(0, math.ceil(high) + width + 1, width) - 0.5
-
     def draw(figure: "Figure", width: int) -> None:
-        grid = figure.subplots(len(ordered), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, (contender, listed), look in zip(grid, ordered.items(), _looks(ordered, baseline), strict=True):
+        grid = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (contender, listed), look in zip(grid, values.items(), _looks(values, baseline), strict=True):
             counts, _ = np.histogram(np.clip(listed, edges[0], edges[-1]), edges)
             axes.stairs(counts / max(1, len(listed)), edges, fill=True, color=look["color"])
             label = "no requests"
             if listed:
-                middle, tail = percentile(listed, 0.5), percentile(listed, 0.9)
+                middle, tail = np.quantile(listed, (0.5, 0.9))
                 axes.axvline(min(middle, edges[-1]), color=_INK)
                 axes.axvline(min(tail, edges[-1]), color=_INK, linestyle="--")
                 label = f"median {show(middle)}, p90 {show(tail)}"
             axes.set_title(f"{_label(contender, width // 30)}: {label}", loc="left", color=_SOFT)
             axes.yaxis.set_visible(False)
-        if is_log:
+        if name == "latency":
             _log_axis(grid[-1], edges[0], edges[-1], "milliseconds until the final answer", width)
         else:
             grid[-1].set_xlabel("forward passes")
             grid[-1].set_xlim(edges[0], edges[-1])
 
-    rows = [(c, *(show(percentile(v, f)) if v else "–" for f in _FRACTIONS)) for c, v in ordered.items()]
+    rows = [(contender, *(show(quantile(listed, f)) for f in _FRACTIONS)) for contender, listed in values.items()]
     words = "; ".join(f"{row[0]} median {row[3]}" for row in rows)
     columns = ("contender", *("all" if f == 1 else f"{100 * f:.0f} %" for f in _FRACTIONS))
     return Chart(
         name,
-        title,
+        name.capitalize(),
         caption + " The solid line is the median, the dashed one the 90th percentile.",
-        _draw(name, draw, 60 + _ROW_HEIGHT * len(ordered), f"{title}: {words}. The table below has more."),
-        Table(f"{title}: this share of requests took at most", columns, {"": rows}),
+        _draw(name, draw, 60 + _ROW_HEIGHT * len(values), f"{name.capitalize()}: {words}. The table below has more."),
+        Table(f"{name.capitalize()}: this share of requests took at most", columns, {"": rows}),
     )
 
 
@@ -169,17 +165,12 @@ def _draw(name: str, draw: Callable[["Figure", int], None], height: int, descrip
 
 def _themed(drawing: str, size: str, description: str) -> str:
     """The drawing with presentation attributes instead of styles, and CSS variables instead of colours."""
-    root = ElementTree.fromstring(drawing)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag.rpartition("}")[2] in ("metadata", "style"):
-                parent.remove(child)
+    root = ElementTree.fromstring(re.sub(r"(?s)<(metadata|style).*?</\1>", "", drawing))
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
-        for pair in attributes.pop("style", "").split(";"):
-            name, _, value = (part.strip() for part in pair.partition(":"))
-            if name and name != "font-family":
+        for name, value in re.findall(r"([\w-]+): *([^;]+)", attributes.pop("style", "")):
+            if name != "font-family":
                 attributes[name] = f"var(--{_COLOURS[value]})" if value in _COLOURS else value
         if element.tag == "g":
             attributes.pop("id", None)
@@ -218,9 +209,5 @@ def _label(name: str, limit: int = 24) -> str:
 
 def visible(text: str) -> str:
     """The text with control characters as pictures; the result is valid UTF-8."""
-    return _INVISIBLE.sub(_picture, text.replace("\r\n", "\n"))
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return chr(0x2400 + code) if code < 0x20 else "\N{REPLACEMENT CHARACTER}"
+    text = text.replace("\r\n", "\n")
+    return _INVISIBLE.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else _REPLACEMENT, text)
