@@ -51,11 +51,9 @@ def benchmarks(
     files: Annotated[list[Path], typer.Argument(help="HumanEval-Infilling or MBPP, as JSON or JSON lines.")],
 ) -> None:
     """Write the hashes by which `data` finds benchmark text in the corpus."""
-    from dg_lsp.training import deduplication
+    from dg_lsp.training.corpus import BENCHMARK_HASHES, write_benchmarks
 
-    hashes = deduplication.benchmark_ngrams(p for file in files for p in deduplication.read_benchmark(file))
-    deduplication.write_benchmark_hashes(hashes)
-    print(f"{deduplication.BENCHMARK_HASHES}: {len(hashes)} n-grams")
+    print(f"{BENCHMARK_HASHES}: {write_benchmarks(files)} n-grams")
 
 
 @app.command()
@@ -105,27 +103,27 @@ def train(
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     start: Annotated[Path | None, typer.Option(help="Start with the weights of this GGUF.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
-    threads: Annotated[int, typer.Option(help="Threads of each process; 0: torch's default.")] = 0,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Data-parallel processes on a CPU; better than threads on a busy machine.")
-    ] = 1,
 ) -> None:
-    """Train until the planned time is over, with a checkpoint every few minutes."""
-    import torch
+    """Train until the planned time is over, with a checkpoint every few minutes.
 
-    from dg_lsp.training.train import CONFIGS, ProcessGroup, TrainingRun, run_in_processes
+    On a busy CPU: `torchrun --nproc-per-node 2 -m dg_lsp.training train --device cpu`.
+    """
+    import torch
+    from torch import distributed
+
+    from dg_lsp.training.train import CONFIGS, Trainer
 
     planned = CONFIGS[config]
     if minutes:
         planned = dataclasses.replace(planned, minutes=minutes)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    run = TrainingRun(root, planned, device, part, start, resume=resume, threads=threads)
-    if processes == 1:
-        run.run(ProcessGroup())
-    elif device != "cpu" or planned.rows.num_rows % processes:
-        raise typer.BadParameter(f"several processes need --device cpu, and a divisor of {planned.rows.num_rows}")
-    else:
-        run_in_processes(run, processes)
+    if distributed.is_torchelastic_launched():
+        distributed.init_process_group("gloo")
+    trainer = Trainer(root, planned, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if start:
+        trainer.start_from(start)
+    if resume:
+        trainer.resume()
+    trainer.run(minutes=part)
 
 
 @app.command()
@@ -145,8 +143,8 @@ def export(
 ) -> None:
     """Write the weights of a run as a GGUF file."""
     from dg_lsp.training.corpus import split_file
-    from dg_lsp.training.documents import NUM_SENTINELS
     from dg_lsp.training.export import ExportMetadata, read_model, write_model
+    from dg_lsp.training.rows import NUM_SENTINELS
     from dg_lsp.training.tokenizer import load_tokenizer
     from dg_lsp.training.train import CONFIGS, checkpoint_network
 

@@ -4,8 +4,7 @@ Attention rule: a clean token sees the clean tokens of its document up to itself
 tokens of its document before the canvas, [context_start, start), and every used position of its own canvas.
 
 The rule has three forms: `DenseMask` for a CPU (canvases are compared with the clean tokens and themselves, never with
-each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and a plain bool
-tensor, the reference of the tests.
+each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and one tensor.
 """
 
 from dataclasses import dataclass
@@ -14,11 +13,9 @@ from typing import NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from dg_lsp.training.tokenizer import NUM_TOKENS
-
-TILE = 128  # positions, of FlexAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +65,9 @@ def _additive(visible: Tensor) -> Tensor:
 
 
 def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> BlockMask:
-    """The attention rule for CUDA over T clean tokens and C * L canvas positions, in this order; never dense.
-
-    Raises:
-        ValueError: T or C * L is not a multiple of the tile, or a canvas would lie in two tiles.
-    """
-    clean, noisy = document.shape[1], start.shape[1] * canvas_length
-    if clean % TILE or noisy % TILE or TILE % canvas_length:
-        raise ValueError(
-            f"{clean} tokens and {noisy} positions in canvases of {canvas_length} do not fill tiles of {TILE}"
-        )
+    """The attention rule for CUDA over T clean tokens and C * L canvas positions, in this order."""
+    rows, clean = document.shape
+    num = clean + start.shape[1] * canvas_length
 
     def rule(r: Tensor, _: Tensor, q: Tensor, k: Tensor) -> Tensor:
         q_clean, k_clean = q.clamp(max=clean - 1), k.clamp(max=clean - 1)
@@ -87,35 +77,7 @@ def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: T
         own = (q_canvas == k_canvas) & ((k - clean) % canvas_length < length[r, k_canvas])
         return torch.where(q >= clean, torch.where(k >= clean, own, context), (k < clean) & causal)
 
-    visible, full = _tiles(document, start, context_start, noisy)
-    return BlockMask.from_kv_blocks(*_indices(visible & ~full), *_indices(full), BLOCK_SIZE=TILE, mask_mod=rule)
-
-
-def _tiles(document: Tensor, start: Tensor, context_start: Tensor, noisy: int) -> tuple[Tensor, Tensor]:
-    """Tiles with something to see, and tiles that are visible throughout; (rows, tiles, tiles) bool each."""
-    rows, clean = document.shape
-    first = torch.arange(0, clean, TILE, device=document.device)
-    n, m = clean // TILE, noisy // TILE
-    visible = torch.zeros(rows, n + m, n + m, dtype=torch.bool, device=document.device)
-    full = torch.zeros_like(visible)
-    # documents ascend along a row, padding (-1) comes last
-    ordered = document.masked_fill(document < 0, torch.iinfo(document.dtype).max).view(rows, n, TILE)
-    lowest, highest = ordered.amin(-1), ordered.amax(-1)
-    visible[:, :n, :n] = (first[:, None] >= first) & (highest[:, None, :] >= lowest[:, :, None])
-    full[:, :n, :n] = (first[:, None] > first) & (lowest[:, None, :] == highest[:, :, None])
-    overlaps = (context_start[..., None] < first + TILE) & (start[..., None] > first)  # (R, C, n)
-    covers = (context_start[..., None] <= first) & (start[..., None] >= first + TILE)
-    visible[:, n:, :n] = overlaps.view(rows, m, -1, n).any(2)
-    full[:, n:, :n] = covers.view(rows, m, -1, n).all(2)
-    visible[:, n:, n:] = torch.eye(m, dtype=torch.bool, device=document.device)
-    return visible, full
-
-
-def _indices(tiles: Tensor) -> tuple[Tensor, Tensor]:
-    """FlexAttention's format: how many tiles each row of tiles visits, and their indices first."""
-    counts = tiles.sum(-1, dtype=torch.int32)
-    order = tiles.int().sort(dim=-1, descending=True, stable=True).indices.int()
-    return counts[:, None], order[:, None]
+    return create_block_mask(rule, rows, None, num, num, device=document.device)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
@@ -125,19 +87,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     if isinstance(mask, Tensor):
         return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
     clean = mask.clean.shape[-1]
-    out = _attend_clean(q[:, :, :clean], k[:, :, :clean], v[:, :, :clean], mask.clean)
+    out = attend(q[:, :, :clean], k[:, :, :clean], v[:, :, :clean], mask.clean)
     return out if q.shape[2] == clean else torch.cat([out, _attend_canvases(q, k, v, mask)], 2)
-
-
-def _attend_clean(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Two matrix products; the queries of a group share their keys."""
-    rows, heads, n, d = q.shape
-    groups = k.shape[1]
-    scores = (q * d**-0.5).reshape(rows, groups, -1, d) @ k.transpose(-1, -2)  # (R, G, H/G * n, n)
-    scores = scores.view(rows, groups, -1, n, n) + mask[:, :, None]
-    # a padding token sees the padding before it and itself: no row is empty
-    weights = scores.float().softmax(-1).to(v.dtype).view(rows, groups, -1, n)
-    return (weights @ v).view(rows, heads, n, d)
 
 
 def _attend_canvases(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tensor:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +14,8 @@ from dg_lsp.training.tokenizer import MASK
 FULL, LEFT, RANDOM = range(3)
 """Noise kinds of a canvas: all masks, masks after a known left part, random masks."""
 VALIDATION_SEED = 7
-GPU_CHUNK = 16_384  # targets of one product with the vocabulary
-CPU_CHUNK = 1024
-CPU_SLICE = 32  # targets whose float32 probabilities fit the cache of a core: 32 * 8192 * 4 bytes = 1 MiB
-TINY = torch.finfo(torch.float32).tiny  # a probability that underflows to zero costs 87 nats
+GPU_CHUNK, CPU_CHUNK = 16_384, 512
+"""Targets of one product with the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,59 +51,8 @@ def draw_masks(
     return (masked | at_least_one) & used, kind
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Cross-entropy without float32 logits: they stay in the type of the matrix product.
-
-    Slices that fit a core's cache become probabilities, then the gradient by the logits, ready for the backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
-        losses = torch.empty(len(targets), dtype=torch.float32, device=states.device)
-        scratch = states.new_empty((CPU_SLICE, len(embedding)), dtype=torch.float32)
-        gradients = []
-        for at in range(0, len(targets), CPU_CHUNK):
-            logits = states[at : at + CPU_CHUNK] @ embedding.t()
-            for low in range(0, len(logits), CPU_SLICE):
-                part = logits[low : low + CPU_SLICE]
-                target = targets[at + low : at + low + len(part), None]
-                probabilities = scratch[: len(part)]
-                torch.softmax(probabilities.copy_(part), -1, out=probabilities)
-                losses[at + low : at + low + len(part)] = -probabilities.gather(1, target)[:, 0].clamp(min=TINY).log()
-                probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, -1.0))
-                part.copy_(probabilities)
-            gradients.append(logits)
-        ctx.save_for_backward(states, embedding, *gradients)
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
-        states, embedding, *gradients = ctx.saved_tensors
-        of_states, of_embedding = torch.empty_like(states), torch.zeros_like(embedding, dtype=torch.float32)
-        for i, gradient in enumerate(gradients):
-            chunk = slice(i * CPU_CHUNK, i * CPU_CHUNK + len(gradient))
-            # the weight of a target scales the narrow side of both products, not the wide gradient
-            weight = upstream[chunk, None].to(states.dtype)
-            of_states[chunk] = (gradient @ embedding) * weight
-            of_embedding += gradient.t() @ (states[chunk] * weight)
-        return of_states, of_embedding.to(embedding.dtype), None
-
-
-def linear_cross_entropy(states: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy in nats of each target (N,), given states (N, width) and the embedding (vocabulary, width).
-
-    For a CPU: 8 to 15 % faster than compiled `cross_entropy(linear(...))` on 3,072 targets (docs/log.md).
-    """
-    kind = states.device.type
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        states, embedding = states.to(dtype), embedding.to(dtype)
-    with torch.autocast(kind, enabled=False):
-        losses: Tensor = _LinearCrossEntropy.apply(states, embedding, targets)
-    return losses
-
-
-def _gpu_cross_entropy(states: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(states: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
+    """Nats of each target (N,), given states (N, width) and the embedding (vocabulary, width); 0 for target -100."""
     return F.cross_entropy(F.linear(states, embedding).float(), targets, ignore_index=-100, reduction="none")
 
 
@@ -153,7 +99,7 @@ class Objective:
     def __init__(self, network: DiffusionNetwork, config: ObjectiveConfig, *, compiled: bool) -> None:
         self.network, self.config = network, config
         self._is_cuda = next(network.parameters()).device.type == "cuda"
-        self._gpu_loss = torch.compile(_gpu_cross_entropy) if compiled else _gpu_cross_entropy
+        self._loss = torch.compile(cross_entropy) if compiled else cross_entropy
 
     def losses(self, b: dict[str, Tensor], generator: torch.Generator) -> Losses:
         """Losses of a batch with newly drawn masks."""
@@ -181,15 +127,12 @@ class Objective:
         return make_mask(b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2])
 
     def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
-        weight = self.network.embedding.weight
-        if not self._is_cuda:
-            return linear_cross_entropy(states, weight, targets)
-        # padded to whole chunks so that one compiled graph serves all batches
-        num = len(targets)
-        pad = -num % GPU_CHUNK
+        """In chunks of one size, so that one compiled graph serves all batches."""
+        num, chunk = len(targets), GPU_CHUNK if self._is_cuda else CPU_CHUNK
+        pad = -num % chunk
         states, targets = F.pad(states, (0, 0, 0, pad)), F.pad(targets, (0, pad), value=-100)
-        parts = zip(states.split(GPU_CHUNK), targets.split(GPU_CHUNK), strict=True)
-        return torch.cat([self._gpu_loss(h, weight, y) for h, y in parts])[:num]
+        parts = zip(states.split(chunk), targets.split(chunk), strict=True)
+        return torch.cat([self._loss(h, self.network.embedding.weight, y) for h, y in parts])[:num]
 
 
 def validation_batches(root: Path, config: RowConfig, device: torch.device, num: int) -> list[dict[str, Tensor]]:
