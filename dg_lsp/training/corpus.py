@@ -277,9 +277,9 @@ def minhash(words: Hashes) -> Signature:
     return np.asarray(found.hashvalues, np.uint32)
 
 
-def num_benchmark_ngrams(words: Hashes, benchmark: Hashes) -> int:
+def num_benchmark_ngrams(words: Hashes, benchmark: frozenset[int]) -> int:
     """Number of distinct 10-grams that a text, given as `word_hashes`, shares with the benchmarks."""
-    return len(np.intersect1d(ngram_hashes(words, BENCHMARK_NGRAM), benchmark))
+    return len(benchmark.intersection(ngram_hashes(words, BENCHMARK_NGRAM).tolist()))
 
 
 def write_benchmarks(files: Iterable[Path], path: Path = BENCHMARK_HASHES) -> int:
@@ -306,9 +306,9 @@ def _is_characteristic(words: list[str]) -> bool:
     return len({word for word in words if len(word) > 1 and not word.isdigit()}) >= MIN_DISTINCT_NAMES
 
 
-def read_benchmarks(path: Path = BENCHMARK_HASHES) -> Hashes:
+def read_benchmarks(path: Path = BENCHMARK_HASHES) -> frozenset[int]:
     """Read the file that `write_benchmarks` wrote."""
-    return np.fromfile(path, "<u8").astype(np.uint64)
+    return frozenset(np.fromfile(path, "<u8").tolist())
 
 
 def build_splits(

@@ -1,4 +1,6 @@
-"""A qwen3-shaped transformer over clean tokens and canvases. llama.cpp runs its weights as architecture `qwen3`.
+"""A qwen3-shaped transformer over clean tokens and canvases.
+
+llama.cpp runs its weights as architecture `qwen3`; they have the tensor names of a GGUF file.
 
 Attention rule: a clean token sees the clean tokens of its document up to itself. A canvas position sees the clean
 tokens of its document before the canvas, [context_start, start), and every used position of its own canvas.
@@ -122,30 +124,27 @@ class Block(nn.Module):
         super().__init__()
         c = self.config = config
         self.attn_norm, self.ffn_norm = nn.RMSNorm(c.width, c.norm_eps), nn.RMSNorm(c.width, c.norm_eps)
-        self.q_norm, self.k_norm = nn.RMSNorm(c.head_width, c.norm_eps), nn.RMSNorm(c.head_width, c.norm_eps)
-        self.q = nn.Linear(c.width, c.heads * c.head_width, bias=False)
-        self.k = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
-        self.v = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
-        self.output = nn.Linear(c.heads * c.head_width, c.width, bias=False)
-        self.gate = nn.Linear(c.width, c.hidden, bias=False)
-        self.up = nn.Linear(c.width, c.hidden, bias=False)
-        self.down = nn.Linear(c.hidden, c.width, bias=False)
+        self.attn_q_norm = nn.RMSNorm(c.head_width, c.norm_eps)
+        self.attn_k_norm = nn.RMSNorm(c.head_width, c.norm_eps)
+        self.attn_q = nn.Linear(c.width, c.heads * c.head_width, bias=False)
+        self.attn_k = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
+        self.attn_v = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
+        self.attn_output = nn.Linear(c.heads * c.head_width, c.width, bias=False)
+        self.ffn_gate = nn.Linear(c.width, c.hidden, bias=False)
+        self.ffn_up = nn.Linear(c.width, c.hidden, bias=False)
+        self.ffn_down = nn.Linear(c.hidden, c.width, bias=False)
 
     def forward(self, h: Tensor, cos: Tensor, sin: Tensor, mask: Mask) -> Tensor:
         """h (R, n, width) -> the same shape."""
         rows, n, _ = h.shape
         c, x = self.config, self.attn_norm(h)
-        v = self.v(x).view(rows, n, c.kv_heads, c.head_width).transpose(1, 2)
-        q = self._rotated(self.q_norm, self.q(x).view(rows, n, c.heads, c.head_width), cos, sin).to(v.dtype)
-        k = self._rotated(self.k_norm, self.k(x).view(rows, n, c.kv_heads, c.head_width), cos, sin).to(v.dtype)
-        h = h + self.output(attend(q, k, v, mask).transpose(1, 2).reshape(rows, n, -1))
+        q, k, v = (f(x).view(rows, n, -1, c.head_width) for f in (self.attn_q, self.attn_k, self.attn_v))
+        # float32 like the weights of the norms: mixed types leave torch's fused path
+        q, k = self.attn_q_norm(q.float()), self.attn_k_norm(k.float())
+        q, k = (rotate(x.transpose(1, 2), cos, sin).to(v.dtype) for x in (q, k))
+        h = h + self.attn_output(attend(q, k, v.transpose(1, 2), mask).transpose(1, 2).reshape(rows, n, -1))
         x = self.ffn_norm(h)
-        return h + self.down(F.silu(self.gate(x)) * self.up(x))
-
-    @staticmethod
-    def _rotated(norm: nn.RMSNorm, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (R, n, H, d) -> (R, H, n, d) in float32 like the norm's weight: mixed types leave torch's fused path."""
-        return rotate(norm(x.float()).transpose(1, 2), cos, sin)
+        return h + self.ffn_down(F.silu(self.ffn_gate(x)) * self.ffn_up(x))
 
 
 class DiffusionNetwork(nn.Module):
@@ -154,9 +153,9 @@ class DiffusionNetwork(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.num_tokens, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.token_embd = nn.Embedding(config.num_tokens, config.width)
+        self.blk = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.output_norm = nn.RMSNorm(config.width, config.norm_eps)
         self._initialize()
 
     def _initialize(self) -> None:
@@ -165,7 +164,7 @@ class DiffusionNetwork(nn.Module):
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 is_residual = name.endswith(("output.weight", "down.weight"))
-                scale = 0.02 if "embedding" in name else weight.shape[1] ** -0.5 * (depth if is_residual else 1.0)
+                scale = 0.02 if "embd" in name else weight.shape[1] ** -0.5 * (depth if is_residual else 1.0)
                 nn.init.normal_(weight, 0.0, scale)
 
     def hidden(self, ids: Tensor, position: Tensor, mask: Mask) -> Tensor:
@@ -173,7 +172,7 @@ class DiffusionNetwork(nn.Module):
         exponent = torch.arange(0, self.config.head_width, 2, device=ids.device).float() / self.config.head_width
         angle = position[..., None].float() * self.config.rope_theta**-exponent
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        h = self.embedding(ids)
-        for block in self.blocks:
+        h = self.token_embd(ids)
+        for block in self.blk:
             h = block(h, cos, sin, mask)
-        return self.norm(h)
+        return self.output_norm(h)

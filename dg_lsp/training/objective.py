@@ -132,7 +132,7 @@ class Objective:
         pad = -num % chunk
         states, targets = F.pad(states, (0, 0, 0, pad)), F.pad(targets, (0, pad), value=-100)
         parts = zip(states.split(chunk), targets.split(chunk), strict=True)
-        return torch.cat([self._loss(h, self.network.embedding.weight, y) for h, y in parts])[:num]
+        return torch.cat([self._loss(h, self.network.token_embd.weight, y) for h, y in parts])[:num]
 
 
 def validation_batches(root: Path, config: RowConfig, device: torch.device, num: int) -> list[dict[str, Tensor]]:

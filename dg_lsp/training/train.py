@@ -87,8 +87,8 @@ def build_optimizers(network: nn.Module, config: OptimizerConfig) -> list[torch.
     """[Muon, AdamW]. Muon's update is scaled to AdamW's root mean square; torch's default scaling is another one."""
     is_cuda = next(network.parameters()).is_cuda
     named = list(network.named_parameters())
-    matrices = [p for name, p in named if p.ndim == 2 and "embedding" not in name]
-    rest = [p for name, p in named if p.ndim != 2 or "embedding" in name]
+    matrices = [p for name, p in named if p.ndim == 2 and "embd" not in name]
+    rest = [p for name, p in named if p.ndim != 2 or "embd" in name]
     rate, decay = config.learning_rate, config.weight_decay
     muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adamw = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=is_cuda, foreach=not is_cuda)
@@ -143,7 +143,7 @@ class Trainer:
         self.loader_state: LoaderState | None = None
         if compiled:
             dynamo.recompile_limit = max(MAX_GRAPHS, dynamo.recompile_limit)
-            for block in self.network.blocks:
+            for block in self.network.blk:
                 block.compile(dynamic=False)
         self.objective = Objective(self.network, config.objective, compiled=compiled)
         self.validation = validation_batches(root, self.rows, self.device, NUM_VALIDATION)
