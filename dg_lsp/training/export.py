@@ -61,8 +61,10 @@ def read_model(path: Path, config: NetworkConfig) -> tuple[DiffusionNetwork, int
     """The network of a file that `write_model` wrote, in float32, and the tokens that it was trained on.
 
     Raises:
-        InputFileError: the file has another architecture or size.
+        InputFileError: the file does not exist, or has another architecture or size.
     """
+    if not path.exists():
+        raise InputFileError(f"no such file: {path}")
     reader = gguf.GGUFReader(path)
     stored = {t.name: np.array(gguf.quants.dequantize(t.data, t.tensor_type), np.float32) for t in reader.tensors}
     network = DiffusionNetwork(config)

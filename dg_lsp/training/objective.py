@@ -150,18 +150,17 @@ def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str
     for batch in batches:
         with torch.autocast(device.type, torch.bfloat16):
             x = objective.losses(batch, generator)
-        is_content = x.masked_in_middle & ~x.masked_is_fill
+        content = x.masked_in_middle & ~x.masked_is_fill
         parts = {
             "next_token_context": x.next[~x.next_in_middle],
             "next_token_middle": x.next[x.next_in_middle],
             "masked_text": x.masked[~x.masked_in_middle],
-            "masked_middle": x.masked[is_content],
-            "masked_middle_leftmost": x.masked[is_content & (x.masked_rank == 0)],
-            "masked_middle_full": x.masked[is_content & (x.masked_noise == FULL)],
-            "masked_middle_left": x.masked[is_content & (x.masked_noise == LEFT)],
-            "masked_middle_random": x.masked[is_content & (x.masked_noise == RANDOM)],
+            "masked_middle": x.masked[content],
+            "masked_middle_leftmost": x.masked[content & (x.masked_rank == 0)],
             "fill": x.masked[x.masked_is_fill],
         }
+        for noise, name in enumerate(("full", "left", "random")):
+            parts[f"masked_middle_{name}"] = x.masked[content & (x.masked_noise == noise)]
         for name, loss in parts.items():
             found.setdefault(name, []).append(loss.float())
     return {name: round(torch.cat(parts).mean().item(), 4) for name, parts in found.items()}

@@ -294,9 +294,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return dict(torch.load(path, map_location="cpu", weights_only=False))
 
 
-def checkpoint_network(path: Path, *, averaged: bool) -> tuple[DiffusionNetwork, int]:
-    """The network of a checkpoint in float32, and the tokens it was trained on."""
+def checkpoint_network(path: Path) -> tuple[DiffusionNetwork, int]:
+    """The averaged network of a checkpoint in float32, and the tokens that it was trained on."""
     saved = load_checkpoint(path)
     network = DiffusionNetwork(NetworkConfig(**saved["config"]["network"]))
-    network.load_state_dict(saved["average" if averaged else "network"])
+    network.load_state_dict(saved["average"])
     return network.float().eval(), int(saved["progress"]["tokens"])
