@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,12 +17,10 @@ BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "dg-mini.gguf"
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
-def default_root() -> Path:
-    """$DG_LSP_TRAINING_ROOT, or a folder in the user's cache."""
-    return Path(os.environ.get("DG_LSP_TRAINING_ROOT") or Path.home() / ".cache" / "dg-lsp" / "training")
-
-
-Root = Annotated[Path, typer.Option(default_factory=default_root, help="Work folder; $DG_LSP_TRAINING_ROOT.")]
+DEFAULT_ROOT = Path.home() / ".cache" / "dg-lsp" / "training"
+Root = Annotated[
+    Path, typer.Option(default_factory=lambda: DEFAULT_ROOT, envvar="DG_LSP_TRAINING_ROOT", help="Work folder.")
+]
 Config = Annotated[Literal["tiny", "mini"], typer.Option(help="`tiny` for CPU cores, `mini` for one GPU.")]
 
 
@@ -55,9 +52,9 @@ def benchmarks(
 @app.command()
 def tokenize(root: Root) -> None:
     """Tokenize a corpus that was copied from another machine: tokenizer.json, train.jsonl.xz and val.jsonl.xz."""
-    from dg_lsp.training import corpus
+    from dg_lsp.training.corpus import tokenize_splits
 
-    print(json.dumps({"tokens": corpus.tokenize(root)}))
+    print(json.dumps({"tokens": tokenize_splits(root)}))
 
 
 @app.command(name="test-cases")
@@ -108,7 +105,7 @@ def train(
         trainer.start_from(start)
     if resume:
         trainer.resume()
-    trainer.run(minutes=part)
+    trainer.run(lambda report: print(json.dumps(report), flush=True), minutes=part)
 
 
 @app.command()

@@ -215,17 +215,13 @@ def rejection_reason(text: str) -> str | None:
     non_ascii = len(text) - len(text.encode("ascii", "ignore"))
     if digits > MAX_DIGITS * len(text) or non_ascii > MAX_NON_ASCII * len(text):
         return "data"
-    if any(special in text for special in SPECIAL_TOKENS):
-        return "special"
-    return None
+    return "special" if any(special in text for special in SPECIAL_TOKENS) else None
 
 
-def filter_files(
-    package: str, sources: Iterable[tuple[str, bytes]]
-) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
+def filter_files(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
     """The suitable files of a package with their MinHash signatures, and the reasons of the others."""
     counts, kept, benchmark = Counter[str](), [], read_benchmarks()
-    for path, raw in sources:
+    for path, raw in package.sources():
         counts["seen"] += 1
         if not is_code_path(path):
             counts["path"] += 1
@@ -236,12 +232,8 @@ def filter_files(
         elif num_benchmark_ngrams(words := word_hashes(text), benchmark):
             counts["benchmark text"] += 1
         else:
-            kept.append((CorpusFile(package, path, text), minhash(words)))
+            kept.append((CorpusFile(package.name, path, text), minhash(words)))
     return kept, counts
-
-
-def _filter_package(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
-    return filter_files(package.name, package.sources())
 
 
 def word_hashes(text: str) -> Hashes:
@@ -314,7 +306,7 @@ def build_splits(
     """
     found: list[tuple[CorpusFile, Signature]] = []
     with ProcessPoolExecutor(num_processes or None, mp_context=get_context("spawn")) as pool:
-        for files, reasons in (map if num_processes == 1 else pool.map)(_filter_package, packages):
+        for files, reasons in (map if num_processes == 1 else pool.map)(filter_files, packages):
             found += files
             counts.update(reasons)
     found.sort(key=lambda item: (item[0].package not in held_out, item[0].package, item[0].path))
@@ -392,7 +384,7 @@ def prepare(
         "tokenizer_sha256": hashlib.sha256((root / "tokenizer.json").read_bytes()).hexdigest(),
         "refused_licences": {w.name: w.licence for w in pinned if not is_allowed(w.licence)},
         "not_available": missing,
-        "tokens": tokenize(root),
+        "tokens": tokenize_splits(root),
     }
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     if manifest_copy:
@@ -420,7 +412,7 @@ def write_texts(path: Path, files: list[CorpusFile]) -> None:
         out.writelines(json.dumps(asdict(file)) + "\n" for file in files)
 
 
-def tokenize(root: Path) -> dict[str, int]:
+def tokenize_splits(root: Path) -> dict[str, int]:
     """Tokenize the texts of each split in `root`. Returns the numbers of tokens."""
     tokenizer, num_tokens = load_tokenizer(root / "tokenizer.json"), {}
     for split in SPLITS:

@@ -43,12 +43,9 @@ from dg_lsp.training.train import TrainConfig
 class CaseKind(StrEnum):
     """The part of a file that is the reference of a test case."""
 
-    LINE_END = "line-end"
-    """From the start of a word to the end of the line."""
-    WHOLE_LINE = "whole-line"
-    """A line after its indentation."""
-    BLOCK = "block"
-    """Whole statements after the first one's indentation, up to a dedent or a blank line."""
+    LINE_END = "line-end"  # from the start of a word to the end of the line
+    WHOLE_LINE = "whole-line"  # a line after its indentation
+    BLOCK = "block"  # whole statements after the first one's indentation, up to a dedent or a blank line
 
 
 CASE_SETS = ("report", "tune")
@@ -212,12 +209,12 @@ class CountingDenoiser:
         return getattr(self.inner, name)
 
     def predict(self, *arguments: Any, **options: Any) -> list[Prediction]:
-        """A pass over canvases."""
+        """Counts a pass over canvases."""
         self.passes["canvas"] += 1
         return self.inner.predict(*arguments, **options)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """A causal pass. Several ids are a guess that is verified."""
+        """Counts a causal pass. Several ids are a guess that is verified."""
         self.passes["verify" if len(ids) > 1 else "single"] += 1
         return self.inner.extend(slot, ids)
 

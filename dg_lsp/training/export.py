@@ -20,7 +20,6 @@ from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
 CONTEXT_TOKENS = 2048
 CONFIDENCE_THRESHOLD = 0.7
 REPETITION_MATCH = 3  # tokens that must occur earlier in the buffer before what follows them is copied
-FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def write_model(
     _add_shape(writer, network.config)
     _add_tokenizer(writer, tokenizer, network.config.num_tokens)
     _add_metadata(writer, metadata)
-    writer.add_file_type(getattr(gguf.LlamaFileType, FILE_TYPES[file_type]))
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
     for name, tensor in network.state_dict().items():
         weight = tensor.float().cpu().numpy()
         if weight.ndim == 1 or file_type == "F32":

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dg_lsp.training.network import DiffusionNetwork, Mask, block_mask, dense_mask
+from dg_lsp.training.network import DiffusionNetwork, block_mask, dense_mask
 from dg_lsp.training.rows import CANVAS_FIELDS, RowConfig, TrainingBatch, open_stream
 from dg_lsp.training.tokenizer import MASK
 
@@ -36,9 +36,8 @@ def draw_masks(
     length (R, C): positions in use. Random masks have a rate of U(0, 1). A canvas in use has at least one mask.
     """
     device, shape = length.device, tuple(length.shape)
-    which = torch.rand(shape, device=device, generator=generator)
-    rate = torch.rand(shape, device=device, generator=generator)
-    noise = torch.rand((*shape, canvas_length), device=device, generator=generator)
+    shapes = (shape, shape, (*shape, canvas_length))
+    which, rate, noise = (torch.rand(shape, device=device, generator=generator) for shape in shapes)
     at = torch.arange(canvas_length, device=device).expand(*shape, canvas_length)
     used = at < length[..., None]
     is_full, is_left = which < config.full_share, which < config.full_share + config.left_share
@@ -111,7 +110,9 @@ class Objective:
         noisy_position = ((b["start"] - b["context_start"])[:, :, None] + at).view(rows, -1)
         ids = torch.cat([b["tokens"], noisy], 1)
         position = torch.cat([b["position"], noisy_position], 1)
-        h = self.network.hidden(ids, position, self._attention_mask(b))
+        make_mask = block_mask if self._is_cuda else dense_mask
+        mask = make_mask(b["document"], b["start"], b["context_start"], b["length"], canvas_length)
+        h = self.network.hidden(ids, position, mask)
         follows = (b["document"][:, 1:] == b["document"][:, :-1]) & (b["document"][:, 1:] >= 0)
         rank = masked.cumsum(-1)[masked] - 1
         is_fill = (at >= b["num_content"][:, :, None])[masked]
@@ -121,10 +122,6 @@ class Objective:
         states = torch.cat([h[:, : num_clean - 1][follows], h[:, num_clean:][masked]])
         loss, num = self._cross_entropy(states, targets), int(follows.sum())
         return Losses(loss[:num], b["in_middle"][:, 1:][follows], loss[num:], is_fill, in_middle, noise, rank)
-
-    def _attention_mask(self, b: dict[str, Tensor]) -> Mask:
-        make_mask = block_mask if self._is_cuda else dense_mask
-        return make_mask(b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2])
 
     def _cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
         """In chunks of one size, so that one compiled graph serves all batches."""

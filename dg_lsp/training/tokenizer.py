@@ -16,18 +16,8 @@ from dg_lsp.errors import InputFileError
 
 NUM_TOKENS = 8192
 END_OF_TEXT, MASK, PREFIX, SUFFIX, MIDDLE, END_OF_MIDDLE = range(6)
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|mask|>",
-    "<|prefix|>",
-    "<|suffix|>",
-    "<|middle|>",
-    "<|eom|>",
-    "<|file|>",
-    "<|expand|>",
-    "<|delete|>",
-    *(f"<|reserved_{i}|>" for i in range(9, 16)),
-)
+_NAMES = ("endoftext", "mask", "prefix", "suffix", "middle", "eom", "file", "expand", "delete")
+SPECIAL_TOKENS = tuple(f"<|{name}|>" for name in (*_NAMES, *(f"reserved_{i}" for i in range(9, 16))))
 BANNED_IDS = tuple(i for i in range(len(SPECIAL_TOKENS)) if i != END_OF_MIDDLE)
 """Special tokens that a completion never contains; END_OF_MIDDLE ends it."""
 
@@ -142,7 +132,7 @@ def build_store(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
         line_chars.append(starts[is_boundary].astype(np.uint32))
         line_tokens.append(token[is_boundary].astype(np.uint32))
     parts = (tokens, chars, line_chars, line_tokens)
-    starts_of = [np.cumsum([0, *(len(array) for array in part)], dtype=np.int64) for part in parts[:3]]
+    starts_of = [np.cumsum([0, *map(len, part)], dtype=np.int64) for part in parts[:3]]
     return TokenStore(*(np.concatenate(part) for part in parts), *starts_of)
 
 

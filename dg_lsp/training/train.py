@@ -5,7 +5,6 @@ warm-up.
 """
 
 import copy
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -33,6 +32,7 @@ from dg_lsp.training.rows import BatchLoader, LoaderState, RowConfig
 NUM_VALIDATION = 10  # batches
 REPORT_STEPS = 20
 LOSS_NAMES = ("next_token", "content", "fill")  # of a report
+Show = Callable[[dict[str, Any]], None]
 MAX_GRAPHS = 64  # blocks are compiled for every canvas length, with and without gradients
 
 
@@ -112,15 +112,6 @@ class TrainingProgress:
     log: list[dict[str, Any]] = field(default_factory=list)  # validations
 
 
-Report = dict[str, Any]
-Show = Callable[[Report], None]
-
-
-def print_report(report: Report) -> None:
-    """Print a report as one line of JSON."""
-    print(json.dumps(report), flush=True)
-
-
 class Trainer:
     """A network with its optimizers, data and noise.
 
@@ -192,9 +183,7 @@ class Trainer:
         torch.save(content, partial)
         partial.replace(self.path)
 
-    def run(
-        self, show: Show = print_report, *, minutes: float | None = None, max_steps: int | None = None
-    ) -> TrainingProgress:
+    def run(self, show: Show, *, minutes: float | None = None, max_steps: int | None = None) -> TrainingProgress:
         """Train until the planned time, or for `minutes` or `max_steps`."""
         config, progress, planned = self.config, self.progress, self.config.minutes * 60
         before, started = progress.seconds, time.monotonic()
@@ -216,9 +205,7 @@ class Trainer:
                 progress.step += 1
                 progress.tokens += batch.tokens.size * self.size
                 if progress.step % REPORT_STEPS == 0:
-                    self._report(
-                        show, REPORT_STEPS * batch.tokens.size * self.size / (progress.seconds - reported), rate
-                    )
+                    self._report(show, progress.seconds - reported, batch.tokens.size, rate)
                     reported = progress.seconds
                 if progress.seconds >= next_save:
                     self._validate_and_save(show)
@@ -259,12 +246,13 @@ class Trainer:
             torch._foreach_lerp_(list(self.average.parameters()), weights, 1 - decay)
         self.recent.append(losses.summary())
 
-    def _report(self, show: Show, speed: float, rate: float) -> None:
+    def _report(self, show: Show, seconds: float, num_tokens: int, rate: float) -> None:
         losses = [round(loss, 3) for loss in torch.stack(self.recent).nanmean(0).tolist()]
         self.recent.clear()
         if self.rank == 0:
-            progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": round(speed)}
+            speed = round(REPORT_STEPS * num_tokens * self.size / seconds)
             left = round(self.config.minutes * 60 - self.progress.seconds)
+            progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
             show(progress | dict(zip(LOSS_NAMES, losses, strict=True)) | {"rate": round(rate, 6), "seconds_left": left})
 
     def _validate_and_save(self, show: Show) -> None:
