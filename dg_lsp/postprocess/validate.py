@@ -27,26 +27,16 @@ from dg_lsp.postprocess.text_edits import (
 class Reason(StrEnum):
     """Why a fill is not shown."""
 
-    EMPTY = "empty"
-    """No text, or only blanks."""
-    REPEATS_SUFFIX = "repeats-suffix"
-    """It repeats the text after the cursor."""
-    REPEATS_PREFIX = "repeats-prefix"
-    """It repeats the lines before the cursor."""
-    REPEATS_ITSELF = "repeats-itself"
-    """It repeats a few words in a loop."""
-    SYNTAX_ERROR = "syntax-error"
-    """It adds a syntax error."""
-    INDENTATION = "indentation"
-    """The next line is deeper, but the fill opens no block."""
-    UNCHANGED = "unchanged"
-    """A rewrite equal to the original text."""
-    NOT_TEXT = "not-text"
-    """Its bytes are not UTF-8 or contain control characters."""
-    LOW_CONFIDENCE = "low-confidence"
-    """Its estimated probability of being right is too low for an automatic completion."""
-    UNFINISHED = "unfinished"
-    """The deadline passed before any line was stable."""
+    EMPTY = "empty"  # no text, or only blanks
+    REPEATS_SUFFIX = "repeats-suffix"  # it repeats the text after the cursor
+    REPEATS_PREFIX = "repeats-prefix"  # it repeats the lines before the cursor
+    REPEATS_ITSELF = "repeats-itself"  # it repeats a few words in a loop
+    SYNTAX_ERROR = "syntax-error"  # it adds a syntax error
+    INDENTATION = "indentation"  # the next line is deeper, but the fill opens no block
+    UNCHANGED = "unchanged"  # a rewrite equal to the original text
+    NOT_TEXT = "not-text"  # its bytes are not UTF-8 or contain control characters
+    LOW_CONFIDENCE = "low-confidence"  # its estimated probability of being right is too low for an automatic completion
+    UNFINISHED = "unfinished"  # the deadline passed before any line was stable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +44,8 @@ class Candidate:
     """Text to insert at the cursor, in the buffer's own line ends and indentation."""
 
     text: str
-    score: float
-    """Mean log probability per token, in nats; higher is better."""
-    confidence: float = 1.0
-    """The model's probability that the first line is right; 1 where it is unknown."""
+    score: float  # mean log probability per token, in nats; higher is better
+    confidence: float = 1.0  # the model's probability that the first line is right; 1 where it is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +98,8 @@ def judge(
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, comment: str) -> str:
     """Limits the number of lines, aligns the indentation and trims blanks."""
-    if cursor.line_prefix.strip():
-        first, end, others = text.partition("\n")
-        text = first + end + expand_indentation(others)
-    else:
-        text = expand_indentation(text)
+    first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
+    text = first + end + expand_indentation(others)
     text = cut_lines(skip_blank_lines(text, cursor), max_lines)
     text = cut_loops(trim_blanks(text, is_line_end=cursor.is_line_end))
     aligned = align(text, cursor, comment)
@@ -132,17 +117,11 @@ def _joined(shown: str, cursor: Cursor, comment: str) -> str | Rejection:
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
     """Distinct candidates (ignoring trailing blanks) by descending score, ties in order; and the rejections."""
-    candidates: list[Candidate] = []
-    rejections: list[Rejection] = []
-    for result in results:
-        if isinstance(result, Candidate):
-            candidates.append(result)
-        else:
-            rejections.append(result)
+    everything = list(results)
     best: dict[str, Candidate] = {}
-    for candidate in sorted(candidates, key=lambda candidate: -candidate.score):
+    for candidate in sorted((one for one in everything if isinstance(one, Candidate)), key=lambda one: -one.score):
         best.setdefault(candidate.text.rstrip(), candidate)
-    return tuple(best.values()), tuple(rejections)
+    return tuple(best.values()), tuple(one for one in everything if isinstance(one, Rejection))
 
 
 def judge_rewrite(
@@ -172,8 +151,11 @@ def judge_rewrite(
     shaped = _with_end_of(old, deepen(expand_indentation(text), old))
     if shaped == old:
         return Rejection(Reason.UNCHANGED, text)
-    if check_syntax and _is_worse(shaped, old, snapshot, start, end, style, must_fix_errors=must_fix_errors):
-        return Rejection(Reason.SYNTAX_ERROR, text)
+    surroundings = Surroundings.around(snapshot, start, end, style) if check_syntax else None
+    if surroundings:
+        num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(shaped)
+        if num_new > num_old or (must_fix_errors and num_new >= num_old > 0):
+            return Rejection(Reason.SYNTAX_ERROR, text)
     line_prefix = snapshot.text[line_start(snapshot.text, start) : start]
     return Candidate(style.from_model(shaped, line_prefix), score)
 
@@ -182,14 +164,3 @@ def _with_end_of(old: str, new: str) -> str:
     """The new text with exactly the trailing line ends of the old one."""
     lines = [line.rstrip() for line in new.rstrip().split("\n")]
     return "\n".join(lines) + old[len(old.rstrip("\n")) :]
-
-
-def _is_worse(
-    new: str, old: str, snapshot: Snapshot, start: int, end: int, style: TextStyle, *, must_fix_errors: bool
-) -> bool:
-    """True if the new text causes more syntax errors than the old one, or not fewer if errors must be fixed."""
-    surroundings = Surroundings.around(snapshot, start, end, style)
-    if surroundings is None:
-        return False
-    num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(new)
-    return num_new >= num_old > 0 if must_fix_errors and num_old else num_new > num_old

@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.context.document import opening_of
+from dg_lsp.context.languages import opening_of
 
 
 def opening(marked, language="python"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.line_index import Encoding, LineIndex
+from dg_lsp.context.document import Encoding, LineIndex
 
 TEXTS = st.text(alphabet="ab\n\r\t\f\v\x1c\x85\u2028\u2029é→😋", max_size=40)
 ENCODINGS = st.sampled_from(Encoding)

@@ -52,34 +52,6 @@ def test_allowed_lines(marked, num_lines):
     assert allowed_lines(place_of(marked)) == num_lines
 
 
-@pytest.mark.parametrize(
-    ("marked", "is_inside"),
-    [
-        pytest.param("pri|nt", True, id="between letters"),
-        pytest.param("f(a|b)", True, id="one letter on each side"),
-        pytest.param("_|1", True, id="digits and underscores are letters"),
-        pytest.param("é|日", True, id="so are all of Unicode's"),
-        pytest.param("print|(", False, id="after a word"),
-        pytest.param("|print", False, id="before a word"),
-        pytest.param("|", False, id="nothing at all"),
-    ],
-)
-def test_is_inside_word(marked, is_inside):
-    assert place_of(marked).is_inside_word is is_inside
-
-
-@pytest.mark.parametrize(
-    ("marked", "indentation"),
-    [
-        pytest.param("\t  x = |", "\t  ", id="tabs and spaces"),
-        pytest.param("  |  x", "  ", id="not beyond the cursor"),
-        pytest.param("x|", "", id="none"),
-    ],
-)
-def test_indentation(marked, indentation):
-    assert place_of(marked).indentation == indentation
-
-
 def test_line_above_is_the_nearest_one_with_text():
     assert place_of("a\nb\n  \n\n|").line_above == "b"
     assert place_of("\n|").line_above == ""

@@ -1,6 +1,7 @@
 import pytest
 
 from dg_lsp.context.snippets import (
+    CAPACITY,
     STRIDE,
     WINDOW,
     RecentEdits,
@@ -46,8 +47,8 @@ def test_a_ring_takes_a_newer_state_of_a_place_for_an_older_one():
     assert [(one.uri, one.text[-4:]) for one in ring.newest_first()] == [("a", "more"), ("b", "else")]
 
 
-def test_a_ring_forgets_the_oldest():
-    ring = RecentEdits(capacity=2)
-    for name in ("aa", "bb", "cc"):
-        ring.add(name, "python", name)
-    assert [one.uri for one in ring.newest_first()] == ["cc", "bb"]
+def test_the_oldest_edits_are_dropped():
+    edits = RecentEdits()
+    for number in range(CAPACITY + 2):
+        edits.add(f"file{number}", "python", f"word{number}")
+    assert [one.uri for one in edits.newest_first()] == [f"file{number}" for number in range(CAPACITY + 1, 1, -1)]
