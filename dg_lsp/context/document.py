@@ -29,8 +29,8 @@ class Encoding(StrEnum):
     UTF32 = "utf-32"
 
 
+# codec and bytes of one unit; UTF-32 units are code points and need no codec
 _CODECS = {Encoding.UTF8: ("utf-8", 1), Encoding.UTF16: ("utf-16-le", 2)}
-"""Codec and bytes of one unit; UTF-32 units are code points and need no codec."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +38,7 @@ class LineIndex:
     """A text without lone surrogates, and the offsets of its lines."""
 
     text: str
-    starts: Starts
-    """Shape (num_lines,): ascending code-point offsets, the first is 0."""
+    starts: Starts  # shape (num_lines,): ascending code-point offsets, the first is 0
 
     @classmethod
     def of(cls, text: str) -> Self:

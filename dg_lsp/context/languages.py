@@ -23,12 +23,9 @@ class Language:
 
     None: syntax is not checked.
     """
-    endings: tuple[str, ...] = ("",)
-    """Texts that complete a valid beginning of a line; `{indentation}` is the line's own."""
-    continuation: re.Pattern[str] | None = None
-    """Matches a line that continues a statement above it."""
-    block_opener: str = ""
-    """End of a line that opens an indented block; empty for languages without significant indentation."""
+    endings: tuple[str, ...] = ("",)  # complete a valid beginning of a line; `{indentation}` is the line's own
+    continuation: re.Pattern[str] | None = None  # matches a line that continues a statement above it
+    block_opener: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
     block_header: re.Pattern[str] | None = None
     """Matches a line that opens a block whose end needs no text: elsewhere editors insert a closing bracket."""
 

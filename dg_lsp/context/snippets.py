@@ -16,8 +16,7 @@ class SnippetSource(StrEnum):
     DIAGNOSTICS = "diagnostics"  # diagnostics near the cursor
 
 
-_IMPORTANCE = ("diagnostics", "imports", "edits", "given", "open-files")
-"""Order in which sources get room in the prompt."""
+_IMPORTANCE = ("diagnostics", "imports", "edits", "given", "open-files")  # order in which sources get room
 
 
 @dataclass(frozen=True, slots=True)

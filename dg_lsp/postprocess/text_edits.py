@@ -115,13 +115,11 @@ def balance(text: str, comment: str = "") -> Balance:
 
 def _in_string(piece: str, quote: str, num_stray: int) -> tuple[str, int]:
     """The open quote and the stray count after `piece`."""
-    if piece == quote:
-        return "", num_stray
     if piece == "\n" and len(quote) == 1 and quote != "`":
         return "", num_stray + 1
-    if len(quote) == 1 and piece == quote * 3:
-        return "", num_stray  # end of one string, and an empty one
-    return quote, num_stray
+    # three quotes end a string of one quote and begin and end an empty one
+    is_end = piece == quote or (len(quote) == 1 and piece == quote * 3)
+    return "" if is_end else quote, num_stray
 
 
 def _next_piece(text: str, at: int, quote: str, comment: str) -> tuple[str, int] | None:

@@ -6,22 +6,8 @@ from enum import StrEnum
 
 from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, line_start
 from dg_lsp.context.languages import language_of
+from dg_lsp.postprocess import text_edits
 from dg_lsp.postprocess.syntax import Surroundings
-from dg_lsp.postprocess.text_edits import (
-    align,
-    cut_at_margin,
-    cut_lines,
-    cut_loops,
-    deepen,
-    drop_below,
-    drop_rest,
-    expand_indentation,
-    is_repetitive,
-    repeats_above,
-    skip_blank_lines,
-    to_text,
-    trim_blanks,
-)
 
 
 class Reason(StrEnum):
@@ -72,7 +58,7 @@ def judge(
     with text gets one line and a blank line any number. The candidate has the buffer's line ends and indentation;
     inserting it at `offset` changes nothing else.
     """
-    text = to_text(fill)
+    text = text_edits.to_text(fill)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
     buffer_cursor, cursor = cursor, cursor.as_shown()
@@ -81,7 +67,7 @@ def judge(
     shown = _shaped(text, cursor, max_lines, comment)
     if not shown.strip():
         return Rejection(Reason.EMPTY, text)
-    if is_repetitive(cut_lines(text, max_lines)):
+    if text_edits.is_repetitive(text_edits.cut_lines(text, max_lines)):
         return Rejection(Reason.REPEATS_ITSELF, text)
     joined = _joined(shown, cursor, comment)
     if isinstance(joined, Rejection):
@@ -99,20 +85,20 @@ def judge(
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, comment: str) -> str:
     """Limits the number of lines, aligns the indentation and trims blanks."""
     first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
-    text = first + end + expand_indentation(others)
-    text = cut_lines(skip_blank_lines(text, cursor), max_lines)
-    text = cut_loops(trim_blanks(text, is_line_end=cursor.is_line_end))
-    aligned = align(text, cursor, comment)
-    return cut_at_margin(aligned, cursor) if max_lines is None else aligned
+    text = first + end + text_edits.expand_indentation(others)
+    text = text_edits.cut_lines(text_edits.skip_blank_lines(text, cursor), max_lines)
+    text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end))
+    aligned = text_edits.align(text, cursor, comment)
+    return text_edits.cut_at_margin(aligned, cursor) if max_lines is None else aligned
 
 
 def _joined(shown: str, cursor: Cursor, comment: str) -> str | Rejection:
     """Removes text that the buffer already contains around the cursor."""
-    joined = drop_below(drop_rest(shown, cursor, comment), cursor)
-    joined = trim_blanks(joined, is_line_end=cursor.is_line_end)
+    joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, comment), cursor)
+    joined = text_edits.trim_blanks(joined, is_line_end=cursor.is_line_end)
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
-    return Rejection(Reason.REPEATS_PREFIX, shown) if repeats_above(joined, cursor) else joined
+    return Rejection(Reason.REPEATS_PREFIX, shown) if text_edits.repeats_above(joined, cursor) else joined
 
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
@@ -139,16 +125,16 @@ def judge_rewrite(
     A selection that ended with a line end still does, and vice versa. With `check_syntax` the buffer must not have more
     syntax errors than before; with `must_fix_errors` it must have fewer, if it had any.
     """
-    text = to_text(answer)
+    text = text_edits.to_text(answer)
     if text is None:
         return Rejection(Reason.NOT_TEXT)
     if not text.strip():
         return Rejection(Reason.EMPTY, text)
-    if is_repetitive(text) or cut_loops(text) != text:
+    if text_edits.is_repetitive(text) or text_edits.cut_loops(text) != text:
         return Rejection(Reason.REPEATS_ITSELF, text)
     style = TextStyle.of(snapshot.text, start)
     old = style.to_model(snapshot.text[start:end])
-    shaped = _with_end_of(old, deepen(expand_indentation(text), old))
+    shaped = _with_end_of(old, text_edits.deepen(text_edits.expand_indentation(text), old))
     if shaped == old:
         return Rejection(Reason.UNCHANGED, text)
     surroundings = Surroundings.around(snapshot, start, end, style) if check_syntax else None
