@@ -77,6 +77,4 @@ def is_binary(text: str) -> bool:
     return "\0" in start or len(_ODD.findall(start)) > max(_FEW_ODD, _MAX_ODD * len(start))
 
 
-@functools.lru_cache(maxsize=16)
-def _compiled(patterns: tuple[str, ...]) -> GitIgnoreSpec:
-    return GitIgnoreSpec.from_lines(patterns)
+_compiled = functools.lru_cache(maxsize=16)(GitIgnoreSpec.from_lines)
