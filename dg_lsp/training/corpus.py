@@ -42,8 +42,7 @@ Hashes = npt.NDArray[np.uint64]
 Signature = npt.NDArray[np.uint32]
 
 PACKAGES = Path(__file__).with_name("packages.toml")
-MANIFEST = Path(__file__).with_name("manifest.json")
-"""The manifest of the current corpus. The bundled weights have their own, beside the model card."""
+MANIFEST = Path(__file__).with_name("manifest.json")  # of this corpus; the bundled weights have their own
 SPLITS = ("train", "val")
 STDLIB = "stdlib"
 MAX_PACKAGE_CHARS = 10_000_000

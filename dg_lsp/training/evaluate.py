@@ -64,10 +64,7 @@ STATISTICS_KEYS = {
     "lookup": (DecoderName.PROMPT_LOOKUP, 1),
 }
 """Decoders and numbers of candidates by their names in the `dg.plan.*` keys of GGUF files, which keep these names."""
-MIN_HITS = 0.001
-"""Share of right first lines of a decoder that was never right; the decoder selection divides by it."""
-
-Encode = Callable[[str], Sized]
+MIN_HITS = 0.001  # share of right first lines of a decoder that was never right; the decoder selection divides by it
 
 
 class CodeLines:
@@ -147,7 +144,7 @@ def _prose(text: str, tree: ast.Module) -> Iterator[int]:
 
 def draw_cases(
     files: Iterable[CorpusFile],
-    encode: Encode,
+    encode: Callable[[str], Sized],
     case_set: str = "report",
     num_cases: Mapping[CaseKind, int] = NUM_CASES,
     seed: int = 1,

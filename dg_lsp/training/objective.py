@@ -14,8 +14,7 @@ from dg_lsp.training.tokenizer import MASK
 FULL, LEFT, RANDOM = range(3)
 """Noise kinds of a canvas: all masks, masks after a known left part, random masks."""
 VALIDATION_SEED = 7
-GPU_CHUNK, CPU_CHUNK = 16_384, 512
-"""Targets of one product with the vocabulary."""
+GPU_CHUNK, CPU_CHUNK = 16_384, 512  # targets of one product with the vocabulary
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,7 @@ def train_tokenizer(texts: Iterable[str], num_tokens: int = NUM_TOKENS) -> Token
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer.json file.
-
-    Raises:
-        InputFileError: it does not exist.
-    """
+    """Load a tokenizer.json file; InputFileError if it does not exist."""
     if not path.exists():
         raise InputFileError(f"no such file: {path}; `data` or a copy of its work folder makes it")
     return Tokenizer.from_file(str(path))
