@@ -100,10 +100,6 @@ def test_syntax_is_checked_for_known_languages_only_and_when_asked():
     assert judged("x = |\n", "1 2", language="plaintext") == Candidate("1 2", -0.5)
 
 
-def test_a_rejected_text_is_told():
-    assert judged("x = |\n", "1 2") == Rejection(Reason.SYNTAX_ERROR, "1 2")
-
-
 buffers = st.text("ab1 ('\"):#\t\r\n\x0cé😋", max_size=60)
 fills = st.text("ab1 ('\"):#\t\n", max_size=30).map(str.encode) | st.binary(max_size=8)
 

@@ -195,10 +195,6 @@ def test_only_pinned_permissive_packages_are_used(prepared):
         assert manifest["tokens"][split] == len(store.tokens)
 
 
-def ngrams(text, length):
-    return corpus.ngram_hashes(corpus.word_hashes(text), length).tolist()
-
-
 def shared(text, hashes):
     return corpus.num_benchmark_ngrams(corpus.word_hashes(text), hashes)
 
@@ -216,13 +212,6 @@ def with_changed_lines(text, every):
 
 def signature(text):
     return corpus.minhash(corpus.word_hashes(text))
-
-
-def test_ngrams_depend_on_the_words_and_their_order_only():
-    assert ngrams("def f(a, b):\n    return A+b", 3) == ngrams("DEF f a\tb ... Return a  B", 3)
-    assert ngrams("one two three", 3) != ngrams("three two one", 3)
-    assert [len(ngrams("a b c d", length)) for length in (1, 3, 4, 5)] == [4, 2, 1, 0]
-    assert corpus.word_hashes("return").tolist() == [166712603271491781]  # in every process
 
 
 def test_deduplicate_counts_the_kinds_of_duplicates():

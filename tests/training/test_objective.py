@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from dg_lsp.training import objective
 from dg_lsp.training.network import DiffusionNetwork
@@ -36,15 +35,6 @@ def test_masks_are_at_used_positions_and_noise_kinds_have_their_shares():
     assert shares == pytest.approx([0.2, 0.3, 0.5], abs=0.03)
     rate = masked[kind == RANDOM].float().sum() / used[kind == RANDOM].float().sum()
     assert rate.item() == pytest.approx(0.52, abs=0.05)
-
-
-def test_cross_entropy_does_not_depend_on_the_size_of_the_chunks(model, monkeypatch):
-    states, targets = torch.randn(150, 32, generator=generator(3)), torch.arange(150)
-    logits = states @ model.network.token_embd.weight.T
-    for chunk in (7, 150, 512):
-        monkeypatch.setattr(objective, "CPU_CHUNK", chunk)
-        expected = cross_entropy(logits, targets, reduction="none")
-        torch.testing.assert_close(model._cross_entropy(states, targets), expected)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 from dg_lsp.training.rows import BatchLoader, BatchStream, DocumentStream, RowConfig, open_stream, pick_span
 from dg_lsp.training.tokenizer import (
     END_OF_MIDDLE,
-    MASK,
     MIDDLE,
     PREFIX,
     SPECIAL_TOKENS,
@@ -146,17 +145,6 @@ def test_documents_are_packed_side_by_side_with_their_own_positions(batches, toy
                 at = np.flatnonzero(document == i)
                 assert (np.diff(at) == 1).all()
                 assert position[at].tolist() == list(range(len(at)))
-
-
-def test_clean_tokens_have_no_masks_and_one_end_for_each_middle(batches):
-    for batch in batches:
-        assert not (batch.tokens == MASK).any()
-        for tokens, document, in_middle in zip(batch.tokens, batch.document, batch.in_middle, strict=True):
-            for i in range(document.max() + 1):
-                ids, inside = tokens[document == i], in_middle[document == i]
-                if inside.any():
-                    assert (ids[0], ids[np.argmax(inside) - 1], ids[-1]) == (SUFFIX, MIDDLE, END_OF_MIDDLE)
-                    assert (ids == END_OF_MIDDLE).sum() == 1
 
 
 def test_canvases_hold_the_clean_tokens_of_their_place_then_fill(batches):

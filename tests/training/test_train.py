@@ -1,5 +1,4 @@
 import json
-import math
 import os
 import pickle
 import subprocess
@@ -17,7 +16,6 @@ from dg_lsp.training.tokenizer import build_store, write_store
 from dg_lsp.training.train import (
     OptimizerConfig,
     Trainer,
-    build_optimizers,
     learning_rate,
 )
 
@@ -27,38 +25,6 @@ def make_trainer(toy, work_folder, monkeypatch):
     monkeypatch.setattr(train, "REPORT_STEPS", 1)
     monkeypatch.setattr(train, "NUM_VALIDATION", 2)
     return lambda **changes: Trainer(work_folder, replace(toy.config, **changes), compiled=False)
-
-
-def muon_step(weight, gradient, momentum, *, rate, decay):
-    """One step of Muon in plain matrix products; returns the new weight and momentum. As dg-mini was trained."""
-    momentum = 0.95 * momentum + 0.05 * gradient
-    x = (0.05 * gradient + 0.95 * momentum).bfloat16()
-    if is_tall := x.shape[0] > x.shape[1]:
-        x = x.T
-    x = x / x.norm()
-    for _ in range(5):
-        gram = x @ x.T
-        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    update = (x.T if is_tall else x).float()
-    return weight * (1 - rate * decay) - rate * 0.2 * math.sqrt(max(weight.shape)) * update, momentum
-
-
-def test_the_optimizer_of_the_matrices_takes_the_steps_that_dg_mini_was_trained_with(toy):
-    torch.manual_seed(0)
-    network, config = DiffusionNetwork(toy.config.network), OptimizerConfig(learning_rate=0.02)
-    muon, adamw = build_optimizers(network, config)
-    matrices = muon.param_groups[0]["params"]
-    assert {tuple(m.shape) for m in matrices} == {(32, 32), (16, 32), (64, 32), (32, 64)}  # square, wide, tall
-    assert network.token_embd.weight in set(adamw.param_groups[0]["params"])
-    expected = [(m.detach().clone(), torch.zeros_like(m)) for m in matrices]
-    for _ in range(3):
-        for i, matrix in enumerate(matrices):
-            matrix.grad = torch.randn_like(matrix)
-            step = {"rate": config.learning_rate, "decay": config.weight_decay}
-            expected[i] = muon_step(expected[i][0], matrix.grad, expected[i][1], **step)
-        muon.step()
-    for matrix, (weight, _) in zip(matrices, expected, strict=True):
-        torch.testing.assert_close(matrix.detach(), weight, rtol=0, atol=2e-3)  # bfloat16 inside
 
 
 def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
