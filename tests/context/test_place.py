@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.document import REACH, Cursor, allowed_lines
+from dg_lsp.context.document import REACH, Cursor
 
 
 def place_of(marked):
@@ -35,21 +35,6 @@ def test_a_line_that_is_cut_is_no_neighbour():
 def test_a_giant_line_is_cut():
     place = Cursor.at("a" * 10 * REACH, 5 * REACH)
     assert place == Cursor("a" * REACH, "a" * REACH)
-
-
-@pytest.mark.parametrize(
-    ("marked", "num_lines"),
-    [
-        pytest.param("x = |1\n", 1, id="text after the cursor"),
-        pytest.param("x = |\n", 1, id="text before it"),
-        pytest.param("    |x\n", 1, id="only indentation before it"),
-        pytest.param("a\n|\nb\n", None, id="an empty line"),
-        pytest.param("a\n    | \t\nb\n", None, id="a line of blanks"),
-        pytest.param("|", None, id="an empty file"),
-    ],
-)
-def test_allowed_lines(marked, num_lines):
-    assert allowed_lines(place_of(marked)) == num_lines
 
 
 def test_line_above_is_the_nearest_one_with_text():

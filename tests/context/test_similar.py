@@ -6,19 +6,9 @@ from dg_lsp.context.snippets import (
     WINDOW,
     RecentEdits,
     most_similar,
-    similarity,
     windows_of,
     words_of,
 )
-
-
-def test_words_are_names_of_two_letters_or_more():
-    assert words_of("def f(total, x1, 12ab, _y): # é_è") == {"def", "total", "x1", "_y", "é_è"}
-
-
-@pytest.mark.parametrize(("a", "b", "expected"), [("aa bb", "aa bb", 1.0), ("aa bb", "bb cc", 1 / 3), ("", "", 0.0)])
-def test_likeness_is_the_share_of_common_words(a, b, expected):
-    assert similarity(words_of(a), words_of(b)) == pytest.approx(expected)
 
 
 def test_parts_overlap_and_cover_the_text():

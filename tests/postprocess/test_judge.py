@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.context.document import LINE_END, Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 
 
 def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"):
@@ -158,3 +158,9 @@ def test_a_fill_strands_no_block(marked, fill, is_shown):
         assert result.reason is Reason.INDENTATION
     assert isinstance(judged(marked, fill, check_syntax=False), Candidate)
     assert isinstance(judged(marked, fill, language="plaintext"), Candidate)
+
+
+def test_candidates_are_ranked_without_duplicates():
+    empty, wrong, spaced = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate(" a", -2.0)
+    results = [Candidate("b", -2.0), empty, Candidate("a \n", -1.0), wrong, spaced, Candidate("a", -3.0)]
+    assert rank(results) == ((Candidate("a \n", -1.0), Candidate("b", -2.0), spaced), (empty, wrong))
