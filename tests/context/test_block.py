@@ -37,7 +37,6 @@ def test_an_opened_block_begins_on_the_next_line(marked, expected):
         "# if this:|\n",
         "x = 1|\n",
         "    |\n",
-        "",
     ],
 )
 def test_elsewhere_nothing_leads_anywhere(marked):

@@ -37,11 +37,6 @@ def test_a_giant_line_is_cut():
     assert place == Cursor("a" * REACH, "a" * REACH)
 
 
-def test_line_above_is_the_nearest_one_with_text():
-    assert place_of("a\nb\n  \n\n|").line_above == "b"
-    assert place_of("\n|").line_above == ""
-
-
 def test_as_shown_expands_tabs_in_columns_of_the_whole_line():
     assert place_of("\ta\n\tx|\ty\n\tb").as_shown() == Cursor("    x", "   y", ("    a",), ("    b",))
 

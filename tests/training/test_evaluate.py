@@ -29,22 +29,18 @@ def test_every_kind_has_its_number_of_cases_and_a_draw_is_reproducible(files, ca
     assert draw_cases(files, str.split, "tune", NUM_CASES) == cases["tune"]
 
 
-def test_no_line_is_in_two_references(cases):
+def test_a_reference_is_code_up_to_the_end_of_a_line_and_no_line_is_in_two(cases):
     lines = []
     for case in (case for drawn in cases.values() for case in drawn):
         first = case.prefix.count("\n")
         lines += [(case.path, line) for line in range(first, first + case.reference.count("\n") + 1)]
-    assert len(lines) == len(set(lines))
-
-
-def test_a_reference_is_code_up_to_the_end_of_a_line(cases):
-    for case in (case for drawn in cases.values() for case in drawn):
         assert case.suffix.startswith("\n")
         assert case.reference.strip()
         assert len(case.reference.split()) <= evaluate.MAX_TOKENS[CaseKind(case.kind)]
         assert not any(line.lstrip().startswith(("#", '"""', "'''")) for line in case.reference.split("\n")[1:])
         assert bool(case.prefix.rpartition("\n")[2].strip()) == (case.kind == CaseKind.LINE_END)
         assert ("\n" in case.reference) == (case.kind == CaseKind.BLOCK)
+    assert len(lines) == len(set(lines))
 
 
 def test_files_have_the_format_of_humaneval_infilling(cases, files, tmp_path):

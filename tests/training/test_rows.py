@@ -118,14 +118,6 @@ def test_the_length_of_a_prompt_does_not_predict_the_length_of_its_middle(prompt
     assert np.abs(distributions[0] - distributions[1]).max() < 1.63 * (2 / len(short)) ** 0.5
 
 
-def test_documents_end_anywhere_and_prompts_are_short_and_long(prompt_and_middle_lengths):
-    total, prompt = prompt_and_middle_lengths.sum(1), prompt_and_middle_lengths[:, 0]
-    assert np.unique(total, return_counts=True)[1].max() < 0.05 * len(total)
-    assert total.max() <= ROWS.num_clean
-    assert np.quantile(prompt, 0.05) < 40
-    assert np.quantile(prompt, 0.95) > 0.8 * ROWS.max_prompt
-
-
 @pytest.fixture(scope="module")
 def batches(toy):
     stream = open_stream(toy.root, "train", toy.config.rows, seed=4)
