@@ -9,7 +9,6 @@ llama.cpp's own tool measures it on text without canvases. `dg-lsp bench infill 
 import argparse
 import ctypes
 from collections.abc import Callable
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dg_lsp.training.export import TENSORS, read_model
+from dg_lsp.training.export import read_model
 from dg_lsp.training.objective import Objective, to_tensors
 from dg_lsp.training.rows import BatchLoader
 from dg_lsp.training.train import CONFIGS
@@ -45,11 +44,8 @@ class Squares:
 
     def means(self) -> dict[str, np.ndarray]:
         """Mean squares by the tensor names of the GGUF file, float32."""
-        found = {}
-        for name, total in self.sums.items():
-            _, block, ours = name.split(".")
-            found[f"blk.{block}.{TENSORS[ours]}.weight"] = (total / self.num_rows[name]).numpy().astype(np.float32)
-        return found
+        means = {f"{name}.weight": total / self.num_rows[name] for name, total in self.sums.items()}
+        return {name: mean.numpy().astype(np.float32) for name, mean in means.items()}
 
 
 def importance_matrix(model: Path, root: Path, config_name: str, batches: int) -> dict[str, np.ndarray]:
@@ -58,8 +54,8 @@ def importance_matrix(model: Path, root: Path, config_name: str, batches: int) -
     network, _ = read_model(model, config.network)
     objective = Objective(network, config.objective, compiled=False)
     squares, generator = Squares(network), torch.Generator().manual_seed(0)
-    with torch.no_grad(), closing(BatchLoader(root, config.rows, 0, config.loader_processes)) as loader:
-        for batch in islice(loader, batches):
+    with torch.no_grad():
+        for batch in islice(BatchLoader(root, config.rows, 0, config.loader_processes), batches):
             objective.losses(to_tensors(batch, torch.device("cpu")), generator)
     return squares.means()
 
@@ -90,11 +86,11 @@ def main() -> None:
     parser.add_argument("--config", default="tiny")
     parser.add_argument("--batches", type=int, default=64)
     given = parser.parse_args()
-    importance = importance_matrix(given.model.name, given.root, given.config, given.batches)
+    importance = importance_matrix(given.model, given.root, given.config, given.batches)
     given.output.mkdir(parents=True, exist_ok=True)
     for kind in KINDS:
-        quantize(given.model.name, given.output / f"{kind}.gguf", kind, {})
-        quantize(given.model.name, given.output / f"{kind}-importance.gguf", kind, importance)
+        quantize(given.model, given.output / f"{kind}.gguf", kind, {})
+        quantize(given.model, given.output / f"{kind}-importance.gguf", kind, importance)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.context.document import Snapshot
-from dg_lsp.context.line_index import LineIndex
+from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.errors import InputFileError, PositionError, UsageError
 
 _BOM = b"\xef\xbb\xbf"

@@ -1,8 +1,14 @@
-"""An immutable document: snapshot, text style and cursor. Offsets are code points."""
+"""An immutable document: snapshot, lines, text style and cursor. Offsets are code points."""
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+Starts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,14 +18,103 @@ class Snapshot:
     uri: str
     version: int
     text: str
-    language: str = "python"
-    """LSP language id."""
+    language: str = "python"  # LSP language id
 
 
-TAB_WIDTH = 4
-"""Columns of a tab in the text that the model was trained on."""
-SAMPLE_CHARS = 32_000
-"""Number of characters that determine the style of a document."""
+class Encoding(StrEnum):
+    """The unit of a client's column numbers."""
+
+    UTF8 = "utf-8"
+    UTF16 = "utf-16"
+    UTF32 = "utf-32"
+
+
+# codec and bytes of one unit; UTF-32 units are code points and need no codec
+_CODECS = {Encoding.UTF8: ("utf-8", 1), Encoding.UTF16: ("utf-16-le", 2)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineIndex:
+    """A text without lone surrogates, and the offsets of its lines."""
+
+    text: str
+    starts: Starts  # shape (num_lines,): ascending code-point offsets, the first is 0
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Builds the index with one scan of the text."""
+        return cls(text, np.concatenate((np.zeros(1, np.int64), _line_ends(text))))
+
+    @property
+    def num_lines(self) -> int:
+        """Number of lines: line ends plus one."""
+        return len(self.starts)
+
+    def span(self, line: int) -> tuple[int, int]:
+        """Offsets of a line's start and of its end, without the line end characters."""
+        start = int(self.starts[line])
+        if line + 1 == self.num_lines:
+            return start, len(self.text)
+        end = int(self.starts[line + 1])
+        return start, end - (2 if self.text.endswith("\r\n", start, end) else 1)
+
+    def offset_at(self, line: int, character: int, encoding: Encoding) -> int:
+        """Offset of a client's position; both numbers are 0-based.
+
+        A column beyond the line means its end, a line beyond the text means the text's end, a column inside a character
+        means that character's start.
+        """
+        if line >= self.num_lines:
+            return len(self.text)
+        start, end = self.span(line)
+        # a code point has at least one unit, so the position is inside this piece
+        end = min(end, start + character)
+        piece = self.text[start:end]
+        if encoding is Encoding.UTF32 or piece.isascii():
+            return end
+        codec, width = _CODECS[encoding]
+        return start + len(piece.encode(codec)[: character * width].decode(codec, "ignore"))
+
+    def position_at(self, offset: int, encoding: Encoding) -> tuple[int, int]:
+        """Line and column of an offset between 0 and the text's length; inside `\\r\\n`, the line's end."""
+        line = int(np.searchsorted(self.starts, offset, side="right")) - 1
+        start, end = self.span(line)
+        piece = self.text[start : min(offset, end)]
+        if encoding is Encoding.UTF32 or piece.isascii():
+            return line, len(piece)
+        codec, width = _CODECS[encoding]
+        return line, len(piece.encode(codec)) // width
+
+    def replaced(self, start: int, end: int, text: str) -> Self:
+        """The index after `[start, end)` is replaced by `text`; only the affected lines are scanned."""
+        new_text = self.text[:start] + text + self.text[end:]
+        new_end = start + len(text)
+        # A line start at s depends on the characters s - 1 and s only, so an edit cannot change the starts before
+        # `start` or after `end`, and those from `start` to `new_end` depend on one more character on either side.
+        before = max(1, int(np.searchsorted(self.starts, start)))
+        behind = int(np.searchsorted(self.starts, end, side="right"))
+        scan_from = max(0, start - 1)
+        between = _line_ends(new_text[scan_from : new_end + 1]) + scan_from
+        between = between[between <= new_end]
+        moved = self.starts[behind:] + (new_end - end)
+        return type(self)(new_text, np.concatenate((self.starts[:before], between, moved)))
+
+
+def _line_ends(text: str) -> Starts:
+    """Offsets right after every line end, shape (num_lines - 1,)."""
+    if text.isascii():
+        codes: npt.NDArray[np.unsignedinteger] = np.frombuffer(text.encode("ascii"), np.uint8)
+    else:
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    returns = codes == 13
+    ends = codes == 10
+    # the \r of \r\n does not end a line
+    returns[:-1] &= ~ends[1:]
+    return np.flatnonzero(ends | returns) + 1
+
+
+TAB_WIDTH = 4  # columns of a tab in the text that the model was trained on
+SAMPLE_CHARS = 32_000  # characters that determine the style of a document
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -33,14 +128,13 @@ class TextStyle:
     uses_tabs: bool = False
 
     @classmethod
-    def of(cls, text: str, offset: int | None = None) -> Self:
+    def of(cls, text: str, offset: int = 0) -> Self:
         """The style near `offset`, or at the beginning; mixed line ends follow the line above, else the most common."""
-        at = 0 if offset is None else offset
-        start = max(0, at - SAMPLE_CHARS // 2)
-        sample, cursor = text[start : start + SAMPLE_CHARS], at - start
+        start = max(0, offset - SAMPLE_CHARS // 2)
+        sample, cursor = text[start : start + SAMPLE_CHARS], offset - start
         above = max(sample.rfind("\n", 0, cursor), sample.rfind("\r", 0, cursor))
         if above < 0:
-            return cls(_commonest_line_end(sample), _uses_tabs(sample))
+            return cls(max(("\n", "\r\n", "\r"), key=LINE_END.findall(sample).count), _uses_tabs(sample))
         is_crlf = sample[above] == "\n" and sample[above - 1 : above] == "\r"
         return cls("\r\n" if is_crlf else sample[above], _uses_tabs(sample))
 
@@ -56,17 +150,25 @@ class TextStyle:
         `line_prefix` is the text before the cursor on its line. Lines at least as deep begin with exactly its blanks,
         so mixed indentation stays consistent. Only leading blanks are converted.
         """
-        own = line_prefix[: len(line_prefix) - len(line_prefix.lstrip(" \t"))]
+        own = indentation_of(line_prefix)
         uses_tabs = "\t" in own if own else self.uses_tabs
         width = len(own.expandtabs(TAB_WIDTH))
         first, *others = text.split("\n")
         lines = [_indented(first, width, "", uses_tabs) if own == line_prefix else first]
         for line in others:
-            if len(line) - len(line.lstrip(" ")) < width:
-                lines.append(_indented(line, 0, "", uses_tabs))
-            else:
-                lines.append(_indented(line[width:], width, own, uses_tabs))
+            column, blanks = (width, own) if depth_of(line) >= width else (0, "")
+            lines.append(_indented(line[column:], column, blanks, uses_tabs))
         return self.line_end.join(lines)
+
+
+def indentation_of(line: str) -> str:
+    """The leading blanks of a line."""
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def depth_of(line: str) -> int:
+    """Number of leading spaces."""
+    return len(line) - len(line.lstrip(" "))
 
 
 def line_start(text: str, offset: int) -> int:
@@ -76,17 +178,10 @@ def line_start(text: str, offset: int) -> int:
 
 def _indented(line: str, column: int, own: str, uses_tabs: bool) -> str:
     """`own` followed by `line`, whose leading spaces begin at `column` and become tabs if the document uses tabs."""
-    body = line.lstrip(" ")
-    depth = len(line) - len(body)
+    num_tabs, num_spaces = divmod(depth_of(line), TAB_WIDTH)
     if not uses_tabs or column % TAB_WIDTH:
         return own + line
-    return own + "\t" * (depth // TAB_WIDTH) + " " * (depth % TAB_WIDTH) + body
-
-
-def _commonest_line_end(sample: str) -> str:
-    num_crlf = sample.count("\r\n")
-    counts = {"\n": sample.count("\n") - num_crlf, "\r\n": num_crlf, "\r": sample.count("\r") - num_crlf}
-    return max(counts, key=lambda end: counts[end])
+    return own + "\t" * num_tabs + " " * num_spaces + line.lstrip(" ")
 
 
 def _uses_tabs(sample: str) -> bool:
@@ -95,24 +190,18 @@ def _uses_tabs(sample: str) -> bool:
     return num_tabs + sample.startswith("\t") > num_spaces + sample.startswith("  ")
 
 
-REACH = 4000
-"""Most characters on each side of the cursor."""
-MAX_AFTER_WORD = 8
-"""Inside a word, automatic completion is offered up to this many characters before the end of the line."""
+REACH = 4000  # most characters on each side of the cursor
+MAX_AFTER_WORD = 8  # inside a word, automatic completion is offered up to so many characters before the line's end
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """The line of the cursor and its neighbours, at most `REACH` characters each way, without line ends."""
 
-    line_prefix: str
-    """From the start of the line to the cursor; only the last part of a very long line."""
-    line_rest: str
-    """From the cursor to the end of the line; only the first part of a very long line."""
-    above: tuple[str, ...] = ()
-    """Whole lines above, the nearest one last."""
-    below: tuple[str, ...] = ()
-    """Whole lines below, the nearest one first."""
+    line_prefix: str  # from the start of the line to the cursor; only the last part of a very long line
+    line_rest: str  # from the cursor to the end of the line; only the first part of a very long line
+    above: tuple[str, ...] = ()  # whole lines, the nearest one last
+    below: tuple[str, ...] = ()  # whole lines, the nearest one first
 
     @classmethod
     def at(cls, text: str, offset: int) -> Self:
@@ -132,7 +221,7 @@ class Cursor:
 
     @property
     def is_blank_line(self) -> bool:
-        """The line is blank."""
+        """Whether the line is blank."""
         return not (self.line_prefix.strip() or self.line_rest.strip())
 
     @property
@@ -141,19 +230,10 @@ class Cursor:
         return not self.line_rest.strip()
 
     @property
-    def is_inside_word(self) -> bool:
-        """The cursor is between two characters of a word."""
-        return is_word(self.line_prefix[-1:]) and is_word(self.line_rest[:1])
-
-    @property
     def is_deep_inside_word(self) -> bool:
         """Inside a word, far from the end of the line: the user is editing, and no suggestion is useful."""
-        return self.is_inside_word and len(self.line_rest.rstrip()) > MAX_AFTER_WORD
-
-    @property
-    def indentation(self) -> str:
-        """The leading blanks of the line, up to the cursor."""
-        return self.line_prefix[: len(self.line_prefix) - len(self.line_prefix.lstrip(" \t"))]
+        is_inside_word = is_word(self.line_prefix[-1:]) and is_word(self.line_rest[:1])
+        return is_inside_word and len(self.line_rest.rstrip()) > MAX_AFTER_WORD
 
     @property
     def line_above(self) -> str:
@@ -169,38 +249,3 @@ def allowed_lines(cursor: Cursor) -> int | None:
 def is_word(char: str) -> bool:
     """True for a letter, a digit or an underscore; False for the empty string."""
     return char.isalnum() or char == "_"
-
-
-_OPENER = re.compile(
-    r"\s*(?:async\s+)?(?:def|class|if|elif|else|for|while|with|try|except|finally|match|case)\b[^#]*:\s*(?:#.*)?$"
-)
-"""Python only: in other languages a block ends with a bracket that editors insert, and a fill would repeat it."""
-_DEEPEST_UNIT = 8
-
-
-def opening_of(text: str, offset: int, language: str) -> str:
-    """The line end and indentation that begin the body of the block opened before the cursor, or empty.
-
-    Empty if text follows the cursor, the line opens no block, or the block has a body.
-    """
-    if language != "python":
-        return ""
-    cursor = Cursor.at(text, offset)
-    if not cursor.is_line_end or not _OPENER.fullmatch(cursor.line_prefix):
-        return ""
-    following = next((line for line in cursor.below if line.strip()), "")
-    if _depth(following) > _depth(cursor.line_prefix):
-        return ""
-    own = cursor.line_prefix[: len(cursor.line_prefix) - len(cursor.line_prefix.lstrip())]
-    style = TextStyle.of(text, offset)
-    return style.line_end + own + ("\t" if style.uses_tabs else " " * _unit(cursor))
-
-
-def _depth(line: str) -> int:
-    return len(line.expandtabs(TAB_WIDTH)) - len(line.expandtabs(TAB_WIDTH).lstrip())
-
-
-def _unit(cursor: Cursor) -> int:
-    """Columns of one indentation level: the smallest indentation nearby, or four."""
-    depths = [_depth(line) for line in (*cursor.above, *cursor.below) if line.strip()]
-    return min((depth for depth in depths if 1 < depth <= _DEEPEST_UNIT), default=TAB_WIDTH)

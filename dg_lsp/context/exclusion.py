@@ -24,15 +24,11 @@ SECRETS = (
     "**/.docker/config.json", "**/.kube/config", ".aws/", ".gnupg/", ".ssh/",
 )  # fmt: skip
 """Files that usually contain keys or passwords."""
-MAX_CHARS = 20_000_000
-"""Longer documents are excluded."""
-_INSPECTED_CHARS = 8000
-"""Number of characters at the beginning of a document that decide whether it is text."""
+MAX_CHARS = 20_000_000  # longer documents are excluded
+_INSPECTED_CHARS = 8000  # at the beginning of a document decide whether it is text
 _ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
-_MAX_ODD = 0.1
-"""Largest fraction of control and replacement characters in a text."""
-_FEW_ODD = 8
-"""Number of such characters that every text may contain."""
+_MAX_ODD = 0.1  # largest fraction of control and replacement characters in a text
+_FEW_ODD = 8  # such characters that every text may contain
 
 
 class ExclusionReason(StrEnum):
@@ -81,6 +77,4 @@ def is_binary(text: str) -> bool:
     return "\0" in start or len(_ODD.findall(start)) > max(_FEW_ODD, _MAX_ODD * len(start))
 
 
-@functools.lru_cache(maxsize=16)
-def _compiled(patterns: tuple[str, ...]) -> GitIgnoreSpec:
-    return GitIgnoreSpec.from_lines(patterns)
+_compiled = functools.lru_cache(maxsize=16)(GitIgnoreSpec.from_lines)

@@ -9,27 +9,14 @@ from enum import StrEnum
 class SnippetSource(StrEnum):
     """Origin of a snippet, in prompt order: sources that change often come last, so that the cache keeps the rest."""
 
-    IMPORTS = "imports"
-    """Signatures of imported definitions of the workspace."""
-    OPEN_FILES = "open-files"
-    """Similar code in other open files."""
-    GIVEN = "given"
-    """Sent by a client of the HTTP API."""
-    EDITS = "edits"
-    """Recently edited code."""
-    DIAGNOSTICS = "diagnostics"
-    """Diagnostics near the cursor."""
+    IMPORTS = "imports"  # signatures of imported definitions of the workspace
+    OPEN_FILES = "open-files"  # similar code in other open files
+    GIVEN = "given"  # sent by a client of the HTTP API
+    EDITS = "edits"  # recently edited code
+    DIAGNOSTICS = "diagnostics"  # diagnostics near the cursor
 
 
-_IMPORTANCE = (
-    SnippetSource.DIAGNOSTICS,
-    SnippetSource.IMPORTS,
-    SnippetSource.EDITS,
-    SnippetSource.GIVEN,
-    SnippetSource.OPEN_FILES,
-)
-"""Order in which sources get room in the prompt."""
-_PLACES = tuple(SnippetSource)
+_IMPORTANCE = ("diagnostics", "imports", "edits", "given", "open-files")  # order in which sources get room
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +24,7 @@ class Snippet:
     """A piece of code in the model's style: LF line ends, spaces for tabs."""
 
     source: SnippetSource
-    path: str
-    """Shortened path; see `shown_path`."""
+    path: str  # shortened, see `shown_path`
     text: str
 
 
@@ -46,10 +32,8 @@ class Snippet:
 class Snippets:
     """The snippets of one request."""
 
-    chunks: tuple[Snippet, ...] = ()
-    """The most important snippet of a source comes first."""
-    share: float = 0.25
-    """Largest fraction of the prompt's tokens for all snippets."""
+    chunks: tuple[Snippet, ...] = ()  # the most important snippet of a source comes first
+    share: float = 0.25  # largest fraction of the prompt's tokens for all snippets
 
 
 NO_SNIPPETS = Snippets()
@@ -60,28 +44,25 @@ def by_importance(chunks: Iterable[Snippet]) -> list[Snippet]:
     return sorted(chunks, key=lambda chunk: _IMPORTANCE.index(chunk.source))
 
 
-def within(extra: Snippets, chars: int) -> Snippets:
-    """The snippets that fit completely into `chars` characters, important ones first, in prompt order."""
-    taken = []
-    for number, chunk in enumerate(by_importance(extra.chunks)):
-        size = len(chunk.path) + len(chunk.text)
-        if size <= chars:
-            taken.append((in_place(chunk), -number, chunk))
-            chars -= size
-    return replace(extra, chunks=tuple(chunk for *_, chunk in sorted(taken, key=lambda one: one[:2])))
-
-
 def in_place(chunk: Snippet) -> int:
     """Sort key for prompt order."""
-    return _PLACES.index(chunk.source)
+    return list(SnippetSource).index(chunk.source)
 
 
-WINDOW = 24
-"""Lines of a window."""
-STRIDE = 8
-"""Lines from one window to the next."""
-MAX_LINES = 4000
-"""Most lines of a text that are searched."""
+def within(extra: Snippets, chars: int) -> Snippets:
+    """The snippets that fit completely into `chars` characters, important ones first, in prompt order."""
+    taken: list[Snippet] = []
+    for chunk in by_importance(extra.chunks):
+        size = len(chunk.path) + len(chunk.text)
+        if size <= chars:
+            taken.insert(0, chunk)  # within one source the most important snippet is last, nearest to the code
+            chars -= size
+    return replace(extra, chunks=tuple(sorted(taken, key=in_place)))
+
+
+WINDOW = 24  # lines
+STRIDE = 8  # lines from one window to the next
+MAX_LINES = 4000  # of a text that are searched
 _WORD = re.compile(r"\b[^\W\d]\w+")
 
 Words = frozenset[str]
@@ -109,26 +90,19 @@ def similarity(a: Words, b: Words) -> float:
 def windows_of(text: str) -> tuple[CodeWindow, ...]:
     """Overlapping windows of a text."""
     lines = text.split("\n")[:MAX_LINES]
-    parts = []
-    for start in range(0, max(1, len(lines) - WINDOW + STRIDE), STRIDE):
-        part = tuple(lines[start : start + WINDOW])
-        parts.append(CodeWindow(part, words_of("\n".join(part))))
-    return tuple(parts)
+    starts = range(0, max(1, len(lines) - WINDOW + STRIDE), STRIDE)
+    parts = (tuple(lines[start : start + WINDOW]) for start in starts)
+    return tuple(CodeWindow(part, words_of("\n".join(part))) for part in parts)
 
 
 def most_similar(parts: Sequence[CodeWindow], words: Words) -> tuple[float, CodeWindow]:
-    """The similarity and the window that is most similar to the words; the first of several.
-
-    Raises:
-        ValueError: there is no window.
-    """
+    """The similarity and the window that is most similar to the words; the first of several. `parts` is not empty."""
     best = max(parts, key=lambda part: similarity(part.words, words))
     return similarity(best.words, words), best
 
 
-CAPACITY = 16
-SAME = 0.9
-"""Similarity from which an edit replaces an older one of the same place."""
+CAPACITY = 16  # edits
+SAME = 0.9  # similarity from which an edit replaces an older one of the same place
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +118,7 @@ class Edit:
 class RecentEdits:
     """The latest edits, without near duplicates. Not thread-safe: owned by the session."""
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
+    def __init__(self) -> None:
         self._held: list[Edit] = []
 
     def add(self, uri: str, language: str, text: str) -> None:
@@ -153,7 +126,7 @@ class RecentEdits:
         words = words_of(text)
         if words:
             others = [one for one in self._held if similarity(one.words, words) < SAME]
-            self._held = [*others, Edit(uri, language, text, words)][-self._capacity :]
+            self._held = [*others, Edit(uri, language, text, words)][-CAPACITY:]
 
     def newest_first(self) -> tuple[Edit, ...]:
         """All edits, newest first."""

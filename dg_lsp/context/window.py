@@ -4,11 +4,15 @@ import unicodedata
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from dg_lsp.context.document import Snapshot, TextStyle
+from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.errors import PositionError
 
-PATH_PARTS = 3
+PATH_PARTS = 3  # of a document's path that are shown
+CHARS_PER_TOKEN = 4  # approximate length of a token of source text; a prompt is cut to its exact budget later
+GRID = 5  # a window starts at a multiple of a fifth of its budget
+ALIGN = 10  # plus at most a tenth of its budget, to reach the start of a line
+_JOINERS = "\u200d\ufe0e\ufe0f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,28 +21,16 @@ class Prompt:
 
     prefix: str
     suffix: str
-    instruction: str = ""
-    """Instruction for a rewrite; empty for a fill."""
-    selection: str = ""
-    """Text between prefix and suffix that is rewritten; empty for a fill."""
-    path: str = ""
-    """Shortened path of the file; see `shown_path`."""
-    language: str = ""
-    """LSP language id."""
-    extra: Snippets = NO_SNIPPETS
-    """Code of other files."""
+    instruction: str = ""  # for a rewrite; empty for a fill
+    selection: str = ""  # text between prefix and suffix that is rewritten; empty for a fill
+    path: str = ""  # shortened, see `shown_path`
+    language: str = ""  # LSP language id
+    extra: Snippets = NO_SNIPPETS  # code of other files
 
 
 def shown_path(uri: str) -> str:
     """The last `PATH_PARTS` parts of a document's path on one line: names the file without its location."""
     return " ".join("/".join(unquote(urlsplit(uri).path).split("/")[-PATH_PARTS:]).lstrip("/").split())
-
-
-CHARS_PER_TOKEN = 4
-"""Approximate length of a token of source text; the prompt is cut to its exact token budget later."""
-GRID = 5  # a window starts at a multiple of a fifth of its budget
-ALIGN = 10  # plus at most a tenth of its budget, to reach the start of a line
-_JOINERS = "\u200d\ufe0e\ufe0f"
 
 
 def prompt_at(
@@ -83,11 +75,9 @@ def _line_start(text: str, mark: int, limit: int) -> int:
     """The first line start between `mark` and `limit`; inside a longer line, the next whole character."""
     if not mark:
         return 0
-    ahead = text[mark - 1 : limit]
-    ends = [end for end in (ahead.find("\n"), ahead.find("\r")) if end >= 0]
-    if ends:
-        start = mark + min(ends)
-        return start + (text[start - 1 : start + 1] == "\r\n")
+    end = LINE_END.search(text[mark - 1 : limit + 1])
+    if end and end.start() <= limit - mark:
+        return mark - 1 + end.end()
     return next((at for at in range(mark, limit) if not _is_continued(text[at - 1 : at + 1])), mark)
 
 
@@ -95,15 +85,10 @@ def _suffix(text: str, offset: int, budget: int, num_lines: int | None, style: T
     if budget <= 0:
         return ""
     # one more character shows whether the last one is complete
-    shown = style.to_model(text[offset : offset + budget + 1])
-    if num_lines is not None:
-        lines = shown.split("\n")
-        if len(lines) > num_lines + 1:
-            shown = "\n".join(lines[: num_lines + 1])
-            return shown if len(shown) <= budget else _cut(shown, budget)
-    if len(shown) <= budget and offset + budget >= len(text):
-        return shown
-    return _cut(shown, budget)
+    shown, is_whole = style.to_model(text[offset : offset + budget + 1]), offset + budget >= len(text)
+    if num_lines is not None and shown.count("\n") > num_lines:
+        shown, is_whole = "\n".join(shown.split("\n")[: num_lines + 1]), True
+    return shown if is_whole and len(shown) <= budget else _cut(shown, budget)
 
 
 def _cut(shown: str, budget: int) -> str:

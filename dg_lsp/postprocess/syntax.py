@@ -10,26 +10,22 @@ from typing import Self
 
 from tree_sitter import Node, Parser
 
-from dg_lsp.context.document import Snapshot, TextStyle
+from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
-from dg_lsp.postprocess.text_edits import balance, depth_of
+from dg_lsp.postprocess.text_edits import balance
 
-REACH = 6000
-"""Most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier."""
-MAX_SHORTER = 6
-"""Most lines that are removed from the end of a fill to make it valid."""
+REACH = 6000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
+MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The text around the cursor that is parsed, in the model's style, and its language."""
 
-    above: str
-    """Whole lines, with their ends."""
+    above: str  # whole lines, with their ends
     line_prefix: str
     line_rest: str
-    below: str
-    """From the end of the cursor's line."""
+    below: str  # from the end of the cursor's line
     language: Language
 
     @classmethod
@@ -122,8 +118,7 @@ class Surroundings:
             return True
         left = balance(line, self.language.comment)
         line += left.quote + left.closers
-        indentation = line[: len(line) - len(line.lstrip())]
-        endings = (ending.format(indentation=indentation) for ending in self.language.endings)
+        endings = (ending.format(indentation=indentation_of(line)) for ending in self.language.endings)
         return any(self._count(above + line + ending + below) == 0 for ending in endings)
 
     def num_errors(self, fill: str) -> int:

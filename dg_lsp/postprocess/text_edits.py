@@ -4,20 +4,18 @@ Works on lines, brackets and quotes, without a grammar. Texts use spaces; tabs a
 """
 
 import codecs
+import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, is_word
+from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
 
-NUM_LOOPS = 3
-"""Number of equal consecutive lines that count as a loop."""
-
-MIN_LOOP, MAX_LOOP = 3, 40
-"""Characters of a piece whose repetitions count as a loop."""
-
+NUM_LOOPS = 3  # equal consecutive lines that count as a loop
+MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
+MIN_DISTINCTIVE = 4  # letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`
+MIN_COPIED = 16  # the same for a line whose following lines differ: many methods end with `return False`
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 # replacement characters, and bidirectional controls, which make code look different from what it does
 _REFUSED = "\ufffd\ufffe\uffff\ufeff\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -33,11 +31,9 @@ def to_text(fill: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     text = LINE_END.sub("\n", text)
-    return None if any(_is_refused(char) for char in text) else text
-
-
-def _is_refused(char: str) -> bool:
-    return char not in "\n\t" and (char in _REFUSED or unicodedata.category(char) in _REFUSED_CATEGORIES)
+    others = set(text) - set("\n\t")
+    is_refused = any(char in _REFUSED or unicodedata.category(char) in _REFUSED_CATEGORIES for char in others)
+    return None if is_refused else text
 
 
 def cut_lines(text: str, max_lines: int | None) -> str:
@@ -69,19 +65,15 @@ def _loop(longest: int) -> re.Pattern[str]:
 
 def trim_blanks(text: str, *, is_line_end: bool) -> str:
     """Removes blanks at line ends; the last line keeps them if text follows the cursor."""
-    lines = text.split("\n")
-    inner = [line.rstrip() for line in lines[:-1]]
-    joined = "\n".join([*inner, lines[-1]])
+    *inner, last = text.split("\n")
+    joined = "\n".join([*(line.rstrip() for line in inner), last])
     return joined.rstrip() if is_line_end else joined
 
 
 def expand_indentation(text: str) -> str:
     """Converts leading tabs to spaces; tabs inside a line stay."""
-    lines = []
-    for line in text.split("\n"):
-        body = line.lstrip(" \t")
-        lines.append(line[: len(line) - len(body)].expandtabs(TAB_WIDTH) + body)
-    return "\n".join(lines)
+    lines = text.split("\n")
+    return "\n".join(indentation_of(line).expandtabs(TAB_WIDTH) + line.lstrip(" \t") for line in lines)
 
 
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
@@ -92,12 +84,9 @@ _PIECE = re.compile(r'"""|\'\'\'|\\.|[\'"`()\[\]{}\n]', re.DOTALL)
 class Balance:
     """Open brackets and quotes of a text, and closing ones without a partner."""
 
-    closers: str
-    """Brackets that close the open ones, in order."""
-    quote: str
-    """The opening quotes of an unfinished string, or empty."""
-    num_stray: int
-    """Closing brackets without an opening one, and strings cut off by a line end."""
+    closers: str  # brackets that close the open ones, in order
+    quote: str  # the opening quotes of an unfinished string, or empty
+    num_stray: int  # closing brackets without an opening one, and strings cut off by a line end
 
     @property
     def num_unmatched(self) -> int:
@@ -126,13 +115,11 @@ def balance(text: str, comment: str = "") -> Balance:
 
 def _in_string(piece: str, quote: str, num_stray: int) -> tuple[str, int]:
     """The open quote and the stray count after `piece`."""
-    if piece == quote:
-        return "", num_stray
     if piece == "\n" and len(quote) == 1 and quote != "`":
         return "", num_stray + 1
-    if len(quote) == 1 and piece == quote * 3:
-        return "", num_stray  # end of one string, and an empty one
-    return quote, num_stray
+    # three quotes end a string of one quote and begin and end an empty one
+    is_end = piece == quote or (len(quote) == 1 and piece == quote * 3)
+    return "" if is_end else quote, num_stray
 
 
 def _next_piece(text: str, at: int, quote: str, comment: str) -> tuple[str, int] | None:
@@ -192,14 +179,9 @@ def cut_at_margin(fill: str, cursor: Cursor) -> str:
 
 def deepen(text: str, old: str) -> str:
     """Indents `text` to the depth of `old`, the text that it replaces."""
-    missing = depth_of(_first(old)) - depth_of(_first(text))
-    if missing <= 0:
-        return text
+    deep, shallow = (next((line for line in part.split("\n") if line.strip()), "") for part in (old, text))
+    missing = max(0, depth_of(deep) - depth_of(shallow))
     return "\n".join(" " * missing + line if line.strip() else line for line in text.split("\n"))
-
-
-def _first(text: str) -> str:
-    return next((line for line in text.split("\n") if line.strip()), "")
 
 
 def _opens_block(line: str, comment: str) -> bool:
@@ -207,24 +189,11 @@ def _opens_block(line: str, comment: str) -> bool:
     return line.endswith(":") and not is_comment and balance(line, comment).num_unmatched == 0
 
 
-def depth_of(line: str) -> int:
-    """Number of leading spaces."""
-    return len(line) - len(line.lstrip(" "))
-
-
 def _deepest(line_above: str) -> int:
     """Largest plausible indentation of the line after this one."""
     line = line_above.rstrip()
-    if line.endswith(":"):
-        return depth_of(line) + TAB_WIDTH
-    return depth_of(line) + 2 * TAB_WIDTH if line.endswith(("(", "[", "{")) else depth_of(line)
-
-
-MIN_DISTINCTIVE = 4
-"""Number of letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`."""
-
-MIN_COPIED = 16
-"""The same for a line whose following lines differ: many methods end with `return False`."""
+    levels = 1 if line.endswith(":") else 2 if line.endswith(("(", "[", "{")) else 0
+    return depth_of(line) + levels * TAB_WIDTH
 
 
 def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
@@ -240,24 +209,18 @@ def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
         return balance(cursor.line_prefix + text + rest, comment).num_unmatched
 
     before = num_unmatched(fill)
-    for body, size in _overlaps(fill, rest):
-        after = num_unmatched(body)
-        if after < before or (after == before and _is_repeat(body, rest, size)):
-            return body
+    for body in dict.fromkeys((fill, fill.rstrip())):
+        for size in range(min(len(rest), len(body)), 0, -1):
+            if body.endswith(rest[:size]):
+                after = num_unmatched(body[:-size])
+                if after < before or (after == before and _is_repeat(body[:-size], rest, size)):
+                    return body[:-size]
     for at in range(1, len(fill)):
         if fill.startswith(rest, at):
             is_remark = bool(comment) and fill[at + len(rest) :].lstrip().startswith(comment)
             if num_unmatched(fill[:at]) < before or is_remark:
                 return fill[:at]
     return fill
-
-
-def _overlaps(fill: str, rest: str) -> Iterator[tuple[str, int]]:
-    """Pairs of `fill` without a beginning of `rest` at its end, and the length of that beginning; longest first."""
-    for body in dict.fromkeys((fill, fill.rstrip())):
-        for size in range(min(len(rest), len(body)), 0, -1):
-            if body.endswith(rest[:size]):
-                yield body[:-size], size
 
 
 def _is_repeat(body: str, rest: str, size: int) -> bool:
@@ -293,7 +256,9 @@ def repeats_above(fill: str, cursor: Cursor) -> bool:
     if not (lines and cursor.is_line_end and _is_distinctive(lines[0])):
         return False
     tail = above[-len(lines) :]
-    return len(tail) == len(lines) and tail[1:] == lines[1:] and _is_same(lines[0], tail[0], cursor)
+    if len(tail) != len(lines) or tail[1:] != lines[1:]:
+        return False
+    return lines[0] == tail[0] or (not cursor.line_prefix.strip() and lines[0].strip() == tail[0].strip())
 
 
 def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
@@ -304,17 +269,10 @@ def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
 
 def _is_copy(lines: list[str], below: list[str]) -> bool:
     """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`."""
-    num_same = 0
-    for ours, theirs in zip(lines, below, strict=False):
-        if ours != theirs:
-            break
-        num_same += 1
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
+    num_same = len(list(pairs))
     is_whole = num_same == min(len(lines), len(below))
     return num_same > 0 and (is_whole or num_same > 1 or _is_distinctive(lines[0], MIN_COPIED))
-
-
-def _is_same(line: str, other: str, cursor: Cursor) -> bool:
-    return line == other or (not cursor.line_prefix.strip() and line.strip() == other.strip())
 
 
 def _is_distinctive(line: str, num_chars: int = MIN_DISTINCTIVE) -> bool:

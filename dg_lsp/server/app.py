@@ -11,7 +11,7 @@ from functools import partial
 
 from lsprotocol import types
 
-from dg_lsp.context.line_index import Encoding
+from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server import completion, configuration, copilot, rewrite

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from lsprotocol import types
 
-from dg_lsp.context.document import LINE_END, Snapshot, opening_of
-from dg_lsp.context.line_index import Encoding, LineIndex
+from dg_lsp.context.document import LINE_END, Encoding, LineIndex, Snapshot
+from dg_lsp.context.languages import opening_of
 from dg_lsp.postprocess.validate import Candidate
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

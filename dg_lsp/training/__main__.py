@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,17 +13,14 @@ from dg_lsp.errors import DgLspError
 
 REQUIRED = ("torch", "tokenizers", "gguf", "datasketch")
 BUNDLED_MODEL = Path(__file__).parents[1] / "models" / "dg-mini.gguf"
-MAX_MODEL_SHARD = 16 * 2**20  # bytes
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
-def default_root() -> Path:
-    """$DG_LSP_TRAINING_ROOT, or a folder in the user's cache."""
-    return Path(os.environ.get("DG_LSP_TRAINING_ROOT") or Path.home() / ".cache" / "dg-lsp" / "training")
-
-
-Root = Annotated[Path, typer.Option(default_factory=default_root, help="Work folder; $DG_LSP_TRAINING_ROOT.")]
+DEFAULT_ROOT = Path.home() / ".cache" / "dg-lsp" / "training"
+Root = Annotated[
+    Path, typer.Option(default_factory=lambda: DEFAULT_ROOT, envvar="DG_LSP_TRAINING_ROOT", help="Work folder.")
+]
 Config = Annotated[Literal["tiny", "mini"], typer.Option(help="`tiny` for CPU cores, `mini` for one GPU.")]
 
 
@@ -32,16 +28,13 @@ Config = Annotated[Literal["tiny", "mini"], typer.Option(help="`tiny` for CPU co
 def data(
     root: Root,
     offline: Annotated[bool, typer.Option(help="Use the wheels that are already downloaded.")] = False,
-    tokenizer_of: Annotated[
-        Path, typer.Option("--tokenizer-of", help="Use the tokenizer of this GGUF; default: the bundled model's.")
-    ] = BUNDLED_MODEL,
-    new_tokenizer: Annotated[bool, typer.Option("--new-tokenizer", help="Train a tokenizer on the corpus.")] = False,
+    new_tokenizer: Annotated[bool, typer.Option(help="Train a tokenizer instead of the bundled model's.")] = False,
     processes: Annotated[int, typer.Option(help="Processes that read and filter; 0: one for each core.")] = 0,
 ) -> None:
     """Download the pinned packages, filter, deduplicate and split their sources, tokenize them."""
     from dg_lsp.training.corpus import prepare
 
-    source = None if new_tokenizer else tokenizer_of
+    source = None if new_tokenizer else BUNDLED_MODEL
     manifest = prepare(root, offline=offline, tokenizer_source=source, num_processes=processes)
     print(json.dumps({key: value for key, value in manifest.items() if key != "sources"}, indent=1))
 
@@ -51,28 +44,17 @@ def benchmarks(
     files: Annotated[list[Path], typer.Argument(help="HumanEval-Infilling or MBPP, as JSON or JSON lines.")],
 ) -> None:
     """Write the hashes by which `data` finds benchmark text in the corpus."""
-    from dg_lsp.training import deduplication
+    from dg_lsp.training.corpus import BENCHMARK_HASHES, write_benchmarks
 
-    hashes = deduplication.benchmark_ngrams(p for file in files for p in deduplication.read_benchmark(file))
-    deduplication.write_benchmark_hashes(hashes)
-    print(f"{deduplication.BENCHMARK_HASHES}: {len(hashes)} n-grams")
+    print(f"{BENCHMARK_HASHES}: {write_benchmarks(files)} n-grams")
 
 
 @app.command()
-def pack(root: Root, out: Annotated[Path, typer.Option(help="Folder for the shards.")]) -> None:
-    """Write the corpus as shards of at most 60 MiB, to carry it to another machine."""
-    from dg_lsp.training import corpus
+def tokenize(root: Root) -> None:
+    """Tokenize a corpus that was copied from another machine: tokenizer.json, train.jsonl.xz and val.jsonl.xz."""
+    from dg_lsp.training.corpus import tokenize_splits
 
-    for shard in corpus.pack(root, out):
-        print(f"{shard}: {shard.stat().st_size / 2**20:.1f} MiB")
-
-
-@app.command()
-def unpack(root: Root, shards: Annotated[Path, typer.Option(help="Folder with the shards.")]) -> None:
-    """Join the shards that `pack` wrote and tokenize the corpus."""
-    from dg_lsp.training import corpus
-
-    print(json.dumps({"tokens": corpus.unpack(shards, root)}))
+    print(json.dumps({"tokens": tokenize_splits(root)}))
 
 
 @app.command(name="test-cases")
@@ -98,34 +80,32 @@ def write_test_cases(
 def train(
     root: Root,
     config: Config = "tiny",
-    minutes: Annotated[
-        float | None, typer.Option(help="Planned length of the run; the learning rate is zero at its end.")
-    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Planned length; the learning rate falls to zero.")] = None,
     part: Annotated[float | None, typer.Option(help="Stop after this many minutes; --resume continues.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint.")] = False,
     start: Annotated[Path | None, typer.Option(help="Start with the weights of this GGUF.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where available.")] = "",
-    threads: Annotated[int, typer.Option(help="Threads of each process; 0: torch's default.")] = 0,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Data-parallel processes on a CPU; better than threads on a busy machine.")
-    ] = 1,
 ) -> None:
-    """Train until the planned time is over, with a checkpoint every few minutes."""
-    import torch
+    """Train until the planned time is over, with a checkpoint every few minutes.
 
-    from dg_lsp.training.train import CONFIGS, ProcessGroup, TrainingRun, run_in_processes
+    On a busy CPU: `torchrun --nproc-per-node 2 -m dg_lsp.training train --device cpu`.
+    """
+    import torch
+    from torch import distributed
+
+    from dg_lsp.training.train import CONFIGS, Trainer
 
     planned = CONFIGS[config]
     if minutes:
         planned = dataclasses.replace(planned, minutes=minutes)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    run = TrainingRun(root, planned, device, part, start, resume=resume, threads=threads)
-    if processes == 1:
-        run.run(ProcessGroup())
-    elif device != "cpu" or planned.rows.num_rows % processes:
-        raise typer.BadParameter(f"several processes need --device cpu, and a divisor of {planned.rows.num_rows}")
-    else:
-        run_in_processes(run, processes)
+    if distributed.is_torchelastic_launched():
+        distributed.init_process_group("gloo")
+    trainer = Trainer(root, planned, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if start:
+        trainer.start_from(start)
+    if resume:
+        trainer.resume()
+    trainer.run(lambda report: print(json.dumps(report), flush=True), minutes=part)
 
 
 @app.command()
@@ -134,36 +114,25 @@ def export(
     config: Config = "tiny",
     out: Annotated[Path | None, typer.Option(help="The GGUF to write; default: in the work folder.")] = None,
     file_type: Annotated[Literal["F32", "F16", "Q8_0"], typer.Option("--format", help="Of the matrices.")] = "Q8_0",
-    averaged: Annotated[bool, typer.Option(help="Use the moving average of the weights.")] = True,
-    start: Annotated[
-        Path | None, typer.Option(help="Use the weights of this GGUF instead of the checkpoint's.")
-    ] = None,
-    statistics: Annotated[
-        Path | None, typer.Option(help="Decoder statistics, as `eval --statistics` writes them.")
-    ] = None,
-    shards: Annotated[bool, typer.Option(help="Also write the file as shards of at most 16 MiB.")] = False,
+    start: Annotated[Path | None, typer.Option(help="Use the weights of this GGUF, not the checkpoint's.")] = None,
+    statistics: Annotated[Path | None, typer.Option(help="Decoder statistics of `eval --statistics`.")] = None,
 ) -> None:
     """Write the weights of a run as a GGUF file."""
-    from dg_lsp.training.corpus import split_file
-    from dg_lsp.training.documents import NUM_SENTINELS
     from dg_lsp.training.export import ExportMetadata, read_model, write_model
+    from dg_lsp.training.rows import NUM_SENTINELS
     from dg_lsp.training.tokenizer import load_tokenizer
     from dg_lsp.training.train import CONFIGS, checkpoint_network
 
-    checkpoint, rows = root / "runs" / f"{config}.pt", CONFIGS[config].rows
-    network, tokens = (
-        read_model(start, CONFIGS[config].network) if start else checkpoint_network(checkpoint, averaged=averaged)
-    )
+    checkpoint, planned = root / "runs" / f"{config}.pt", CONFIGS[config]
+    network, tokens = read_model(start, planned.network) if start else checkpoint_network(checkpoint)
     table = json.loads(statistics.read_text()) if statistics else {}
-    prompt_tokens = rows.max_prompt + NUM_SENTINELS
-    metadata = ExportMetadata(config, rows.canvas_lengths, prompt_tokens, tokens, decoder_statistics=table)
+    prompt_tokens = planned.rows.max_prompt + NUM_SENTINELS
+    metadata = ExportMetadata(config, planned.rows.canvas_lengths, prompt_tokens, tokens, table)
     path = out or root / "runs" / f"{config}-{file_type.lower()}.gguf"
     partial = path.with_name(path.name + ".partial")
     write_model(partial, network, load_tokenizer(root / "tokenizer.json"), metadata, file_type)
     partial.replace(path)
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, trained on {tokens / 1e6:.2f} M tokens")
-    for shard in split_file(path, MAX_MODEL_SHARD) if shards else []:
-        print(shard)
 
 
 @app.command(name="eval")
@@ -175,20 +144,18 @@ def evaluate(
     limit: Annotated[int, typer.Option(help="Number of test cases, drawn at random.")] = 300,
     threads: Annotated[int, typer.Option(help="Threads of llama.cpp.")] = 2,
     batches: Annotated[int, typer.Option(help="Validation batches for the losses; 0: no losses.")] = 40,
-    statistics: Annotated[
-        Path | None, typer.Option(help="Write the decoder statistics here, for `export --statistics`.")
-    ] = None,
+    statistics: Annotated[Path | None, typer.Option(help="Write decoder statistics for `export --statistics`.")] = None,
 ) -> None:
     """Measure a GGUF file on the validation packages: losses, then passes and right first lines of every decoder.
 
     `dg-lsp bench infill CASES --model FILE` measures exact answers and times.
     """
     from dg_lsp.bench.dataset import read_cases, sample_cases
-    from dg_lsp.training.corpus import join_file, read_texts
+    from dg_lsp.training.corpus import read_texts
     from dg_lsp.training.evaluate import decoder_statistics, draw_cases, open_denoiser, validation_losses
     from dg_lsp.training.train import CONFIGS
 
-    path = join_file(file or root / "runs" / f"{config}-q8_0.gguf")
+    path = file or root / "runs" / f"{config}-q8_0.gguf"
     if batches:
         print(f"{path.name}, losses in nats: {validation_losses(path, root, CONFIGS[config], batches)}")
     denoiser, tokenizer = open_denoiser(path, threads)

@@ -1,9 +1,10 @@
-"""The training corpus: Python files from pinned wheels and the standard library, filtered and deduplicated.
+"""The training corpus: Python files from pinned wheels and the standard library, without duplicates and benchmark text.
 
-Also packs the corpus into shards with a checksum, to carry it to another machine. The shards hold text, not tokens:
-it is 7% larger, but examples are cut by characters and the vocabulary may change.
+MinHash finds two versions of one file; repeated lines find files that were assembled from several others.
 """
 
+import functools
+import gzip
 import hashlib
 import json
 import lzma
@@ -16,7 +17,7 @@ import sysconfig
 import tomllib
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from email.parser import HeaderParser
@@ -24,24 +25,24 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+import numpy as np
+import numpy.typing as npt
+from datasketch import MinHash, MinHashLSH
 
-from dg_lsp.errors import InputFileError
-from dg_lsp.training.deduplication import (
-    Deduplicator,
-    Hashes,
-    Signature,
-    minhash,
-    num_benchmark_ngrams,
-    read_benchmark_hashes,
-    word_hashes,
+from dg_lsp.training.tokenizer import (
+    SPECIAL_TOKENS,
+    build_store,
+    load_tokenizer,
+    tokenizer_from_gguf,
+    train_tokenizer,
+    write_store,
 )
-from dg_lsp.training.documents import build_store, write_store
-from dg_lsp.training.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_from_gguf, train_tokenizer
+
+Hashes = npt.NDArray[np.uint64]
+Signature = npt.NDArray[np.uint32]
 
 PACKAGES = Path(__file__).with_name("packages.toml")
-MANIFEST = Path(__file__).with_name("manifest.json")
-"""The manifest of the current corpus. The bundled weights have their own, beside the model card."""
+MANIFEST = Path(__file__).with_name("manifest.json")  # of this corpus; the bundled weights have their own
 SPLITS = ("train", "val")
 STDLIB = "stdlib"
 MAX_PACKAGE_CHARS = 10_000_000
@@ -79,15 +80,20 @@ REFUSED_LICENCE = re.compile(
     r"proprietary|commercial|\bcc-by-(nc|sa)|business source|\bsspl|elastic license|all rights reserved"
 )
 
-MAX_SHARD = 60 * 2**20  # bytes
+WORD = re.compile(r"\w+")
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the hash of an n-gram depends on the order of its words
+NUM_MINHASHES = 128
+MINHASH_NGRAM = 5  # words
+MIN_SIMILARITY = 0.7  # estimated Jaccard similarity from which two files are near duplicates
+MAX_REPEATED_LINES = 0.5  # share of a file's distinct lines that are also in earlier files
+MIN_LINE_CHARS = 12  # shorter lines ("else:", "return x") are no evidence of copying
+NEW_MINHASH = functools.partial(MinHash, NUM_MINHASHES, scheme="affine32", hashfunc=int)
+PERMUTATIONS = NEW_MINHASH().permutations
 
-
-@dataclass(frozen=True, slots=True)
-class PackageList:
-    """The content of packages.toml: exact versions, and the packages of the validation split."""
-
-    versions: dict[str, str]
-    held_out: frozenset[str]
+BENCHMARK_HASHES = Path(__file__).with_name("benchmarks.bin")
+"""Little-endian 64-bit hashes of the benchmarks' n-grams, ascending, without their text; see `write_benchmarks`."""
+BENCHMARK_NGRAM = 10  # words
+MIN_DISTINCT_NAMES = 4  # an n-gram with fewer names is a row of numbers or a bare loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +126,17 @@ class CorpusFile:
     text: str
 
 
-def read_package_list(path: Path = PACKAGES) -> PackageList:
-    """Read packages.toml."""
+def read_package_list(path: Path = PACKAGES) -> tuple[dict[str, str], frozenset[str]]:
+    """The content of packages.toml: exact versions, and the packages of the validation split."""
     table = tomllib.loads(path.read_text())
-    return PackageList(dict(table["versions"]), frozenset(table["held_out"]))
+    return dict(table["versions"]), frozenset(table["held_out"])
 
 
-def download(packages: PackageList, folder: Path, num_parallel: int = 4) -> list[str]:
+def download(versions: Mapping[str, str], folder: Path, num_parallel: int = 4) -> list[str]:
     """Download the wheels that `folder` lacks with pip. Returns the packages that are not available."""
     folder.mkdir(parents=True, exist_ok=True)
     present = {(wheel.name, wheel.version) for wheel in read_wheels(folder)}
-    missing = [item for item in packages.versions.items() if item not in present]
+    missing = [item for item in versions.items() if item not in present]
 
     def run_pip(item: tuple[str, str]) -> int:
         command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -208,16 +214,13 @@ def rejection_reason(text: str) -> str | None:
     non_ascii = len(text) - len(text.encode("ascii", "ignore"))
     if digits > MAX_DIGITS * len(text) or non_ascii > MAX_NON_ASCII * len(text):
         return "data"
-    if any(special in text for special in SPECIAL_TOKENS):
-        return "special"
-    return None
+    return "special" if any(special in text for special in SPECIAL_TOKENS) else None
 
 
-def filter_files(
-    package: str, sources: Iterable[tuple[str, bytes]], benchmark: Hashes, counts: Counter[str]
-) -> Iterator[tuple[CorpusFile, Signature]]:
-    """The suitable files of a package with their MinHash signatures; `counts` gets the reasons of the others."""
-    for path, raw in sources:
+def filter_files(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
+    """The suitable files of a package with their MinHash signatures, and the reasons of the others."""
+    counts, kept, benchmark = Counter[str](), [], read_benchmarks()
+    for path, raw in package.sources():
         counts["seen"] += 1
         if not is_code_path(path):
             counts["path"] += 1
@@ -228,12 +231,69 @@ def filter_files(
         elif num_benchmark_ngrams(words := word_hashes(text), benchmark):
             counts["benchmark text"] += 1
         else:
-            yield CorpusFile(package, path, text), minhash(words)
+            kept.append((CorpusFile(package.name, path, text), minhash(words)))
+    return kept, counts
 
 
-def _filter_package(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], Counter[str]]:
-    counts: Counter[str] = Counter()
-    return list(filter_files(package.name, package.sources(), read_benchmark_hashes(), counts)), counts
+def word_hashes(text: str) -> Hashes:
+    """Hash each word, ignoring case, punctuation and white space; the same in every process. Shape (num_words,)."""
+    words = WORD.findall(text.lower())
+    return np.fromiter(map(_word_hash, words), np.uint64, len(words))
+
+
+@functools.lru_cache(maxsize=2_000_000)
+def _word_hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+def ngram_hashes(words: Hashes, length: int) -> Hashes:
+    """Hash every n-gram of `length` words. Shape (max(0, num_words - length + 1),)."""
+    num = max(0, len(words) - length + 1)
+    total = np.zeros(num, np.uint64)
+    for i in range(length if num else 0):
+        total = total * FACTOR + words[i : i + num]
+    return total
+
+
+def minhash(words: Hashes) -> Signature:
+    """MinHash signature of a text's word 5-grams. Shape (128,)."""
+    found = NEW_MINHASH(permutations=PERMUTATIONS)
+    found.update_batch(np.unique(ngram_hashes(words, min(MINHASH_NGRAM, max(1, len(words)))) >> np.uint64(32)))
+    return np.asarray(found.hashvalues, np.uint32)
+
+
+def num_benchmark_ngrams(words: Hashes, benchmark: frozenset[int]) -> int:
+    """Number of distinct 10-grams that a text, given as `word_hashes`, shares with the benchmarks."""
+    return len(benchmark.intersection(ngram_hashes(words, BENCHMARK_NGRAM).tolist()))
+
+
+def write_benchmarks(files: Iterable[Path], path: Path = BENCHMARK_HASHES) -> int:
+    """Write the hashes of characteristic 10-grams of benchmark files, and return their number.
+
+    The files are JSON or JSON lines, plain or gzip, in the format of HumanEval-Infilling or MBPP.
+    """
+    found: set[int] = set()
+    for file in files:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        text = raw.decode()
+        for row in json.loads(text) if text.startswith("[") else map(json.loads, filter(None, text.splitlines())):
+            is_humaneval = "canonical_solution" in row
+            keys = ("prompt", "canonical_solution", "suffix") if is_humaneval else ("text", "prompt", "code")
+            problem = ("" if is_humaneval else "\n").join(row.get(key, "") for key in keys)
+            words = WORD.findall(problem.lower())
+            hashes = ngram_hashes(word_hashes(problem), BENCHMARK_NGRAM).tolist()
+            found |= {hashed for i, hashed in enumerate(hashes) if _is_characteristic(words[i : i + BENCHMARK_NGRAM])}
+    np.array(sorted(found), "<u8").tofile(path)
+    return len(found)
+
+
+def _is_characteristic(words: list[str]) -> bool:
+    return len({word for word in words if len(word) > 1 and not word.isdigit()}) >= MIN_DISTINCT_NAMES
+
+
+def read_benchmarks(path: Path = BENCHMARK_HASHES) -> frozenset[int]:
+    """Read the file that `write_benchmarks` wrote."""
+    return frozenset(np.fromfile(path, "<u8").tolist())
 
 
 def build_splits(
@@ -245,7 +305,7 @@ def build_splits(
     """
     found: list[tuple[CorpusFile, Signature]] = []
     with ProcessPoolExecutor(num_processes or None, mp_context=get_context("spawn")) as pool:
-        for files, reasons in (map if num_processes == 1 else pool.map)(_filter_package, packages):
+        for files, reasons in (map if num_processes == 1 else pool.map)(filter_files, packages):
             found += files
             counts.update(reasons)
     found.sort(key=lambda item: (item[0].package not in held_out, item[0].package, item[0].path))
@@ -257,13 +317,28 @@ def build_splits(
 
 def deduplicate(files: Iterable[tuple[CorpusFile, Signature]], counts: Counter[str]) -> list[CorpusFile]:
     """The first file of each group of duplicates; `counts` gets the reasons of the others."""
-    deduplicator = Deduplicator()
-    kept = []
+    kept: list[CorpusFile] = []
+    digests: set[bytes] = set()
+    known_lines: set[int] = set()
+    index, signatures = MinHashLSH(threshold=MIN_SIMILARITY, num_perm=NUM_MINHASHES), list[Signature]()
     for file, signature in files:
-        if reason := deduplicator.rejection_reason(file.text, signature):
-            counts[reason] += 1
-        else:
-            kept.append(file)
+        digest = hashlib.blake2b(file.text.encode()).digest()
+        if digest in digests:
+            counts["exact duplicate"] += 1
+            continue
+        entry = NEW_MINHASH(hashvalues=signature, permutations=PERMUTATIONS)
+        if any(np.mean(signatures[i] == signature) >= MIN_SIMILARITY for i in index.query(entry)):
+            counts["near duplicate"] += 1
+            continue
+        index.insert(len(signatures), entry)
+        signatures.append(signature)
+        lines = {hash(line) for text in file.text.split("\n") if len(line := " ".join(text.split())) >= MIN_LINE_CHARS}
+        if len(lines & known_lines) > MAX_REPEATED_LINES * len(lines):
+            counts["repeated lines"] += 1
+            continue
+        digests.add(digest)
+        known_lines |= lines
+        kept.append(file)
     return kept
 
 
@@ -291,12 +366,12 @@ def prepare(
 
     `tokenizer_source` is a GGUF file whose tokenizer is used; without it a new one is trained.
     """
-    listed = read_package_list(packages)
-    missing = [] if offline else download(listed, root / "wheels")
-    pinned = [w for w in read_wheels(root / "wheels") if listed.versions.get(w.name) == w.version]
+    versions, held_out = read_package_list(packages)
+    missing = [] if offline else download(versions, root / "wheels")
+    pinned = [w for w in read_wheels(root / "wheels") if versions.get(w.name) == w.version]
     allowed = [*(w for w in pinned if is_allowed(w.licence)), standard_library()]
     counts: Counter[str] = Counter()
-    splits = build_splits(allowed, listed.held_out, counts, num_processes)
+    splits = build_splits(allowed, held_out, counts, num_processes)
     sample = (f.text for f in splits["train"][::TOKENIZER_STRIDE])
     tokenizer = tokenizer_from_gguf(tokenizer_source) if tokenizer_source else train_tokenizer(sample)
     tokenizer.save(str(root / "tokenizer.json"))
@@ -308,7 +383,7 @@ def prepare(
         "tokenizer_sha256": hashlib.sha256((root / "tokenizer.json").read_bytes()).hexdigest(),
         "refused_licences": {w.name: w.licence for w in pinned if not is_allowed(w.licence)},
         "not_available": missing,
-        "tokens": {s: _write_tokens(root / s, files, tokenizer) for s, files in splits.items()},
+        "tokens": tokenize_splits(root),
     }
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     if manifest_copy:
@@ -318,11 +393,10 @@ def prepare(
 
 def _manifest_rows(split: str, files: list[CorpusFile], packages: list[Package]) -> Iterator[dict[str, Any]]:
     for package in sorted(packages, key=lambda p: p.name):
-        texts = [f.text for f in files if f.package == package.name]
-        if texts:
-            size = sum(len(text.encode()) for text in texts)
+        sizes = [len(f.text.encode()) for f in files if f.package == package.name]
+        if sizes:
             row = {"package": package.name, "version": package.version, "licence": package.licence}
-            yield {**row, "split": split, "files": len(texts), "bytes": size}
+            yield {**row, "split": split, "files": len(sizes), "bytes": sum(sizes)}
 
 
 def read_texts(path: Path) -> list[CorpusFile]:
@@ -337,68 +411,11 @@ def write_texts(path: Path, files: list[CorpusFile]) -> None:
         out.writelines(json.dumps(asdict(file)) + "\n" for file in files)
 
 
-def _write_tokens(folder: Path, files: list[CorpusFile], tokenizer: Tokenizer) -> int:
-    store = build_store([f.text for f in files], tokenizer)
-    write_store(folder, store)
-    return len(store.tokens)
-
-
-def pack(root: Path, folder: Path, max_shard: int = MAX_SHARD) -> list[Path]:
-    """Write the corpus of `root` as numbered shards with checksums, and its tokenizer. Returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = [Path(shutil.copyfile(root / "tokenizer.json", folder / "tokenizer.json"))]
+def tokenize_splits(root: Path) -> dict[str, int]:
+    """Tokenize the texts of each split in `root`. Returns the numbers of tokens."""
+    tokenizer, num_tokens = load_tokenizer(root / "tokenizer.json"), {}
     for split in SPLITS:
-        path = Path(shutil.copyfile(root / f"{split}.jsonl.xz", folder / f"{split}.jsonl.xz"))
-        written += split_file(path, max_shard)
-        path.unlink()
-    return written
-
-
-def unpack(folder: Path, root: Path) -> dict[str, int]:
-    """Join the shards in `folder` and tokenize the corpus into `root`. Returns the number of tokens of each split.
-
-    Raises:
-        InputFileError: a shard is missing or damaged.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(folder / "tokenizer.json", root / "tokenizer.json")
-    tokenizer = load_tokenizer(root / "tokenizer.json")
-    num_tokens = {}
-    for split in SPLITS:
-        path = root / f"{split}.jsonl.xz"
-        shutil.move(join_file(folder / path.name), path)
-        num_tokens[split] = _write_tokens(root / split, read_texts(path), tokenizer)
+        store = build_store([file.text for file in read_texts(root / f"{split}.jsonl.xz")], tokenizer)
+        write_store(root / split, store)
+        num_tokens[split] = len(store.tokens)
     return num_tokens
-
-
-def split_file(path: Path, max_shard: int) -> list[Path]:
-    """Write `path` as shards NAME.000, NAME.001, ... and NAME.sha256 beside it. Returns the files."""
-    data = path.read_bytes()
-    written = []
-    for i, start in enumerate(range(0, len(data), max_shard)):
-        written.append(path.with_name(f"{path.name}.{i:03d}"))
-        written[-1].write_bytes(data[start : start + max_shard])
-    checksum = path.with_name(f"{path.name}.sha256")
-    checksum.write_text(hashlib.sha256(data).hexdigest() + "\n")
-    return [*written, checksum]
-
-
-def join_file(path: Path) -> Path:
-    """Return `path`; if only its shards exist, join them first.
-
-    Raises:
-        InputFileError: neither the file nor its shards exist, or a shard is missing or damaged.
-    """
-    if path.exists():
-        return path
-    shards = sorted(path.parent.glob(f"{path.name}.[0-9][0-9][0-9]"))
-    checksum = path.with_name(f"{path.name}.sha256")
-    if not shards or not checksum.exists():
-        raise InputFileError(f"no such file: {path}")
-    data = b"".join(shard.read_bytes() for shard in shards)
-    if hashlib.sha256(data).hexdigest() != checksum.read_text().strip():
-        raise InputFileError(f"a shard of {path} is missing or damaged: copy all of them again")
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
-    return path

@@ -34,21 +34,18 @@ from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
 from dg_lsp.training.corpus import CorpusFile
-from dg_lsp.training.documents import WORD_START
 from dg_lsp.training.export import read_model
 from dg_lsp.training.objective import Objective, validate, validation_batches
+from dg_lsp.training.rows import WORD_START
 from dg_lsp.training.train import TrainConfig
 
 
 class CaseKind(StrEnum):
     """The part of a file that is the reference of a test case."""
 
-    LINE_END = "line-end"
-    """From the start of a word to the end of the line."""
-    WHOLE_LINE = "whole-line"
-    """A line after its indentation."""
-    BLOCK = "block"
-    """Whole statements after the first one's indentation, up to a dedent or a blank line."""
+    LINE_END = "line-end"  # from the start of a word to the end of the line
+    WHOLE_LINE = "whole-line"  # a line after its indentation
+    BLOCK = "block"  # whole statements after the first one's indentation, up to a dedent or a blank line
 
 
 CASE_SETS = ("report", "tune")
@@ -67,10 +64,7 @@ STATISTICS_KEYS = {
     "lookup": (DecoderName.PROMPT_LOOKUP, 1),
 }
 """Decoders and numbers of candidates by their names in the `dg.plan.*` keys of GGUF files, which keep these names."""
-MIN_HITS = 0.001
-"""Share of right first lines of a decoder that was never right; the decoder selection divides by it."""
-
-Encode = Callable[[str], Sized]
+MIN_HITS = 0.001  # share of right first lines of a decoder that was never right; the decoder selection divides by it
 
 
 class CodeLines:
@@ -83,9 +77,7 @@ class CodeLines:
     def __init__(self, file: CorpusFile) -> None:
         self.file = file
         self.lines = file.text.split("\n")
-        self.starts = [0]
-        for line in self.lines:
-            self.starts.append(self.starts[-1] + len(line) + 1)
+        self.starts = list(itertools.accumulate((len(line) + 1 for line in self.lines), initial=0))
         tree = ast.parse(file.text)
         self.ends: dict[int, int] = {}  # last line of the longest statement that starts in a line
         for node in ast.walk(tree):
@@ -152,7 +144,7 @@ def _prose(text: str, tree: ast.Module) -> Iterator[int]:
 
 def draw_cases(
     files: Iterable[CorpusFile],
-    encode: Encode,
+    encode: Callable[[str], Sized],
     case_set: str = "report",
     num_cases: Mapping[CaseKind, int] = NUM_CASES,
     seed: int = 1,
@@ -164,15 +156,25 @@ def draw_cases(
     """
     rng = random.Random(seed)
     codes = [code for file in files if (code := _parse(file))]
-    positions = [(i, line) for i, code in enumerate(codes) for line in range(FIRST_LINE, len(code.lines) - 1)]
+    positions = [(code, line) for code in codes for line in range(FIRST_LINE, len(code.lines) - 1)]
     rng.shuffle(positions)
-    used: set[tuple[int, int]] = set()
+    used: set[tuple[str, int]] = set()
     found: list[TestCase] = []
+
+    def draw(kind: CaseKind) -> Iterator[TestCase]:
+        for code, line in positions:
+            if not (drawn := code.draw_case(kind, line, rng)):
+                continue
+            case, lines = drawn
+            covered = {(case.path, n) for n in lines}
+            if used.isdisjoint(covered) and len(encode(case.reference)) <= MAX_TOKENS[kind]:
+                used.update(covered)
+                yield case
+
     for _ in range(CASE_SETS.index(case_set) + 1):
         found = []
         for kind in reversed(CaseKind):  # blocks are the rarest
-            drawn = _draw_kind(kind, codes, positions, used, encode, rng)
-            found += itertools.islice(drawn, num_cases[kind])
+            found += itertools.islice(draw(kind), num_cases[kind])
             if missing := num_cases[kind] - sum(case.kind == kind for case in found):
                 raise InputFileError(f"the files have {missing} test cases too few of kind {kind}")
     return found
@@ -185,39 +187,11 @@ def _parse(file: CorpusFile) -> CodeLines | None:
         return None
 
 
-def _draw_kind(
-    kind: CaseKind,
-    codes: list[CodeLines],
-    positions: list[tuple[int, int]],
-    used: set[tuple[int, int]],
-    encode: Encode,
-    rng: random.Random,
-) -> Iterator[TestCase]:
-    for i, line in positions:
-        if not (drawn := codes[i].draw_case(kind, line, rng)):
-            continue
-        case, lines = drawn
-        covered = {(i, n) for n in lines}
-        if used.isdisjoint(covered) and len(encode(case.reference)) <= MAX_TOKENS[kind]:
-            used |= covered
-            yield case
-
-
 def write_cases(path: Path, cases: Iterable[TestCase]) -> None:
     """One JSON object a line, gzip, without tests. The same cases give the same bytes."""
-    rows = (
-        {
-            "task_id": case.id,
-            "prompt": case.prefix,
-            "suffix": case.suffix,
-            "canonical_solution": case.reference,
-            "test": "",
-            "entry_point": "",
-            "kind": case.kind,
-            "path": case.path,
-        }
-        for case in cases
-    )
+    names = {"task_id": "id", "prompt": "prefix", "suffix": "suffix", "canonical_solution": "reference"}
+    names |= {"kind": "kind", "path": "path"}
+    rows = ({"test": "", "entry_point": "", **{key: getattr(case, names[key]) for key in names}} for case in cases)
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0))
 
 
@@ -232,12 +206,12 @@ class CountingDenoiser:
         return getattr(self.inner, name)
 
     def predict(self, *arguments: Any, **options: Any) -> list[Prediction]:
-        """See `Denoiser.predict`."""
+        """Counts a pass over canvases."""
         self.passes["canvas"] += 1
         return self.inner.predict(*arguments, **options)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`. Several ids are a guess that is verified."""
+        """Counts a causal pass. Several ids are a guess that is verified."""
         self.passes["verify" if len(ids) > 1 else "single"] += 1
         return self.inner.extend(slot, ids)
 
@@ -266,18 +240,16 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     counting = CountingDenoiser(denoiser)
     engine = Engine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
     rows: dict[str, list[list[float]]] = {}
-    for case in cases:
-        if case.kind not in set(CaseKind):
-            continue
-        for name, (decoder, num_candidates) in STATISTICS_KEYS.items():
-            counting.passes.clear()
-            max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
-            request = FillRequest(case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder)
-            result = engine.fill(request, deadline=float("inf"))
-            passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]
-            rows.setdefault(f"{case.kind}.{name}", []).append([*passes, first_lines_match(result.text, case.reference)])
-    means = {name: np.mean(np.array(group, float), axis=0).tolist() for name, group in rows.items()}
-    return {
-        name: f"{single:.2f},{verify:.2f},{canvas:.2f},{max(hits, MIN_HITS):.3f}"
-        for name, (single, verify, canvas, hits) in means.items()
-    }
+    known = (case for case in cases if case.kind in set(CaseKind))
+    for case, (name, (decoder, num_candidates)) in itertools.product(known, STATISTICS_KEYS.items()):
+        counting.passes.clear()
+        max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
+        request = FillRequest(case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder)
+        result = engine.fill(request, deadline=float("inf"))
+        passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]
+        rows.setdefault(f"{case.kind}.{name}", []).append([*passes, first_lines_match(result.text, case.reference)])
+    table = {}
+    for name, group in rows.items():
+        *means, hits = np.mean(np.array(group, float), axis=0).tolist()
+        table[name] = ",".join([*(f"{mean:.2f}" for mean in means), f"{max(hits, MIN_HITS):.3f}"])
+    return table

@@ -1,11 +1,12 @@
-"""A qwen3-shaped transformer over clean tokens and canvases. llama.cpp runs its weights as architecture `qwen3`.
+"""A qwen3-shaped transformer over clean tokens and canvases.
+
+llama.cpp runs its weights as architecture `qwen3`; they have the tensor names of a GGUF file.
 
 Attention rule: a clean token sees the clean tokens of its document up to itself. A canvas position sees the clean
 tokens of its document before the canvas, [context_start, start), and every used position of its own canvas.
 
 The rule has three forms: `DenseMask` for a CPU (canvases are compared with the clean tokens and themselves, never with
-each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and a plain bool
-tensor, the reference of the tests.
+each other), `BlockMask` for CUDA (FlexAttention, which has no backward pass on a CPU in torch 2.13), and one tensor.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,9 @@ from typing import NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from dg_lsp.training.tokenizer import NUM_TOKENS
-
-TILE = 128  # positions, of FlexAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +67,9 @@ def _additive(visible: Tensor) -> Tensor:
 
 
 def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: Tensor, canvas_length: int) -> BlockMask:
-    """The attention rule for CUDA over T clean tokens and C * L canvas positions, in this order; never dense.
-
-    Raises:
-        ValueError: T or C * L is not a multiple of the tile, or a canvas would lie in two tiles.
-    """
-    clean, noisy = document.shape[1], start.shape[1] * canvas_length
-    if clean % TILE or noisy % TILE or TILE % canvas_length:
-        raise ValueError(
-            f"{clean} tokens and {noisy} positions in canvases of {canvas_length} do not fill tiles of {TILE}"
-        )
+    """The attention rule for CUDA over T clean tokens and C * L canvas positions, in this order."""
+    rows, clean = document.shape
+    num = clean + start.shape[1] * canvas_length
 
     def rule(r: Tensor, _: Tensor, q: Tensor, k: Tensor) -> Tensor:
         q_clean, k_clean = q.clamp(max=clean - 1), k.clamp(max=clean - 1)
@@ -87,35 +79,7 @@ def block_mask(document: Tensor, start: Tensor, context_start: Tensor, length: T
         own = (q_canvas == k_canvas) & ((k - clean) % canvas_length < length[r, k_canvas])
         return torch.where(q >= clean, torch.where(k >= clean, own, context), (k < clean) & causal)
 
-    visible, full = _tiles(document, start, context_start, noisy)
-    return BlockMask.from_kv_blocks(*_indices(visible & ~full), *_indices(full), BLOCK_SIZE=TILE, mask_mod=rule)
-
-
-def _tiles(document: Tensor, start: Tensor, context_start: Tensor, noisy: int) -> tuple[Tensor, Tensor]:
-    """Tiles with something to see, and tiles that are visible throughout; (rows, tiles, tiles) bool each."""
-    rows, clean = document.shape
-    first = torch.arange(0, clean, TILE, device=document.device)
-    n, m = clean // TILE, noisy // TILE
-    visible = torch.zeros(rows, n + m, n + m, dtype=torch.bool, device=document.device)
-    full = torch.zeros_like(visible)
-    # documents ascend along a row, padding (-1) comes last
-    ordered = document.masked_fill(document < 0, torch.iinfo(document.dtype).max).view(rows, n, TILE)
-    lowest, highest = ordered.amin(-1), ordered.amax(-1)
-    visible[:, :n, :n] = (first[:, None] >= first) & (highest[:, None, :] >= lowest[:, :, None])
-    full[:, :n, :n] = (first[:, None] > first) & (lowest[:, None, :] == highest[:, :, None])
-    overlaps = (context_start[..., None] < first + TILE) & (start[..., None] > first)  # (R, C, n)
-    covers = (context_start[..., None] <= first) & (start[..., None] >= first + TILE)
-    visible[:, n:, :n] = overlaps.view(rows, m, -1, n).any(2)
-    full[:, n:, :n] = covers.view(rows, m, -1, n).all(2)
-    visible[:, n:, n:] = torch.eye(m, dtype=torch.bool, device=document.device)
-    return visible, full
-
-
-def _indices(tiles: Tensor) -> tuple[Tensor, Tensor]:
-    """FlexAttention's format: how many tiles each row of tiles visits, and their indices first."""
-    counts = tiles.sum(-1, dtype=torch.int32)
-    order = tiles.int().sort(dim=-1, descending=True, stable=True).indices.int()
-    return counts[:, None], order[:, None]
+    return create_block_mask(rule, rows, None, num, num, device=document.device)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
@@ -125,19 +89,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     if isinstance(mask, Tensor):
         return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
     clean = mask.clean.shape[-1]
-    out = _attend_clean(q[:, :, :clean], k[:, :, :clean], v[:, :, :clean], mask.clean)
+    out = attend(q[:, :, :clean], k[:, :, :clean], v[:, :, :clean], mask.clean)
     return out if q.shape[2] == clean else torch.cat([out, _attend_canvases(q, k, v, mask)], 2)
-
-
-def _attend_clean(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Two matrix products; the queries of a group share their keys."""
-    rows, heads, n, d = q.shape
-    groups = k.shape[1]
-    scores = (q * d**-0.5).reshape(rows, groups, -1, d) @ k.transpose(-1, -2)  # (R, G, H/G * n, n)
-    scores = scores.view(rows, groups, -1, n, n) + mask[:, :, None]
-    # a padding token sees the padding before it and itself: no row is empty
-    weights = scores.float().softmax(-1).to(v.dtype).view(rows, groups, -1, n)
-    return (weights @ v).view(rows, heads, n, d)
 
 
 def _attend_canvases(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tensor:
@@ -171,30 +124,27 @@ class Block(nn.Module):
         super().__init__()
         c = self.config = config
         self.attn_norm, self.ffn_norm = nn.RMSNorm(c.width, c.norm_eps), nn.RMSNorm(c.width, c.norm_eps)
-        self.q_norm, self.k_norm = nn.RMSNorm(c.head_width, c.norm_eps), nn.RMSNorm(c.head_width, c.norm_eps)
-        self.q = nn.Linear(c.width, c.heads * c.head_width, bias=False)
-        self.k = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
-        self.v = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
-        self.output = nn.Linear(c.heads * c.head_width, c.width, bias=False)
-        self.gate = nn.Linear(c.width, c.hidden, bias=False)
-        self.up = nn.Linear(c.width, c.hidden, bias=False)
-        self.down = nn.Linear(c.hidden, c.width, bias=False)
+        self.attn_q_norm = nn.RMSNorm(c.head_width, c.norm_eps)
+        self.attn_k_norm = nn.RMSNorm(c.head_width, c.norm_eps)
+        self.attn_q = nn.Linear(c.width, c.heads * c.head_width, bias=False)
+        self.attn_k = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
+        self.attn_v = nn.Linear(c.width, c.kv_heads * c.head_width, bias=False)
+        self.attn_output = nn.Linear(c.heads * c.head_width, c.width, bias=False)
+        self.ffn_gate = nn.Linear(c.width, c.hidden, bias=False)
+        self.ffn_up = nn.Linear(c.width, c.hidden, bias=False)
+        self.ffn_down = nn.Linear(c.hidden, c.width, bias=False)
 
     def forward(self, h: Tensor, cos: Tensor, sin: Tensor, mask: Mask) -> Tensor:
         """h (R, n, width) -> the same shape."""
         rows, n, _ = h.shape
         c, x = self.config, self.attn_norm(h)
-        v = self.v(x).view(rows, n, c.kv_heads, c.head_width).transpose(1, 2)
-        q = self._rotated(self.q_norm, self.q(x).view(rows, n, c.heads, c.head_width), cos, sin).to(v.dtype)
-        k = self._rotated(self.k_norm, self.k(x).view(rows, n, c.kv_heads, c.head_width), cos, sin).to(v.dtype)
-        h = h + self.output(attend(q, k, v, mask).transpose(1, 2).reshape(rows, n, -1))
+        q, k, v = (f(x).view(rows, n, -1, c.head_width) for f in (self.attn_q, self.attn_k, self.attn_v))
+        # float32 like the weights of the norms: mixed types leave torch's fused path
+        q, k = self.attn_q_norm(q.float()), self.attn_k_norm(k.float())
+        q, k = (rotate(x.transpose(1, 2), cos, sin).to(v.dtype) for x in (q, k))
+        h = h + self.attn_output(attend(q, k, v.transpose(1, 2), mask).transpose(1, 2).reshape(rows, n, -1))
         x = self.ffn_norm(h)
-        return h + self.down(F.silu(self.gate(x)) * self.up(x))
-
-    @staticmethod
-    def _rotated(norm: nn.RMSNorm, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (R, n, H, d) -> (R, H, n, d) in float32 like the norm's weight: mixed types leave torch's fused path."""
-        return rotate(norm(x.float()).transpose(1, 2), cos, sin)
+        return h + self.ffn_down(F.silu(self.ffn_gate(x)) * self.ffn_up(x))
 
 
 class DiffusionNetwork(nn.Module):
@@ -203,9 +153,9 @@ class DiffusionNetwork(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.num_tokens, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.token_embd = nn.Embedding(config.num_tokens, config.width)
+        self.blk = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.output_norm = nn.RMSNorm(config.width, config.norm_eps)
         self._initialize()
 
     def _initialize(self) -> None:
@@ -214,7 +164,7 @@ class DiffusionNetwork(nn.Module):
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 is_residual = name.endswith(("output.weight", "down.weight"))
-                scale = 0.02 if "embedding" in name else weight.shape[1] ** -0.5 * (depth if is_residual else 1.0)
+                scale = 0.02 if "embd" in name else weight.shape[1] ** -0.5 * (depth if is_residual else 1.0)
                 nn.init.normal_(weight, 0.0, scale)
 
     def hidden(self, ids: Tensor, position: Tensor, mask: Mask) -> Tensor:
@@ -222,7 +172,7 @@ class DiffusionNetwork(nn.Module):
         exponent = torch.arange(0, self.config.head_width, 2, device=ids.device).float() / self.config.head_width
         angle = position[..., None].float() * self.config.rope_theta**-exponent
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        h = self.embedding(ids)
-        for block in self.blocks:
+        h = self.token_embd(ids)
+        for block in self.blk:
             h = block(h, cos, sin, mask)
-        return self.norm(h)
+        return self.output_norm(h)

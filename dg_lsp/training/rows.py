@@ -1,36 +1,218 @@
-"""Batches: rows of packed documents, and the canvases that are denoised beside them.
+"""Training batches: fill-in-the-middle documents packed into rows, and the canvases that are denoised beside them.
+
+A document is `<|suffix|> S <|prefix|> P <|middle|> M <|eom|>`, or plain text. The lengths of prefix and suffix are
+drawn without looking at the middle, and a long document is neither cut nor drawn again: the length of a prompt must not
+predict the length of its middle (tests/training/test_rows.py).
 
 A canvas sees the tokens of its document before it, which are encoded causally, and its own positions in both
 directions. Inference with a cached prompt does the same. All canvases of a batch have the same length, so that a CPU
 can compute their attention as dense products; a canvas may use fewer positions. Masks are drawn later, on the device.
 """
 
-import multiprocessing as mp
 import os
-import queue
+import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from dg_lsp.training.documents import DocumentStream, TrainingDocument, load_store
-from dg_lsp.training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, load_tokenizer
+from dg_lsp.training.tokenizer import (
+    END_OF_MIDDLE,
+    END_OF_TEXT,
+    MIDDLE,
+    PREFIX,
+    SUFFIX,
+    TokenStore,
+    load_store,
+    load_tokenizer,
+)
 
+Ids = npt.NDArray[np.uint16]
 Int = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 StreamState: TypeAlias = dict[str, Any]
 
+SPAN_KINDS = ("line_rest", "lines", "span", "body")
+SPAN_SHARES = (0.45, 0.30, 0.15, 0.10)
+BODY = re.compile(r"^([ ]*)(?:async )?(?:def|class|if|elif|else|for|while|with|try|except|finally|match|case)\b.*:$")
+WORD_START = re.compile(r"(?<=[^\w])(?=\w)|(?<=[.(\[{,=:])")
+MAX_LINES, MAX_BODY_LINES = 4, 12
+MEAN_SPAN = 40  # characters
+MAX_FOLLOWING = 24  # lines after the first one of a span that are looked at
+MAX_LOOKAHEAD = 2048  # characters; longer than any middle that fits
+
+NUM_SENTINELS = 3  # special tokens of a prompt
+NO_SUFFIX = 0.10  # share of documents without a suffix
+SHORT_PROMPT = 0.25  # share of documents with a prompt of at most SHORT_LENGTH tokens
+SHORT_LENGTH = 64
 MIN_PLAIN = 24  # tokens; less free space of a row stays empty
 DOCUMENTS_AHEAD = 64  # documents made at once
 SHORT_CANVAS = 0.25  # share of canvases that do not use all positions
 CANVAS_FIELDS = ("start", "context_start", "length", "num_content", "is_middle", "target")
-QUEUE_LENGTH = 4  # batches that a loader process prepares in advance
-POLL_SECONDS = 5.0
+BATCHES_AHEAD = 4  # batches that a loader process prepares
+
+
+def pick_span(lines: list[str], rng: np.random.Generator) -> tuple[int, int]:
+    """The characters [start, end) of `lines` that become a middle, as in a completion request.
+
+    The span starts in `lines[0]`, which is not blank.
+    """
+    picked = int(np.searchsorted(np.cumsum(SPAN_SHARES), rng.random(), side="right"))
+    kind, line = SPAN_KINDS[min(picked, len(SPAN_KINDS) - 1)], lines[0]
+    indent = _indent(line)
+    if kind == "line_rest":
+        return indent + _cut_in_line(line[indent:], rng), len(line)
+    if kind == "lines":
+        start = indent if rng.random() < 0.5 else 0
+        return start, _end_of_line(lines, int(rng.integers(min(MAX_LINES, len(lines)))))
+    if kind == "body" and (last := _last_line_of_body(lines)):
+        # half of the editors have indented the line of the cursor
+        indented = _indent(lines[1]) if rng.random() < 0.5 else 0
+        return len(line) + 1 + indented, _end_of_line(lines, last)
+    start = int(rng.integers(len(line)))
+    end = start + 1 + int(rng.exponential(MEAN_SPAN))
+    return start, min(end, _end_of_line(lines, len(lines) - 1))
+
+
+def _cut_in_line(body: str, rng: np.random.Generator) -> int:
+    """Offset where the rest of a line begins: half of them at the start of a word, half anywhere."""
+    if rng.random() < 0.5:
+        cuts = [match.start() for match in WORD_START.finditer(body) if match.start() < len(body)]
+        return cuts[int(rng.integers(len(cuts)))] if cuts else 0
+    return int(rng.integers(len(body)))
+
+
+def _end_of_line(lines: list[str], last: int) -> int:
+    """Offset of the end of line `last`, or of the last line before it that is not blank."""
+    while last and not lines[last]:
+        last -= 1
+    return sum(map(len, lines[: last + 1])) + last
+
+
+def _last_line_of_body(lines: list[str]) -> int:
+    """The last line of the block that `lines[0]` opens; 0 if it opens none, or one that is too long."""
+    opening = BODY.match(lines[0])
+    if not opening:
+        return 0
+    outer, last = len(opening[1]), 0
+    for i, line in enumerate(lines[1:], 1):
+        if line and _indent(line) <= outer:
+            return last
+        if line:
+            last = i
+        if last > MAX_BODY_LINES:
+            return 0
+    return 0
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingDocument:
+    """`ids` (n,) uint16; `middle` is the index of the first token of M, or -1 for plain text."""
+
+    ids: Ids
+    middle: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A file cut around a middle."""
+
+    texts: tuple[str, str, str]
+    """From the start of the line to the middle, the middle, and from it to the next line that is not blank."""
+    tokens: Ids  # of the file
+    lines: npt.NDArray[np.int64]  # where lines start in `tokens`, and the number of tokens
+    first: int  # the line that starts at or before the middle
+    last: int  # the line that starts at or after its end
+
+    def head(self, num_tokens: int) -> Ids:
+        """The whole lines before the texts that fit."""
+        end = self.lines[self.first]
+        return self.tokens[self.lines[np.searchsorted(self.lines, end - num_tokens)] : end]
+
+    def tail(self, num_tokens: int) -> Ids:
+        """The whole lines after the texts that fit."""
+        start = self.lines[self.last]
+        return self.tokens[start : self.lines[np.searchsorted(self.lines, start + num_tokens, side="right") - 1]]
+
+
+class DocumentStream:
+    """An endless, seeded stream of documents.
+
+    Prefix and suffix have at most `max_prompt` tokens together, a middle has at most `max_middle`.
+    """
+
+    def __init__(self, store: TokenStore, tokenizer: Tokenizer, max_prompt: int, max_middle: int, seed: int) -> None:
+        self.store, self.tokenizer = store, tokenizer
+        self.max_prompt, self.max_middle = max_prompt, max_middle
+        self.rng = np.random.default_rng(seed)
+
+    def infill_documents(self, num: int) -> list[TrainingDocument]:
+        """`num` documents with a middle."""
+        found: list[TrainingDocument] = []
+        while len(found) < num:
+            cuts = [self._cut() for _ in range(num - len(found))]
+            encodings = self.tokenizer.encode_batch_fast(
+                [t for cut in cuts for t in cut.texts], add_special_tokens=False
+            )
+            ids = [np.array(e.ids, np.uint16) for e in encodings]
+            for i, cut in enumerate(cuts):
+                # a middle is rejected for its own length only, before the length of its prompt is drawn
+                if 0 < len(ids[3 * i + 1]) <= self.max_middle:
+                    found.append(self._document(cut, *ids[3 * i : 3 * i + 3]))
+        return found
+
+    def plain_document(self, max_tokens: int) -> TrainingDocument:
+        """Text from the start of a line, at most `max_tokens` long. Without a middle, any length is safe."""
+        store, line = self.store, int(self.rng.integers(self.store.num_lines))
+        file = store.file_of_line(line)
+        first, end = int(store.token_starts[file]) + int(store.line_tokens[line]), int(store.token_starts[file + 1])
+        start = [END_OF_TEXT] if line == store.line_starts[file] else []
+        ids = store.tokens[first : min(end, first + max_tokens - len(start))]
+        return TrainingDocument(np.concatenate([start, ids]).astype(np.uint16), -1)
+
+    def _cut(self) -> _Cut:
+        store = self.store
+        line = int(self.rng.integers(store.num_lines))
+        file = store.file_of_line(line)
+        chars = store.chars[store.char_starts[file] : store.char_starts[file + 1]]
+        tokens = store.tokens[store.token_starts[file] : store.token_starts[file + 1]]
+        of_file = slice(int(store.line_starts[file]), int(store.line_starts[file + 1]))
+        # the end of the file counts as the start of one more line
+        line_chars = np.append(store.line_chars[of_file], len(chars)).astype(np.int64)
+        line_tokens = np.append(store.line_tokens[of_file], len(tokens)).astype(np.int64)
+        at = int(store.line_chars[line])
+        lines = _text(chars[at : at + MAX_LOOKAHEAD]).split("\n")[: MAX_FOLLOWING + 1]
+        start, end = (at + offset for offset in pick_span(lines if len(lines) == 1 else lines[:-1], self.rng))
+        first = int(np.searchsorted(line_chars[:-1], start, side="right")) - 1
+        last = int(np.searchsorted(line_chars[:-1], end))
+        parts = (chars[line_chars[first] : start], chars[start:end], chars[end : line_chars[last]])
+        before, middle, after = map(_text, parts)
+        return _Cut((before, middle, after), tokens, line_tokens, first, last)
+
+    def _document(self, cut: _Cut, before: Ids, middle: Ids, after: Ids) -> TrainingDocument:
+        """Whole lines around the middle's own, which are cut at their outer ends if they are too long."""
+        is_short = self.rng.random() < SHORT_PROMPT
+        length = int(self.rng.integers(*((4, SHORT_LENGTH) if is_short else (SHORT_LENGTH, self.max_prompt + 1))))
+        num_after = 0 if self.rng.random() < NO_SUFFIX else int(length * self.rng.uniform(0.05, 0.45))
+        num_before = length - num_after
+        prefix = [cut.head(max(0, num_before - len(before))), before[-num_before:]]
+        suffix = [after[:num_after], cut.tail(max(0, num_after - len(after)))]
+        prompt = np.concatenate([[SUFFIX], *suffix, [PREFIX], *prefix, [MIDDLE]])
+        return TrainingDocument(np.concatenate([prompt, middle, [END_OF_MIDDLE]]).astype(np.uint16), len(prompt))
+
+
+def _text(chars: npt.NDArray[np.uint32]) -> str:
+    return chars.tobytes().decode("utf-32-le")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +256,12 @@ class TrainingBatch:
     target: Int
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(NamedTuple):
     """A document in a row: clean tokens [start, end); its middle starts at `middle`, or -1."""
 
     start: int
     end: int
     middle: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Canvas:
-    document: _Placed
-    start: int
-    length: int
 
 
 class BatchStream:
@@ -108,25 +282,34 @@ class BatchStream:
 
     def batch(self) -> TrainingBatch:
         """The next batch."""
-        config = self.config
-        canvas_length = int(self.rng.choice(config.canvas_lengths, p=config.canvas_shares))
-        return _stack([self._row(canvas_length) for _ in range(config.num_rows)], config.num_noisy // canvas_length)
+        canvas_length = int(self.rng.choice(self.config.canvas_lengths, p=self.config.canvas_shares))
+        rows = [self._row(canvas_length) for _ in range(self.config.num_rows)]
+        return TrainingBatch(*(np.stack([getattr(r, name) for r in rows]) for name in TrainingBatch.__slots__))
 
     def _row(self, canvas_length: int) -> TrainingBatch:
-        tokens = np.full(self.config.num_clean, END_OF_TEXT, np.int32)
-        document, position = np.full_like(tokens, -1), np.zeros_like(tokens)
-        in_middle = np.zeros(len(tokens), bool)
+        """One row without the batch axis. Canvases that are not needed have the length 0."""
+        num_clean, num = self.config.num_clean, self.config.num_noisy // canvas_length
+        tokens, document = np.full(num_clean, END_OF_TEXT, np.int32), np.full(num_clean, -1, np.int32)
+        position, in_middle = np.zeros(num_clean, np.int32), np.zeros(num_clean, bool)
+        start, context_start, length, num_content = np.zeros((4, num), np.int32)
+        is_middle, target = np.zeros(num, bool), np.zeros((num, canvas_length), np.int32)
         placed, at = [], 0
         for i, doc in enumerate(self._documents_of_row()):
             end = at + len(doc.ids)
             tokens[at:end], document[at:end], position[at:end] = doc.ids, i, np.arange(len(doc.ids))
             middle = at + doc.middle if doc.middle >= 0 else -1
-            if middle >= 0:
-                in_middle[middle:end] = True
+            in_middle[middle if middle >= 0 else end : end] = True
             placed.append(_Placed(at, end, middle))
             at = end
-        canvases = self._canvases(placed, canvas_length)
-        return TrainingBatch(tokens, document, position, in_middle, *_canvas_arrays(tokens, canvases, canvas_length))
+        for i, (doc_placed, first, size) in enumerate(self._canvases(placed, canvas_length)):
+            content = tokens[first : min(doc_placed.end, first + size)]
+            start[i], context_start[i], length[i], num_content[i] = first, doc_placed.start, size, len(content)
+            is_middle[i] = 0 <= doc_placed.middle <= first
+            target[i] = END_OF_MIDDLE
+            target[i, : len(content)] = content
+        return TrainingBatch(
+            tokens, document, position, in_middle, start, context_start, length, num_content, is_middle, target
+        )
 
     def _documents_of_row(self) -> list[TrainingDocument]:
         """Documents in order of arrival. One that does not fit waits for the next row; plain text fills the rest."""
@@ -142,54 +325,26 @@ class BatchStream:
             packed.append(self.documents.plain_document(free))
         return packed
 
-    def _canvases(self, documents: list[_Placed], canvas_length: int) -> list[_Canvas]:
-        """Canvases that cover every middle up to `max_copies` times, then some anywhere in the text."""
+    def _canvases(self, documents: list[_Placed], canvas_length: int) -> list[tuple[_Placed, int, int]]:
+        """Document, start and length of canvases that cover every middle up to `max_copies` times, then any text."""
         num, rng = self.config.num_noisy // canvas_length, self.rng
-        found: list[_Canvas] = []
-        middles = [document for document in documents if document.middle >= 0]
-        for _ in range(self.config.max_copies):
-            for document in middles:
-                at = document.middle
-                while at < document.end and len(found) < num:
-                    found.append(_Canvas(document, at, self._length(canvas_length)))
-                    at += found[-1].length
+        found: list[tuple[_Placed, int, int]] = []
+        for document in [document for document in documents if document.middle >= 0] * self.config.max_copies:
+            at = document.middle
+            while at < document.end and len(found) < num:
+                found.append((document, at, self._length(canvas_length)))
+                at += found[-1][2]
         text_ends = [(d, d.middle if d.middle >= 0 else d.end) for d in documents]
         texts = [(document, end) for document, end in text_ends if end - document.start > 8]
         while len(found) < num and texts:
             document, end = texts[int(rng.integers(len(texts)))]
             at = int(rng.integers(document.start + 1, end - 4))
-            found.append(_Canvas(document, at, min(self._length(canvas_length), end - at)))
+            found.append((document, at, min(self._length(canvas_length), end - at)))
         return found
 
     def _length(self, canvas_length: int) -> int:
         is_short = self.rng.random() < SHORT_CANVAS
         return int(self.rng.integers(canvas_length // 2, canvas_length)) if is_short else canvas_length
-
-
-def _canvas_arrays(tokens: Int, canvases: list[_Canvas], canvas_length: int) -> tuple[Int, Int, Int, Int, Bool, Int]:
-    """The arrays of CANVAS_FIELDS for one row."""
-    target = np.full((len(canvases), canvas_length), END_OF_MIDDLE, np.int32)
-    num_content = np.zeros(len(canvases), np.int32)
-    for i, canvas in enumerate(canvases):
-        content = tokens[canvas.start : min(canvas.document.end, canvas.start + canvas.length)]
-        target[i, : len(content)] = content
-        num_content[i] = len(content)
-    start = np.array([canvas.start for canvas in canvases], np.int32)
-    context_start = np.array([canvas.document.start for canvas in canvases], np.int32)
-    length = np.array([canvas.length for canvas in canvases], np.int32)
-    is_middle = np.array([0 <= canvas.document.middle <= canvas.start for canvas in canvases], bool)
-    return start, context_start, length, num_content, is_middle, target
-
-
-def _stack(rows: list[TrainingBatch], num_canvases: int) -> TrainingBatch:
-    """Rows as one batch. A row with fewer canvases gets empty ones, so that shapes do not change."""
-    arrays: dict[str, Any] = {}
-    for name in TrainingBatch.__slots__:
-        parts = [getattr(row, name) for row in rows]
-        if name in CANVAS_FIELDS:
-            parts = [np.pad(part, [(0, num_canvases - len(part))] + [(0, 0)] * (part.ndim - 1)) for part in parts]
-        arrays[name] = np.stack(parts)
-    return TrainingBatch(**arrays)
 
 
 def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchStream:
@@ -206,68 +361,47 @@ class LoaderState:
     turn: int = 0
 
 
+class _LoaderStreams(IterableDataset[tuple[int, TrainingBatch, StreamState]]):
+    """The endless training batches of one loader process, each with its stream's number and later state."""
+
+    def __init__(self, root: Path, config: RowConfig, seed: int, state: LoaderState) -> None:
+        super().__init__()
+        self.arguments, self.seed, self.state = (root, "train", config), seed, state
+
+    def __iter__(self) -> Iterator[tuple[int, TrainingBatch, StreamState]]:
+        worker = get_worker_info()
+        if worker:
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        number = (self.state.turn + (worker.id if worker else 0)) % len(self.state.streams)
+        stream = open_stream(*self.arguments, self.seed + number)
+        if stream_state := self.state.streams[number]:
+            stream.restore(stream_state)
+        while True:
+            yield number, stream.batch(), stream.state()
+
+
 class BatchLoader:
     """Training batches from loader processes in a fixed order. Without processes they are made in this one."""
 
     def __init__(
         self, root: Path, config: RowConfig, seed: int, num_processes: int, state: LoaderState | None = None
     ) -> None:
-        num = max(1, num_processes)
-        self._states = list(state.streams if state else [None] * num)
-        self._turn = state.turn if state else 0
-        self._processes: list[Any] = []
-        self._sources: list[Callable[[], tuple[TrainingBatch, StreamState]]] = []
-        for i, stream_state in enumerate(self._states):
-            arguments = (root, config, seed + i, stream_state)
-            self._sources.append(self._start_process(arguments) if num_processes else _batches(*arguments).__next__)
+        self.state = state or LoaderState((None,) * max(1, num_processes))
+        """What a new loader needs to continue after the last batch of this one."""
+        options = {"prefetch_factor": BATCHES_AHEAD, "multiprocessing_context": "spawn"} if num_processes else {}
+        streams = _LoaderStreams(root, config, seed, self.state)
+        self._batches = DataLoader(
+            streams, batch_size=None, num_workers=num_processes, collate_fn=_unchanged, **options
+        )
 
-    def _start_process(self, arguments: tuple[Any, ...]) -> Callable[[], tuple[TrainingBatch, StreamState]]:
-        context = mp.get_context("spawn")
-        batches = context.Queue(QUEUE_LENGTH)
-        process = context.Process(target=_fill_queue, args=(batches, *arguments), daemon=True)
-        process.start()
-        self._processes.append(process)
-        return partial(_next_batch, batches, process)
-
-    def __iter__(self) -> Iterator[TrainingBatch]:
-        while True:
-            batch, self._states[self._turn] = self._sources[self._turn]()
-            self._turn = (self._turn + 1) % len(self._sources)
+    def __iter__(self) -> Generator[TrainingBatch]:
+        for number, batch, stream_state in self._batches:
+            streams = self.state.streams
+            streams = (*streams[:number], stream_state, *streams[number + 1 :])
+            self.state = LoaderState(streams, (number + 1) % len(streams))
             yield batch
 
-    @property
-    def state(self) -> LoaderState:
-        """What a new loader needs to continue after the last batch of this one."""
-        return LoaderState(tuple(self._states), self._turn)
 
-    def close(self) -> None:
-        """Stop the processes."""
-        for process in self._processes:
-            process.terminate()
-
-
-def _batches(
-    root: Path, config: RowConfig, seed: int, state: StreamState | None
-) -> Iterator[tuple[TrainingBatch, StreamState]]:
-    stream = open_stream(root, "train", config, seed)
-    if state:
-        stream.restore(state)
-    while True:
-        yield stream.batch(), stream.state()
-
-
-def _fill_queue(batches: "mp.Queue[tuple[TrainingBatch, StreamState]]", *arguments: Any) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for item in _batches(*arguments):
-        batches.put(item)
-
-
-def _next_batch(
-    batches: "mp.Queue[tuple[TrainingBatch, StreamState]]", process: Any
-) -> tuple[TrainingBatch, StreamState]:
-    while True:
-        try:
-            return batches.get(timeout=POLL_SECONDS)
-        except queue.Empty:
-            if not process.is_alive():
-                raise RuntimeError(f"a loader process ended with exit code {process.exitcode}") from None
+def _unchanged(item: Any) -> Any:
+    """Keeps numpy arrays, which a DataLoader would convert."""
+    return item

@@ -5,23 +5,17 @@ warm-up.
 """
 
 import copy
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch._dynamo.config as dynamo
 import torch.distributed as dist
-from rich.console import Console
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import start_processes
 
 from dg_lsp.training.export import read_model
 from dg_lsp.training.network import DiffusionNetwork, NetworkConfig
@@ -33,10 +27,12 @@ from dg_lsp.training.objective import (
     validation_batches,
     without_canvases,
 )
-from dg_lsp.training.rows import BatchLoader, RowConfig
+from dg_lsp.training.rows import BatchLoader, LoaderState, RowConfig
 
 NUM_VALIDATION = 10  # batches
 REPORT_STEPS = 20
+LOSS_NAMES = ("next_token", "content", "fill")  # of a report
+Show = Callable[[dict[str, Any]], None]
 MAX_GRAPHS = 64  # blocks are compiled for every canvas length, with and without gradients
 
 
@@ -91,8 +87,8 @@ def build_optimizers(network: nn.Module, config: OptimizerConfig) -> list[torch.
     """[Muon, AdamW]. Muon's update is scaled to AdamW's root mean square; torch's default scaling is another one."""
     is_cuda = next(network.parameters()).is_cuda
     named = list(network.named_parameters())
-    matrices = [p for name, p in named if p.ndim == 2 and "embedding" not in name]
-    rest = [p for name, p in named if p.ndim != 2 or "embedding" in name]
+    matrices = [p for name, p in named if p.ndim == 2 and "embd" not in name]
+    rest = [p for name, p in named if p.ndim != 2 or "embd" in name]
     rate, decay = config.learning_rate, config.weight_decay
     muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adamw = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=is_cuda, foreach=not is_cuda)
@@ -106,48 +102,6 @@ def learning_rate(config: OptimizerConfig, step: int, share: float) -> float:
     return config.learning_rate * max(0.0, min(warmup, decay))
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessGroup:
-    """Data-parallel processes that train one network and exchange only gradients.
-
-    On a busy CPU, threads that wait for each other at every operation run at a fifth of the speed (measured).
-    """
-
-    rank: int = 0
-    size: int = 1
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process reports, validates and saves."""
-        return self.rank == 0
-
-    def average_gradients(self, weights: list[Tensor]) -> None:
-        """Replace the gradients of every process by their mean, in place."""
-        if self.size == 1:
-            return
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat)
-        parts = flat.div_(self.size).split([gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
-
-    def broadcast(self, value: float) -> float:
-        """The first process's value."""
-        if self.size == 1:
-            return value
-        shared = torch.tensor([value], dtype=torch.float64)
-        dist.broadcast(shared, 0)
-        return float(shared)
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes on the first one, an empty list elsewhere."""
-        if self.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.size
-        dist.gather_object(value, values if self.is_first else None, 0)
-        return values if self.is_first else []
-
-
 @dataclass(slots=True)
 class TrainingProgress:
     """Counters of a run."""
@@ -158,59 +112,32 @@ class TrainingProgress:
     log: list[dict[str, Any]] = field(default_factory=list)  # validations
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """The last steps; losses in nats."""
-
-    step: int
-    tokens: int
-    tokens_per_second: float
-    next_token: float
-    content: float
-    fill: float
-    learning_rate: float
-    seconds: float
-    seconds_left: float
-
-    def __str__(self) -> str:
-        left = timedelta(seconds=max(0, round(self.seconds_left)))
-        return (
-            f"step {self.step}  {self.tokens / 1e6:.2f} M tokens  "
-            f"content {self.content:.3f}  fill {self.fill:.3f}  next token {self.next_token:.3f}  "
-            f"{self.tokens_per_second:,.0f} tokens/s  rate {self.learning_rate:.2e}  left {left}"
-        )
-
-
-Show = Callable[[StepReport | dict[str, Any]], None]
-
-
 class Trainer:
-    """A network with its optimizers, data and noise."""
+    """A network with its optimizers, data and noise.
 
-    def __init__(
-        self,
-        root: Path,
-        config: TrainConfig,
-        *,
-        device: str = "cpu",
-        compiled: bool = True,
-        group: ProcessGroup = ProcessGroup(),
-    ) -> None:
+    Under `torchrun` several processes train one network and exchange only gradients; each has its part of the rows. On
+    a busy CPU, threads that wait for each other at every operation run at a fifth of the speed (docs/log.md).
+    """
+
+    def __init__(self, root: Path, config: TrainConfig, *, device: str = "cpu", compiled: bool = True) -> None:
         torch.manual_seed(config.seed)
         torch.set_float32_matmul_precision("high")
-        self.root, self.config, self.device, self.group = root, config, torch.device(device), group
+        self.rank: int = dist.get_rank() if dist.is_initialized() else 0
+        self.size: int = dist.get_world_size() if dist.is_initialized() else 1
+        self.root, self.config, self.device = root, config, torch.device(device)
+        self.rows = replace(config.rows, num_rows=config.rows.num_rows // self.size)
         self.network = DiffusionNetwork(config.network).to(self.device)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizers = build_optimizers(self.network, config.optimizer)
-        self.generator = torch.Generator(self.device).manual_seed(config.seed + group.rank)
+        self.generator = torch.Generator(self.device).manual_seed(config.seed + self.rank)
         self.progress = TrainingProgress()
-        self.loader_state: Any = None
+        self.loader_state: LoaderState | None = None
         if compiled:
             dynamo.recompile_limit = max(MAX_GRAPHS, dynamo.recompile_limit)
-            for block in self.network.blocks:
+            for block in self.network.blk:
                 block.compile(dynamic=False)
         self.objective = Objective(self.network, config.objective, compiled=compiled)
-        self.validation = validation_batches(root, config.rows, self.device, NUM_VALIDATION)
+        self.validation = validation_batches(root, self.rows, self.device, NUM_VALIDATION)
         self.recent: list[Tensor] = []
 
     @property
@@ -226,8 +153,8 @@ class Trainer:
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         self.progress = TrainingProgress(**saved["progress"])
-        if self.group.rank < len(saved["streams"]):
-            generator, self.loader_state = saved["streams"][self.group.rank]
+        if self.rank < len(saved["streams"]):
+            generator, self.loader_state = saved["streams"][self.rank]
             self.generator.set_state(generator)
 
     def start_from(self, path: Path) -> None:
@@ -237,9 +164,11 @@ class Trainer:
         self.average.load_state_dict(network.state_dict())
 
     def save(self) -> None:
-        """Write all that `resume` needs. Every process of the group must call it."""
-        streams = self.group.gather((self.generator.get_state(), self.loader_state))
-        if not self.group.is_first:
+        """Write all that `resume` needs. Every process must call it."""
+        streams: list[Any] = [(self.generator.get_state(), self.loader_state)] * self.size
+        if self.size > 1:
+            dist.gather_object(streams[0], None if self.rank else streams)
+        if self.rank:
             return
         content = {
             "config": asdict(self.config),
@@ -260,13 +189,12 @@ class Trainer:
         before, started = progress.seconds, time.monotonic()
         until = min(planned, before + minutes * 60) if minutes else planned
         last_step = progress.step + max_steps if max_steps else None
-        next_save = before + config.checkpoint_minutes * 60
-        reported = before
-        seed = config.seed * 1000 + self.group.rank * 100
-        loader = BatchLoader(self.root, config.rows, seed, config.loader_processes, self.loader_state)
-        with closing(loader):
-            for batch in loader:
-                progress.seconds = self.group.broadcast(before + time.monotonic() - started)
+        next_save, reported = before + config.checkpoint_minutes * 60, before
+        seed = config.seed * 1000 + self.rank * 100
+        loader = BatchLoader(self.root, self.rows, seed, config.loader_processes, self.loader_state)
+        with closing(iter(loader)) as batches:
+            for batch in batches:
+                progress.seconds = self._of_first_process(before + time.monotonic() - started)
                 if progress.seconds >= until or progress.step == last_step:
                     break
                 share = progress.seconds / planned
@@ -275,17 +203,22 @@ class Trainer:
                 self.step(without_canvases(tensors) if self.is_causal(share) else tensors, rate)
                 self.loader_state = loader.state
                 progress.step += 1
-                num_tokens = batch.tokens.size * self.group.size
-                progress.tokens += num_tokens
+                progress.tokens += batch.tokens.size * self.size
                 if progress.step % REPORT_STEPS == 0:
-                    speed = REPORT_STEPS * num_tokens / (progress.seconds - reported)
+                    self._report(show, progress.seconds - reported, batch.tokens.size, rate)
                     reported = progress.seconds
-                    self._report(show, speed, rate)
                 if progress.seconds >= next_save:
                     self._validate_and_save(show)
                     next_save = progress.seconds + config.checkpoint_minutes * 60
         self._validate_and_save(show)
         return progress
+
+    def _of_first_process(self, value: float) -> float:
+        """The first process's value in all of them, so that they stop after the same step."""
+        values = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(values)
+        return values[0]
 
     def is_causal(self, share: float) -> bool:
         """Whether this step has no canvases. Such steps are spread evenly, the same way in every process."""
@@ -298,7 +231,9 @@ class Trainer:
             losses = self.objective.losses(batch, self.generator)
         losses.total(self.config.objective).backward()
         weights = list(self.network.parameters())
-        self.group.average_gradients(weights)
+        for weight in weights if self.size > 1 else ():
+            dist.all_reduce(weight.grad)
+            weight.grad /= self.size
         torch.nn.utils.clip_grad_norm_(weights, self.config.optimizer.clip)
         for optimizer in self.optimizers:
             for parameters in optimizer.param_groups:
@@ -311,16 +246,18 @@ class Trainer:
             torch._foreach_lerp_(list(self.average.parameters()), weights, 1 - decay)
         self.recent.append(losses.summary())
 
-    def _report(self, show: Show, speed: float, rate: float) -> None:
-        next_token, content, fill = torch.stack(self.recent).nanmean(0).tolist()
+    def _report(self, show: Show, seconds: float, num_tokens: int, rate: float) -> None:
+        losses = [round(loss, 3) for loss in torch.stack(self.recent).nanmean(0).tolist()]
         self.recent.clear()
-        p, left = self.progress, self.config.minutes * 60 - self.progress.seconds
-        if self.group.is_first:
-            show(StepReport(p.step, p.tokens, speed, next_token, content, fill, rate, p.seconds, left))
+        if self.rank == 0:
+            speed = round(REPORT_STEPS * num_tokens * self.size / seconds)
+            left = round(self.config.minutes * 60 - self.progress.seconds)
+            progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
+            show(progress | dict(zip(LOSS_NAMES, losses, strict=True)) | {"rate": round(rate, 6), "seconds_left": left})
 
     def _validate_and_save(self, show: Show) -> None:
         """The other processes wait at their next step."""
-        if self.group.is_first:
+        if self.rank == 0:
             losses: dict[str, Any] = dict(validate(self.objective, self.validation))
             with self._averaged():
                 losses["average"] = validate(self.objective, self.validation)
@@ -345,63 +282,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return dict(torch.load(path, map_location="cpu", weights_only=False))
 
 
-def checkpoint_network(path: Path, *, averaged: bool) -> tuple[DiffusionNetwork, int]:
-    """The network of a checkpoint in float32, and the tokens it was trained on."""
+def checkpoint_network(path: Path) -> tuple[DiffusionNetwork, int]:
+    """The averaged network of a checkpoint in float32, and the tokens that it was trained on."""
     saved = load_checkpoint(path)
     network = DiffusionNetwork(NetworkConfig(**saved["config"]["network"]))
-    network.load_state_dict(saved["average" if averaged else "network"])
+    network.load_state_dict(saved["average"])
     return network.float().eval(), int(saved["progress"]["tokens"])
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingRun:
-    """The options of the command `train`."""
-
-    root: Path
-    config: TrainConfig
-    device: str
-    minutes: float | None = None  # of this part
-    start: Path | None = None
-    resume: bool = False
-    threads: int = 0
-
-    def run(self, group: ProcessGroup) -> None:
-        """Train until the plan is over, as one process of a group."""
-        if self.threads:
-            torch.set_num_threads(self.threads)
-        rows = replace(self.config.rows, num_rows=self.config.rows.num_rows // group.size)
-        trainer = Trainer(self.root, replace(self.config, rows=rows), device=self.device, group=group)
-        if self.start:
-            trainer.start_from(self.start)
-        if self.resume:
-            trainer.resume()
-        with shown(Console(quiet=not group.is_first)) as show:
-            trainer.run(show, minutes=self.minutes)
-
-
-def run_in_processes(run: TrainingRun, num: int) -> None:
-    """Train with several processes on the CPU of this machine."""
-    with TemporaryDirectory() as folder:
-        arguments = (num, Path(folder) / "rendezvous", run)
-        start_processes(_run_process, args=arguments, nprocs=num, start_method="spawn")
-
-
-def _run_process(rank: int, size: int, rendezvous: Path, run: TrainingRun) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
-    run.run(ProcessGroup(rank, size))
-
-
-@contextmanager
-def shown(console: Console) -> Iterator[Show]:
-    """A function that prints reports and validations; in a terminal a report replaces the one before it."""
-    with console.status("first batch") as status:
-
-        def show(item: StepReport | dict[str, Any]) -> None:
-            text = str(item) if isinstance(item, StepReport) else json.dumps(item)
-            if isinstance(item, StepReport) and console.is_terminal:
-                status.update(text)
-            else:
-                console.print(text, soft_wrap=True, highlight=False)
-
-        yield show

@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.context.document import opening_of
+from dg_lsp.context.languages import opening_of
 
 
 def opening(marked, language="python"):
@@ -37,7 +37,6 @@ def test_an_opened_block_begins_on_the_next_line(marked, expected):
         "# if this:|\n",
         "x = 1|\n",
         "    |\n",
-        "",
     ],
 )
 def test_elsewhere_nothing_leads_anywhere(marked):

@@ -34,9 +34,6 @@ def test_a_path_is_read_out_of_its_uri():
     assert path_of("file:///home/me/a%20b/.env") == "home/me/a b/.env"
     assert why("file:///home/me/a%20b/%2Eenv") is ExclusionReason.SECRETS
     assert why("untitled:Untitled-1") is None
-
-
-def test_secrets_can_be_shown_on_demand():
     assert why("file:///a/.env", rules=Exclusion(PrivacySettings(exclude_secrets=False))) is None
 
 
@@ -60,10 +57,7 @@ def test_languages_lengths_and_bytes(monkeypatch):
 @pytest.mark.parametrize("text", ["", "x = 1\r\n\ty\f\n", "'\x1b[0m'", "# ünïcödé 漢字 😋\n", "\ufeffx"])
 def test_text_is_text(text):
     assert not is_binary(text)
-
-
-def test_what_was_decoded_in_vain_is_none():
-    assert is_binary("\ufffd" * 20 + "x" * 80)
+    assert is_binary("\ufffd" * 20 + "x" * 80)  # decoded in vain
 
 
 @pytest.mark.parametrize("patterns", ["*.py", [1], ["a\nb"], [""]])

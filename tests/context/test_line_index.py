@@ -2,11 +2,10 @@
 
 import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.line_index import Encoding, LineIndex
+from dg_lsp.context.document import Encoding, LineIndex
 
 TEXTS = st.text(alphabet="ab\n\r\t\f\v\x1c\x85\u2028\u2029é→😋", max_size=40)
 ENCODINGS = st.sampled_from(Encoding)
@@ -65,16 +64,6 @@ def test_there_and_back(text, data, encoding):
     assert index.offset_at(line, character, encoding) == offset - inside_crlf
 
 
-@given(TEXTS, TEXTS, st.data())
-def test_an_edit_finds_the_lines_of_a_full_scan(text, new, data):
-    start = data.draw(st.integers(0, len(text)))
-    end = data.draw(st.integers(start, len(text)))
-    edited = LineIndex.of(text).replaced(start, end, new)
-    full = LineIndex.of(text[:start] + new + text[end:])
-    assert edited.text == full.text
-    assert edited.starts.tolist() == full.starts.tolist()
-
-
 @given(TEXTS, st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), TEXTS), max_size=6))
 def test_many_edits_stay_right(text, edits):
     index = LineIndex.of(text)
@@ -82,30 +71,6 @@ def test_many_edits_stay_right(text, edits):
         start, end = sorted((first % (len(index.text) + 1), second % (len(index.text) + 1)))
         index = index.replaced(start, end, new)
     assert index.starts.tolist() == LineIndex.of(index.text).starts.tolist()
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "character", "encoding", "offset"),
-    [
-        pytest.param("", 0, 0, Encoding.UTF16, 0, id="empty file"),
-        pytest.param("", 5, 7, Encoding.UTF16, 0, id="anywhere in an empty file"),
-        pytest.param("abc", 0, 3, Encoding.UTF16, 3, id="end of a file without newline"),
-        pytest.param("abc", 0, 4, Encoding.UTF16, 3, id="column beyond it is its end"),
-        pytest.param("abc\n", 1, 0, Encoding.UTF16, 4, id="the empty line after the last newline"),
-        pytest.param("abc\n", 2, 0, Encoding.UTF16, 4, id="line beyond the text is its end"),
-        pytest.param("a\r\nb", 0, 2, Encoding.UTF16, 1, id="never inside a carriage return and line feed"),
-        pytest.param("a\rb", 1, 1, Encoding.UTF16, 3, id="a carriage return ends a line"),
-        pytest.param("a\fb\u2028c\x85d\ne", 1, 1, Encoding.UTF32, 9, id="form feed, U+2028 and U+0085 end none"),
-        pytest.param("# é😋x", 0, 8, Encoding.UTF8, 4, id="UTF-8 after é😋"),
-        pytest.param("# é😋x", 0, 5, Encoding.UTF16, 4, id="UTF-16 after é😋"),
-        pytest.param("# é😋x", 0, 4, Encoding.UTF32, 4, id="UTF-32 after é😋"),
-        pytest.param("# é😋x", 0, 4, Encoding.UTF16, 3, id="between surrogates: before the character"),
-        pytest.param("# é😋x", 0, 6, Encoding.UTF8, 3, id="between bytes: before the character"),
-        pytest.param("a" * 9, 0, 2**31 - 1, Encoding.UTF8, 9, id="largest column"),
-    ],
-)
-def test_places(text, line, character, encoding, offset):
-    assert LineIndex.of(text).offset_at(line, character, encoding) == offset
 
 
 def test_a_keystroke_scans_only_what_it_touches(monkeypatch):

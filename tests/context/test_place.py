@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.document import REACH, Cursor, allowed_lines
+from dg_lsp.context.document import REACH, Cursor
 
 
 def place_of(marked):
@@ -35,54 +35,6 @@ def test_a_line_that_is_cut_is_no_neighbour():
 def test_a_giant_line_is_cut():
     place = Cursor.at("a" * 10 * REACH, 5 * REACH)
     assert place == Cursor("a" * REACH, "a" * REACH)
-
-
-@pytest.mark.parametrize(
-    ("marked", "num_lines"),
-    [
-        pytest.param("x = |1\n", 1, id="text after the cursor"),
-        pytest.param("x = |\n", 1, id="text before it"),
-        pytest.param("    |x\n", 1, id="only indentation before it"),
-        pytest.param("a\n|\nb\n", None, id="an empty line"),
-        pytest.param("a\n    | \t\nb\n", None, id="a line of blanks"),
-        pytest.param("|", None, id="an empty file"),
-    ],
-)
-def test_allowed_lines(marked, num_lines):
-    assert allowed_lines(place_of(marked)) == num_lines
-
-
-@pytest.mark.parametrize(
-    ("marked", "is_inside"),
-    [
-        pytest.param("pri|nt", True, id="between letters"),
-        pytest.param("f(a|b)", True, id="one letter on each side"),
-        pytest.param("_|1", True, id="digits and underscores are letters"),
-        pytest.param("é|日", True, id="so are all of Unicode's"),
-        pytest.param("print|(", False, id="after a word"),
-        pytest.param("|print", False, id="before a word"),
-        pytest.param("|", False, id="nothing at all"),
-    ],
-)
-def test_is_inside_word(marked, is_inside):
-    assert place_of(marked).is_inside_word is is_inside
-
-
-@pytest.mark.parametrize(
-    ("marked", "indentation"),
-    [
-        pytest.param("\t  x = |", "\t  ", id="tabs and spaces"),
-        pytest.param("  |  x", "  ", id="not beyond the cursor"),
-        pytest.param("x|", "", id="none"),
-    ],
-)
-def test_indentation(marked, indentation):
-    assert place_of(marked).indentation == indentation
-
-
-def test_line_above_is_the_nearest_one_with_text():
-    assert place_of("a\nb\n  \n\n|").line_above == "b"
-    assert place_of("\n|").line_above == ""
 
 
 def test_as_shown_expands_tabs_in_columns_of_the_whole_line():

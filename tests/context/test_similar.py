@@ -1,23 +1,14 @@
 import pytest
 
 from dg_lsp.context.snippets import (
+    CAPACITY,
     STRIDE,
     WINDOW,
     RecentEdits,
     most_similar,
-    similarity,
     windows_of,
     words_of,
 )
-
-
-def test_words_are_names_of_two_letters_or_more():
-    assert words_of("def f(total, x1, 12ab, _y): # é_è") == {"def", "total", "x1", "_y", "é_è"}
-
-
-@pytest.mark.parametrize(("a", "b", "expected"), [("aa bb", "aa bb", 1.0), ("aa bb", "bb cc", 1 / 3), ("", "", 0.0)])
-def test_likeness_is_the_share_of_common_words(a, b, expected):
-    assert similarity(words_of(a), words_of(b)) == pytest.approx(expected)
 
 
 def test_parts_overlap_and_cover_the_text():
@@ -46,8 +37,8 @@ def test_a_ring_takes_a_newer_state_of_a_place_for_an_older_one():
     assert [(one.uri, one.text[-4:]) for one in ring.newest_first()] == [("a", "more"), ("b", "else")]
 
 
-def test_a_ring_forgets_the_oldest():
-    ring = RecentEdits(capacity=2)
-    for name in ("aa", "bb", "cc"):
-        ring.add(name, "python", name)
-    assert [one.uri for one in ring.newest_first()] == ["cc", "bb"]
+def test_the_oldest_edits_are_dropped():
+    edits = RecentEdits()
+    for number in range(CAPACITY + 2):
+        edits.add(f"file{number}", "python", f"word{number}")
+    assert [one.uri for one in edits.newest_first()] == [f"file{number}" for number in range(CAPACITY + 1, 1, -1)]

@@ -4,6 +4,8 @@ from hypothesis import strategies as st
 
 from dg_lsp.context.document import SAMPLE_CHARS, TextStyle
 
+TABS = TextStyle("\n", True)
+
 
 @pytest.mark.parametrize(
     ("text", "line_end", "uses_tabs"),
@@ -43,7 +45,7 @@ def test_mixed_line_ends_follow_the_line_above(text, line_end):
 def test_only_a_sample_near_the_cursor_is_looked_at():
     text = "a\r\n" * SAMPLE_CHARS + "if x:\n\ty\n" * SAMPLE_CHARS
     assert TextStyle.of(text) == TextStyle("\r\n", False)
-    assert TextStyle.of(text, len(text)) == TextStyle("\n", True)
+    assert TextStyle.of(text, len(text)) == TABS
 
 
 @pytest.mark.parametrize(
@@ -70,31 +72,19 @@ def test_to_model(text, shown):
         pytest.param(TextStyle(), "", "a\n    b", "a\n    b", id="LF and spaces need nothing"),
         pytest.param(TextStyle("\r\n"), "", "a\nb\n", "a\r\nb\r\n", id="CRLF"),
         pytest.param(TextStyle("\r"), "", "a\nb", "a\rb", id="CR"),
+        pytest.param(TABS, "", "if x:\n    y\n      z", "if x:\n\ty\n\t  z", id="tabs and what is over"),
+        pytest.param(TABS, "\t", "    x", "\tx", id="the first line goes on in columns of four"),
+        pytest.param(TABS, "  ", "  x", "  x", id="blanks that reach no column of four stay blanks"),
+        pytest.param(TABS, "x =", "    1", "    1", id="blanks inside a line stay blanks"),
+        pytest.param(TABS, "\tx = ", "1\n    y\nz", "1\n\ty\nz", id="deeper, equal and no indentation"),
+        pytest.param(TABS, "    ", "a:\n        b", "a:\n        b", id="a line of spaces in a file of tabs"),
         pytest.param(
-            TextStyle("\n", True), "", "if x:\n    y\n      z", "if x:\n\ty\n\t  z", id="tabs and what is over"
+            TextStyle(), "\t", "a:\n        b\n    c", "a:\n\t\tb\n\tc", id="a line of tabs in a file of spaces"
         ),
-        pytest.param(TextStyle("\n", True), "\t", "    x", "\tx", id="the first line goes on in columns of four"),
-        pytest.param(TextStyle("\n", True), "  ", "  x", "  x", id="blanks that reach no column of four stay blanks"),
-        pytest.param(TextStyle("\n", True), "x =", "    1", "    1", id="blanks inside a line stay blanks"),
-        pytest.param(
-            TextStyle("\n", True), "\tx = ", "1\n    y\nz", "1\n\ty\nz", id="deeper, equal and no indentation"
-        ),
-        pytest.param(
-            TextStyle("\n", True), "    ", "a:\n        b", "a:\n        b", id="a line of spaces in a file of tabs"
-        ),
-        pytest.param(
-            TextStyle("\n", False),
-            "\t",
-            "a:\n        b\n    c",
-            "a:\n\t\tb\n\tc",
-            id="a line of tabs in a file of spaces",
-        ),
-        pytest.param(
-            TextStyle("\n", True), "\t  ", "a(\n      b\n    c", "a(\n\t  b\n\tc", id="a mixed indentation comes again"
-        ),
-        pytest.param(TextStyle("\n", True), "  \t", "a(\n    b", "a(\n  \tb", id="however odd it is"),
-        pytest.param(TextStyle("\n", True), "\t", "a\n\nb", "a\n\nb", id="an empty line stays empty"),
-        pytest.param(TextStyle("\n", True), "", "x = 1    # y", "x = 1    # y", id="blanks before a comment stay"),
+        pytest.param(TABS, "\t  ", "a(\n      b\n    c", "a(\n\t  b\n\tc", id="a mixed indentation comes again"),
+        pytest.param(TABS, "  \t", "a(\n    b", "a(\n  \tb", id="however odd it is"),
+        pytest.param(TABS, "\t", "a\n\nb", "a\n\nb", id="an empty line stays empty"),
+        pytest.param(TABS, "", "x = 1    # y", "x = 1    # y", id="blanks before a comment stay"),
     ],
 )
 def test_from_model(style, line_prefix, fill, text):

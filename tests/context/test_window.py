@@ -72,12 +72,6 @@ def test_prefix(marked, prefix_chars, prefix):
     assert shown(marked, prefix_chars=prefix_chars).prefix == prefix
 
 
-def test_tabs_count_as_they_are_shown():
-    prefix = shown("\t\t\tx\n" * 100 + "|", prefix_chars=130).prefix
-    assert 0.6 * 130 <= len(prefix) <= 130
-    assert prefix.startswith("            x\n")
-
-
 def test_an_offset_outside_of_the_buffer_is_refused():
     for offset in (-1, 4):
         with pytest.raises(PositionError, match="outside the 3 characters"):

@@ -1,7 +1,7 @@
 import pytest
 
 from dg_lsp.context.document import Cursor
-from dg_lsp.postprocess.text_edits import align, cut_at_margin, skip_blank_lines
+from dg_lsp.postprocess.text_edits import align, cut_at_margin
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,3 @@ def test_align(above, prefix, fill, aligned):
 )
 def test_cut_at_margin(prefix, fill, cut):
     assert cut_at_margin(fill, Cursor(prefix, "")) == (fill if cut is None else cut)
-
-
-@pytest.mark.parametrize(
-    ("prefix", "fill", "skipped"),
-    [
-        pytest.param("    ", "\n\n    x = 1", "    x = 1", id="as deep as was typed"),
-        pytest.param(
-            "    ", "  \n        x = 1\n\n    y", "        x = 1\n\n    y", id="deeper; later blank lines stay"
-        ),
-        pytest.param("    ", "\n\nclass A:", None, id="less deep: it is meant for another line"),
-        pytest.param("", "\n\nclass A:", None, id="at the margin blank lines part classes"),
-        pytest.param("x = ", "\n    y", None, id="after text"),
-        pytest.param("    ", "x = 1\n\ny", None, id="no blank line at the start"),
-        pytest.param("    ", "\n\n", None, id="only blank lines"),
-    ],
-)
-def test_skip_blank_lines(prefix, fill, skipped):
-    assert skip_blank_lines(fill, Cursor(prefix, "")) == (fill if skipped is None else skipped)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.context.document import LINE_END, Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 
 
 def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"):
@@ -100,10 +100,6 @@ def test_syntax_is_checked_for_known_languages_only_and_when_asked():
     assert judged("x = |\n", "1 2", language="plaintext") == Candidate("1 2", -0.5)
 
 
-def test_a_rejected_text_is_told():
-    assert judged("x = |\n", "1 2") == Rejection(Reason.SYNTAX_ERROR, "1 2")
-
-
 buffers = st.text("ab1 ('\"):#\t\r\n\x0cé😋", max_size=60)
 fills = st.text("ab1 ('\"):#\t\n", max_size=30).map(str.encode) | st.binary(max_size=8)
 
@@ -162,3 +158,9 @@ def test_a_fill_strands_no_block(marked, fill, is_shown):
         assert result.reason is Reason.INDENTATION
     assert isinstance(judged(marked, fill, check_syntax=False), Candidate)
     assert isinstance(judged(marked, fill, language="plaintext"), Candidate)
+
+
+def test_candidates_are_ranked_without_duplicates():
+    empty, wrong, spaced = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate(" a", -2.0)
+    results = [Candidate("b", -2.0), empty, Candidate("a \n", -1.0), wrong, spaced, Candidate("a", -3.0)]
+    assert rank(results) == ((Candidate("a \n", -1.0), Candidate("b", -2.0), spaced), (empty, wrong))

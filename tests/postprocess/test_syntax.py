@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.languages import PLAIN, language_of
+from dg_lsp.context.languages import LANGUAGES, PLAIN, grammar_of, language_of
 from dg_lsp.postprocess.syntax import REACH, Surroundings
 
 PYTHON = language_of("python")
@@ -128,10 +128,6 @@ def test_the_nearest_sound_thing_is_kept(marked, fill, kept):
     assert surroundings_of(marked).keep_valid(fill) == (fill if kept is SAME else kept)
 
 
-def test_other_languages_are_not_checked():
-    assert Surroundings.of("x = ", "", PLAIN) is None
-
-
 def functions(num):
     return "".join(f"@cache\ndef f{i}(x):\n    return x + {i}\n\n\n" for i in range(num))
 
@@ -158,14 +154,6 @@ def test_a_giant_line_has_nothing_below():
     assert around.keep_valid("0, ") == "0, "
 
 
-def test_nothing_is_said_far_from_any_landmark():
-    assert surroundings_of('"""\n' + "prose, it's (\n" * 1000 + "|\n" + "more prose\n" * 1000 + '"""\n') is None
-
-
-def test_a_giant_line_is_not_parsed():
-    assert surroundings_of("x = [" + "1, " * 1_000_000 + "|]") is None
-
-
 SOUND = """class A:
     def f(self, x: int, *, y: str = "(") -> dict[str, list[int]]:
         '''It's a docstring.'''
@@ -185,3 +173,20 @@ def test_whatever_is_cut_out_of_sound_code_may_come_back(one, other):
     start, end = sorted((one, other))
     around = Surroundings.of(SOUND[:start], SOUND[end:], PYTHON)
     assert around.keep_valid(SOUND[start:end]) == SOUND[start:end]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "language"),
+    [
+        pytest.param("x = ", "", PLAIN, id="unknown language"),
+        pytest.param("prose, it's (\n" * 1000, "more prose\n" * 1000, PYTHON, id="far from any landmark"),
+        pytest.param("x = [" + "1, " * 1_000_000, "]", PYTHON, id="giant line"),
+    ],
+)
+def test_other_text_is_not_checked(before, after, language):
+    assert Surroundings.of(before, after, language) is None
+
+
+def test_unknown_languages_are_plain_text_and_every_grammar_loads():
+    assert language_of("brainfuck") is PLAIN
+    assert all(grammar_of(language.grammar_module) for language in LANGUAGES.values())

@@ -1,12 +1,9 @@
 import pytest
 
 from dg_lsp.postprocess.text_edits import (
-    cut_lines,
     cut_loops,
-    expand_indentation,
     is_repetitive,
     to_text,
-    trim_blanks,
 )
 
 
@@ -40,20 +37,6 @@ def test_to_text(fill, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "max_lines", "cut"),
-    [
-        pytest.param("a\nb\nc", None, "a\nb\nc", id="no limit"),
-        pytest.param("a\nb\nc", 1, "a", id="one line has no line end"),
-        pytest.param("\nb", 1, "", id="an empty first line"),
-        pytest.param("a\nb\nc", 2, "a\nb", id="two lines"),
-        pytest.param("a", 2, "a", id="fewer than allowed"),
-    ],
-)
-def test_cut_lines(text, max_lines, cut):
-    assert cut_lines(text, max_lines) == cut
-
-
-@pytest.mark.parametrize(
     ("text", "cut"),
     [
         pytest.param("a\nb\nb\nb\nb\nc", "a\nb", id="three equal lines and all after them"),
@@ -66,31 +49,6 @@ def test_cut_lines(text, max_lines, cut):
 )
 def test_cut_loops(text, cut):
     assert cut_loops(text) == cut
-
-
-@pytest.mark.parametrize(
-    ("text", "is_line_end", "trimmed"),
-    [
-        pytest.param("a  \nb\t\n\n", True, "a\nb", id="at all line ends, and blank lines at the end"),
-        pytest.param("  \n    b", True, "\n    b", id="a blank first line stays, empty"),
-        pytest.param("a + ", False, "a + ", id="what follows on the line keeps its distance"),
-        pytest.param("a  \nb + ", False, "a\nb + ", id="on the last line only"),
-        pytest.param(" \n ", True, "", id="blanks only"),
-    ],
-)
-def test_trim_blanks(text, is_line_end, trimmed):
-    assert trim_blanks(text, is_line_end=is_line_end) == trimmed
-
-
-@pytest.mark.parametrize(
-    ("text", "expanded"),
-    [
-        pytest.param("\tx\n  \ty", "    x\n    y", id="leading tabs go to columns of four"),
-        pytest.param("x\ty", "x\ty", id="others are left alone"),
-    ],
-)
-def test_expand_indentation(text, expanded):
-    assert expand_indentation(text) == expanded
 
 
 @pytest.mark.parametrize(

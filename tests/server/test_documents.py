@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from dg_lsp.context.line_index import Encoding, LineIndex
+from dg_lsp.context.document import Encoding, LineIndex
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.documents import Change, DocumentStore, inline_item, lsp_range, minimal_changes
 

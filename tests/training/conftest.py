@@ -51,10 +51,9 @@ def sample_files():
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
     """Texts, their tokenizer, a configuration, and a `root` with tokenizer.json, train/ and val/."""
-    from dg_lsp.training.documents import build_store, write_store
     from dg_lsp.training.network import NetworkConfig
     from dg_lsp.training.rows import RowConfig
-    from dg_lsp.training.tokenizer import train_tokenizer
+    from dg_lsp.training.tokenizer import build_store, train_tokenizer, write_store
     from dg_lsp.training.train import OptimizerConfig, TrainConfig
 
     texts = [toy_source(seed, 20 + 3 * seed) for seed in range(60)]

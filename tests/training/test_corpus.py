@@ -1,22 +1,40 @@
+import gzip
 import json
-import os
 import random
 import zipfile
 from collections import Counter
-from dataclasses import fields
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from dg_lsp.errors import InputFileError
 from dg_lsp.training import corpus
 from dg_lsp.training.corpus import CorpusFile, is_allowed
-from dg_lsp.training.deduplication import read_benchmark_hashes
-from dg_lsp.training.documents import TokenStore, load_store
+from dg_lsp.training.tokenizer import load_store
 
 from .conftest import SAMPLE, toy_source
 
 CODE = "".join(f"def compute_number_{i}(first, second):\n    return first + second * {i}\n\n" for i in range(12))
+
+
+# HumanEval/0 (MIT), split as in HumanEval-Infilling
+PROMPT = '''def has_close_elements(numbers: List[float], threshold: float) -> bool:
+    """ Check if in given list of numbers, are any two numbers closer to each other than
+    given threshold.
+    """
+    for idx, elem in enumerate(numbers):
+'''
+SOLUTION = """        for idx2, elem2 in enumerate(numbers):
+            if idx != idx2:
+                distance = abs(elem - elem2)
+"""
+SUFFIX = """                if distance < threshold:
+                    return True
+
+    return False
+"""
+TASK = "Write a function to count the blue boxes of a list that weigh more than their neighbours do."
+BOXES = "def count_boxes(boxes):\n    return sum(box.is_blue and box.weight > box.next.weight for box in boxes)\n"
+OTHER = "".join(f"def order_{i}(first, second):\n    return sorted((first, second))[{i}]\n\n" for i in range(20))
 
 
 @pytest.mark.parametrize(
@@ -41,12 +59,12 @@ def test_only_permissive_licences_are_allowed(allowed, lines):
 
 
 def test_every_source_of_the_manifest_is_allowed_and_pinned():
-    manifest, packages = json.loads(corpus.MANIFEST.read_text()), corpus.read_package_list()
+    manifest, (versions, held_out) = json.loads(corpus.MANIFEST.read_text()), corpus.read_package_list()
     for source in manifest["sources"]:
         assert is_allowed(source["licence"]), source
-        assert source["split"] == ("val" if source["package"] in packages.held_out else "train")
+        assert source["split"] == ("val" if source["package"] in held_out else "train")
         if source["package"] != "stdlib":
-            assert packages.versions[source["package"]] == source["version"]
+            assert versions[source["package"]] == source["version"]
 
 
 def test_line_ends_tabs_and_trailing_spaces_are_normalized():
@@ -94,40 +112,39 @@ def test_a_large_package_is_limited():
     assert Counter(f.package for f in corpus.limit_packages(files, 3 * len(CODE))) == {"big": 3, "small": 1}
 
 
-def filter_one(path, text, counts):
-    return list(corpus.filter_files("p", [(path, text.encode())], read_benchmark_hashes(), counts))
+def filter_texts(*items):
+    """The kept files and counts of (path, text) pairs."""
+    sources = [(path, text.encode()) for path, text in items]
+    return corpus.filter_files(SimpleNamespace(name="p", sources=lambda: sources))
 
 
 def test_the_sample_of_the_corpus_passes_all_filters(sample_files):
-    counts, kept, hashes = Counter(), [], read_benchmark_hashes()
-    for file in sample_files:
-        kept += corpus.filter_files(file.package, [(file.path, file.text.encode())], hashes, counts)
+    kept, counts = filter_texts(*((file.path, file.text) for file in sample_files))
+    texts = [file.text for file in sample_files]
     assert counts == {"seen": len(sample_files)}
-    assert corpus.deduplicate(kept, counts) == sample_files
+    assert [file.text for file in corpus.deduplicate(kept, counts)] == texts
     copies = []
     for file in random.Random(1).sample([file for file in sample_files if file.text.count("\n") > 100], 20):
         lines = file.text.splitlines(keepends=True)
         lines[10:12] = ["# changed by a vendor\n"]
-        copies += filter_one(file.path, "".join(lines), counts)
-    assert corpus.deduplicate([*kept, *copies], counts) == sample_files
+        copies += filter_texts((file.path, "".join(lines)))[0]
+    assert [file.text for file in corpus.deduplicate([*kept, *copies], counts)] == texts
     assert counts["near duplicate"] == 20
 
 
 def test_the_licences_of_the_sample_are_beside_it(sample_files):
-    notices, packages = json.loads((SAMPLE / "licences.json").read_text()), corpus.read_package_list()
+    notices, (versions, held_out) = json.loads((SAMPLE / "licences.json").read_text()), corpus.read_package_list()
     assert {file.package for file in sample_files} == set(notices)
     for package, notice in notices.items():
         assert is_allowed(notice["licence"])
-        assert packages.versions[package] == notice["version"]
-        assert package not in packages.held_out
+        assert versions[package] == notice["version"]
+        assert package not in held_out
         assert "copyright" in "".join(notice["texts"].values()).lower()
 
 
 def test_benchmark_text_in_a_real_file_is_rejected(sample_files):
-    counts = Counter()
     task = "# Write a python function to remove first and last occurrence of a given character from the string.\n"
-    assert not filter_one("a.py", sample_files[0].text + task, counts)
-    assert counts == {"seen": 1, "benchmark text": 1}
+    assert filter_texts(("a.py", sample_files[0].text + task)) == ([], {"seen": 1, "benchmark text": 1})
 
 
 def write_wheel(folder, name, version, licence, files):
@@ -155,7 +172,7 @@ def prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "standard_library", lambda: corpus.Package("stdlib", "3", "PSF-2.0", stdlib))
     monkeypatch.setattr(corpus, "TOKENIZER_STRIDE", 1)
     # toy files share most of their lines
-    monkeypatch.setattr("dg_lsp.training.deduplication.MAX_REPEATED_LINES", 0.99)
+    monkeypatch.setattr("dg_lsp.training.corpus.MAX_REPEATED_LINES", 0.99)
     packages = tmp_path / "packages.toml"
     return tmp_path, corpus.prepare(tmp_path, offline=True, packages=packages, manifest_copy=None, num_processes=1)
 
@@ -178,34 +195,59 @@ def test_only_pinned_permissive_packages_are_used(prepared):
         assert manifest["tokens"][split] == len(store.tokens)
 
 
-def test_a_corpus_survives_packing(prepared, tmp_path):
-    root, manifest = prepared
-    shards, other = tmp_path / "shards", tmp_path / "other"
-    written = corpus.pack(root, shards, max_shard=500)
-    assert max(path.stat().st_size for path in written if path.name != "tokenizer.json") <= 500
-    assert sorted(written) == sorted(shards.iterdir())
-    assert corpus.unpack(shards, other) == manifest["tokens"]
-    for split in ("train", "val"):
-        assert corpus.read_texts(other / f"{split}.jsonl.xz") == corpus.read_texts(root / f"{split}.jsonl.xz")
-        before, after = load_store(root / split), load_store(other / split)
-        for field in fields(TokenStore):
-            assert np.array_equal(getattr(before, field.name), getattr(after, field.name))
+def shared(text, hashes):
+    return corpus.num_benchmark_ngrams(corpus.word_hashes(text), hashes)
 
 
-def test_a_file_survives_splitting_and_damaged_shards_are_refused(tmp_path):
-    path, data = tmp_path / "model.gguf", os.urandom(2500)
-    path.write_bytes(data)
-    first, second, third, _ = corpus.split_file(path, max_shard=1000)
-    assert [shard.stat().st_size for shard in (first, second, third)] == [1000, 1000, 500]
-    path.unlink()
-    assert corpus.join_file(path).read_bytes() == data
-    path.unlink()
-    first.write_bytes(bytes(1000))
-    with pytest.raises(InputFileError, match="missing or damaged"):
-        corpus.join_file(path)
-    second.unlink()
-    with pytest.raises(InputFileError, match="missing or damaged"):
-        corpus.join_file(path)
-    assert not path.exists()
-    with pytest.raises(InputFileError, match="no such file"):
-        corpus.join_file(tmp_path / "none.bin")
+def unique_lines(seed, num_lines=60):
+    """Lines that no other seed has."""
+    rng, words = random.Random(seed), [f"w{seed}x{i}" for i in range(80)]
+    return "".join(f"    {rng.choice(words)} = {rng.choice(words)}({rng.choice(words)})\n" for _ in range(num_lines))
+
+
+def with_changed_lines(text, every):
+    lines = text.splitlines(keepends=True)
+    return "".join(f"    other_{i} = None\n" if i % every == 0 else line for i, line in enumerate(lines))
+
+
+def signature(text):
+    return corpus.minhash(corpus.word_hashes(text))
+
+
+def test_deduplicate_counts_the_kinds_of_duplicates():
+    first, second, third = map(unique_lines, range(3))
+    mixed = "".join(a + b for a, b in zip(first.splitlines(True)[:20], second.splitlines(True)[:20], strict=True))
+    texts, counts = [first, second, first, with_changed_lines(first, 50), mixed, third, ""], Counter()
+    files = [(CorpusFile("p", str(i), text), signature(text)) for i, text in enumerate(texts)]
+    assert [file.text for file in corpus.deduplicate(files, counts)] == [first, second, third, ""]
+    assert counts == {"exact duplicate": 1, "near duplicate": 1, "repeated lines": 1}
+
+
+def test_copied_benchmark_text_is_found_in_any_layout(tmp_path):
+    humaneval, mbpp, lines = (tmp_path / name for name in ("humaneval.jsonl.gz", "mbpp.json", "mbpp.jsonl"))
+    row = {"task_id": "x/0", "prompt": PROMPT, "canonical_solution": SOLUTION, "suffix": SUFFIX, "test": "assert 1"}
+    humaneval.write_bytes(gzip.compress(f"{json.dumps(row)}\n".encode()))
+    mbpp.write_text(json.dumps([{"task_id": 1, "prompt": TASK, "code": BOXES, "test_list": ["assert 2"]}]))
+    lines.write_text(json.dumps({"text": TASK, "code": BOXES}) + "\n\n")
+    contents = [(tmp_path / name) for name in ("one", "two", "all")]
+    for path, files in zip(contents, ([mbpp], [lines], [humaneval, mbpp, lines]), strict=True):
+        assert corpus.write_benchmarks(files, path) == len(corpus.read_benchmarks(path)) > 0
+    assert contents[0].read_bytes() == contents[1].read_bytes()
+    hashes = corpus.read_benchmarks(contents[2])
+    assert shared(OTHER + SOLUTION.replace("    ", "\t") + SUFFIX, hashes) > 5
+    assert shared(OTHER + f"# {TASK.upper()}\n", hashes) > 5
+    assert shared("assert 1", hashes) == shared(OTHER, hashes) == shared("", hashes) == 0
+
+
+@pytest.mark.parametrize("code", ["x = [" + "0, 1, 2, 3, " * 5 + "]", "for i in range(n): for j in range(n): x[i, j]"])
+def test_rows_of_numbers_and_bare_loops_are_not_characteristic(code, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"code": code}]))
+    assert corpus.write_benchmarks([tmp_path / "a.json"], tmp_path / "hashes.bin") == 0
+
+
+def test_bundled_hashes_cover_humaneval_and_mbpp():
+    hashes = corpus.read_benchmarks()
+    assert len(hashes) > 20_000
+    assert shared(SOLUTION + SUFFIX, hashes) > 5
+    assert shared("write a python function to remove first and last occurrence of a given character", hashes) > 3
+    assert shared(OTHER, hashes) == 0

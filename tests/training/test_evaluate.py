@@ -8,39 +8,9 @@ from dg_lsp.bench.dataset import TestCase
 from dg_lsp.errors import InputFileError
 from dg_lsp.training import evaluate
 from dg_lsp.training.corpus import CorpusFile
-from dg_lsp.training.evaluate import CASE_SETS, CaseKind, CodeLines, draw_cases, write_cases
+from dg_lsp.training.evaluate import CASE_SETS, CaseKind, draw_cases, write_cases
 
 NUM_CASES = {CaseKind.LINE_END: 50, CaseKind.WHOLE_LINE: 30, CaseKind.BLOCK: 20}
-SOURCE = '''"""A module."""
-
-import os
-
-LIMIT = 10  # of files
-
-
-def names(folder, limit=LIMIT):
-    """Prints the files."""
-    text = """
-    two lines
-    """
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        print(path, text)
-
-    if limit:
-        return limit
-    # nothing
-
-    try:
-        folder.close()
-
-    finally:
-        print(limit)
-    return call(
-        folder,
-        limit,
-    )
-'''
 
 
 @pytest.fixture(scope="module")
@@ -59,29 +29,18 @@ def test_every_kind_has_its_number_of_cases_and_a_draw_is_reproducible(files, ca
     assert draw_cases(files, str.split, "tune", NUM_CASES) == cases["tune"]
 
 
-def test_no_line_is_in_two_references(cases):
+def test_a_reference_is_code_up_to_the_end_of_a_line_and_no_line_is_in_two(cases):
     lines = []
     for case in (case for drawn in cases.values() for case in drawn):
         first = case.prefix.count("\n")
         lines += [(case.path, line) for line in range(first, first + case.reference.count("\n") + 1)]
-    assert len(lines) == len(set(lines))
-
-
-def test_a_reference_is_code_up_to_the_end_of_a_line(cases):
-    for case in (case for drawn in cases.values() for case in drawn):
         assert case.suffix.startswith("\n")
         assert case.reference.strip()
         assert len(case.reference.split()) <= evaluate.MAX_TOKENS[CaseKind(case.kind)]
         assert not any(line.lstrip().startswith(("#", '"""', "'''")) for line in case.reference.split("\n")[1:])
         assert bool(case.prefix.rpartition("\n")[2].strip()) == (case.kind == CaseKind.LINE_END)
         assert ("\n" in case.reference) == (case.kind == CaseKind.BLOCK)
-
-
-def test_comments_docstrings_and_long_strings_are_not_code():
-    code = CodeLines(CorpusFile("p", "a.py", SOURCE))
-    assert {line + 1 for line in code.prose} == {1, 5, 9, 10, 11, 12, 19}
-    blocks = {line + 1: last + 1 for line in range(1, len(code.lines)) if (last := code.block_end(line)) is not None}
-    assert blocks == {14: 15}  # 17: a comment follows; 21: the `try` continues; 24: `finally` is not a statement
+    assert len(lines) == len(set(lines))
 
 
 def test_files_have_the_format_of_humaneval_infilling(cases, files, tmp_path):

@@ -65,9 +65,8 @@ def torch_logits(network, prompt, canvas):
     mask[n:] = True
     ids = torch.tensor([*prompt, *canvas])[None]
     with torch.no_grad():
-        return (
-            network.hidden(ids, torch.arange(n + m)[None], mask[None, None])[0] @ network.embedding.weight.T
-        ).numpy()
+        states = network.hidden(ids, torch.arange(n + m)[None], mask[None, None])[0]
+        return (states @ network.token_embd.weight.T).numpy()
 
 
 @pytest.mark.parametrize(("file_type", "tolerance"), [("F32", 0.05), ("F16", 0.1)])

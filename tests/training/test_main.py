@@ -30,7 +30,7 @@ def test_missing_dependencies_are_reported_in_one_line(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--help"], 0, ["data", "benchmarks", "pack", "unpack", "test-cases", "train", "export", "eval"]),
+        (["--help"], 0, ["data", "benchmarks", "tokenize", "test-cases", "train", "export", "eval"]),
         (["eval", "--gguf", "none.gguf", "--root", "."], 2, ["no such file: none.gguf\n"]),
     ],
 )
@@ -61,11 +61,10 @@ def toy_config(toy, monkeypatch):
 def test_a_toy_model_is_trained_in_two_parts_exported_and_evaluated(toy_config, work_folder):
     options = ["--config", "mini", "--root", work_folder]
     for more in ([], ["--resume"]):
-        invoke("train", *options, "--part", "0.02", "--threads", "1", *more)
-    invoke("export", *options, "--shards")
+        invoke("train", *options, "--part", "0.02", *more)
+    invoke("export", *options)
     model = work_folder / "runs" / "mini-q8_0.gguf"
     assert model.stat().st_size > 10_000
-    model.unlink()  # the shards are joined
     cases, statistics = work_folder / "cases.jsonl.gz", work_folder / "statistics.json"
     write_cases(cases, [TestCase("a", "line-end", "total = count\nvalue = ", "\n", "total")])
     output = invoke("eval", *options, "--cases", cases, "--batches", "1", "--statistics", statistics)
@@ -74,16 +73,6 @@ def test_a_toy_model_is_trained_in_two_parts_exported_and_evaluated(toy_config, 
     assert all(name in output for name in table)
     invoke("export", *options, "--statistics", statistics, "--out", work_folder / "b.gguf", "--start", model)
     assert (work_folder / "b.gguf").stat().st_size > model.stat().st_size
-
-
-def test_several_processes_train_one_network(toy, work_folder, monkeypatch):
-    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    run = train.TrainingRun(work_folder, toy.config, "cpu", minutes=0.05, threads=1)
-    train.run_in_processes(run, 2)
-    saved = train.load_checkpoint(work_folder / "runs" / "tiny.pt")
-    assert len(saved["streams"]) == 2
-    assert saved["progress"]["tokens"] == saved["progress"]["step"] * 2 * 256
 
 
 def test_test_cases_are_written_from_the_validation_split(work_folder, sample_files):

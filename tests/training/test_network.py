@@ -41,36 +41,12 @@ def case(toy):
     return b, q, k, v, attend(q, k, v, naive_mask(b)), has_keys
 
 
-def rule(b):
-    return b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2]
-
-
-def test_dense_attention_follows_the_rule(case):
+@pytest.mark.filterwarnings("ignore::UserWarning")  # flex_attention warns that it is not compiled here
+@pytest.mark.parametrize("make_mask", [dense_mask, block_mask])
+@torch.no_grad()
+def test_attention_follows_the_rule(case, make_mask):
     b, q, k, v, expected, has_keys = case
-    found = attend(q, k, v, dense_mask(*rule(b)))
+    mask = make_mask(b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2])
+    found = attend(q, k, v, mask)
     assert found.isfinite().all()
     torch.testing.assert_close(found[has_keys], expected[has_keys], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # flex_attention warns that it is not compiled here
-@torch.no_grad()
-def test_flex_attention_follows_the_rule(case):
-    b, q, k, v, expected, has_keys = case
-    found = attend(q, k, v, block_mask(*rule(b)))
-    torch.testing.assert_close(found[has_keys], expected[has_keys], rtol=1e-4, atol=1e-5)
-
-
-def test_flex_attention_visits_the_tiles_with_visible_keys(case):
-    b = case[0]
-    mask, visible = block_mask(*rule(b)), naive_mask(b)[:, 0]
-    rows, n = len(visible), visible.shape[1] // 128
-    tiles = visible.view(rows, n, 128, n, 128)
-    full = torch.zeros(rows, n, n, dtype=torch.bool)
-    for r in range(rows):
-        for q in range(n):
-            full[r, q, mask.full_kv_indices[r, 0, q, : mask.full_kv_num_blocks[r, 0, q]].long()] = True
-    visited = mask.to_dense()[:, 0].bool()
-    assert full.any()
-    assert not (tiles.any(4).any(2) & ~visited).any()
-    assert not (full & ~tiles.all(4).all(2)).any()
-    assert visited.sum() < 0.75 * visited.numel()

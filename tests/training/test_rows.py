@@ -1,10 +1,121 @@
+"""Fill-in-the-middle documents, batches of them, and their loader.
+
+The length of a prompt must not predict the length of its middle: an earlier model of this shape was useless because its
+prompts were cut to what the middle left of a row.
+"""
+
 from contextlib import closing
 
 import numpy as np
 import pytest
 
-from dg_lsp.training.rows import BatchLoader, open_stream
-from dg_lsp.training.tokenizer import END_OF_MIDDLE, MASK, MIDDLE, SUFFIX
+from dg_lsp.training.rows import BatchLoader, BatchStream, DocumentStream, RowConfig, open_stream, pick_span
+from dg_lsp.training.tokenizer import (
+    END_OF_MIDDLE,
+    MIDDLE,
+    PREFIX,
+    SPECIAL_TOKENS,
+    SUFFIX,
+    build_store,
+    load_store,
+)
+
+from .conftest import toy_source
+
+BLOCK = ["    if ready(first, second):", "        first += 1", "", "        return first", "    return None"]
+ROWS = RowConfig(num_rows=4, num_clean=384, num_noisy=384, max_middle=64)
+
+
+def documents(toy, max_prompt, max_middle=32, seed=5):
+    return DocumentStream(load_store(toy.root / "train"), toy.tokenizer, max_prompt, max_middle, seed)
+
+
+def parts(document):
+    """Suffix, prefix and middle."""
+    ids = document.ids.tolist()
+    at = ids.index(PREFIX)
+    return ids[1:at], ids[at + 1 : document.middle - 1], ids[document.middle : -1]
+
+
+def test_text_cut_at_a_line_start_is_a_slice_of_the_tokens(toy):
+    texts = ["x = 'é😋'\n\n\n   \n\ty = 1\n# 東京\nz\n", *toy.texts[:20]]
+    store = build_store(texts, toy.tokenizer)
+    assert store.num_lines > 500
+    for line in [*range(5), *range(5, store.num_lines, 37)]:
+        file = store.file_of_line(line)
+        at, token = int(store.line_chars[line]), int(store.line_tokens[line])
+        assert at == 0 or texts[file][at - 1] == "\n" != texts[file][at]
+        tokens = store.tokens[store.token_starts[file] : store.token_starts[file + 1]]
+        for text, ids in ((texts[file][:at], tokens[:token]), (texts[file][at:], tokens[token:])):
+            assert toy.tokenizer.encode(text, add_special_tokens=False).ids == ids.tolist()
+
+
+def test_spans_are_what_an_editor_asks_for():
+    rng, text = np.random.default_rng(0), "\n".join(BLOCK)
+    spans = [pick_span(BLOCK, rng) for _ in range(4000)]
+    assert all(0 <= start < end <= len(text) for start, end in spans)
+    chosen = [text[start:end] for start, end in spans]
+    body = "\n".join(BLOCK[1:4])
+    for span in ("ready(first, second):", BLOCK[0], BLOCK[0][4:], "\n".join(BLOCK[:2]), body, body.lstrip()):
+        assert span in chosen
+    starts = {start for start, _ in spans} - {0, 4}
+    assert any(text[start - 1].isalnum() and text[start].isalnum() for start in starts)  # inside a word
+    assert np.mean([end == len(BLOCK[0]) for _, end in spans]) > 0.45
+
+
+def test_a_document_is_suffix_prefix_and_middle_of_a_file(toy):
+    num_equal = 0
+    for document in documents(toy, 100_000).infill_documents(300):
+        ids, (suffix, prefix, middle) = document.ids.tolist(), parts(document)
+        assert (ids[0], ids[document.middle - 1], ids[-1]) == (SUFFIX, MIDDLE, END_OF_MIDDLE)
+        assert 0 < len(middle) <= 32
+        assert min(prefix + middle + suffix) >= len(SPECIAL_TOKENS)
+        texts = [toy.tokenizer.decode(part, skip_special_tokens=False) for part in (prefix, middle, suffix)]
+        assert any("".join(texts) in text for text in toy.texts)
+        for text, tokens in zip(texts, (prefix, middle, suffix), strict=True):
+            num_equal += toy.tokenizer.encode(text, add_special_tokens=False).ids == tokens
+    # a prompt that is cut inside a line may start inside a word
+    assert num_equal > 0.97 * 900
+
+
+def test_a_prompt_loses_whole_lines_at_its_outer_ends(toy):
+    lengths = []
+    for document in documents(toy, 80).infill_documents(400):
+        suffix, prefix = (toy.tokenizer.decode(part) for part in parts(document)[:2])
+        lengths.append(document.middle - 3)
+        assert "\n" not in suffix.rstrip("\n") or suffix.endswith("\n")
+        if "\n" in prefix.rstrip("\n"):
+            assert any(text.startswith(prefix) or "\n" + prefix in text for text in toy.texts)
+    assert max(lengths) <= 80
+    assert np.quantile(lengths, 0.9) > 60
+
+
+@pytest.fixture(scope="module")
+def prompt_and_middle_lengths(toy):
+    """Shape (n, 2): every middle in 400 rows over long files."""
+    store = build_store([toy_source(seed, 900) for seed in range(12)], toy.tokenizer)
+    stream = BatchStream(DocumentStream(store, toy.tokenizer, ROWS.max_prompt, ROWS.max_middle, seed=9), ROWS)
+    pairs = []
+    for _ in range(100):
+        batch = stream.batch()
+        for document, in_middle in zip(batch.document, batch.in_middle, strict=True):
+            for i in range(document.max() + 1):
+                inside = in_middle[document == i]
+                if inside.any():
+                    pairs.append((int(np.argmax(inside)), int(inside.sum())))
+    return np.array(pairs)
+
+
+def test_the_length_of_a_prompt_does_not_predict_the_length_of_its_middle(prompt_and_middle_lengths):
+    prompt, middle = prompt_and_middle_lengths.T
+    assert len(prompt) > 600
+    ranks = [np.argsort(np.argsort(lengths)) for lengths in (prompt, middle)]
+    assert abs(np.corrcoef(ranks)[0, 1]) < 0.1
+    short, long = middle[prompt < np.median(prompt)], middle[prompt >= np.median(prompt)]
+    grid = np.arange(1, ROWS.max_middle + 2)
+    distributions = [np.searchsorted(np.sort(part), grid, side="right") / len(part) for part in (short, long)]
+    # Kolmogorov-Smirnov: 99 of 100 samples of one distribution differ by less
+    assert np.abs(distributions[0] - distributions[1]).max() < 1.63 * (2 / len(short)) ** 0.5
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +137,6 @@ def test_documents_are_packed_side_by_side_with_their_own_positions(batches, toy
                 at = np.flatnonzero(document == i)
                 assert (np.diff(at) == 1).all()
                 assert position[at].tolist() == list(range(len(at)))
-
-
-def test_clean_tokens_have_no_masks_and_one_end_for_each_middle(batches):
-    for batch in batches:
-        assert not (batch.tokens == MASK).any()
-        for tokens, document, in_middle in zip(batch.tokens, batch.document, batch.in_middle, strict=True):
-            for i in range(document.max() + 1):
-                ids, inside = tokens[document == i], in_middle[document == i]
-                if inside.any():
-                    assert (ids[0], ids[np.argmax(inside) - 1], ids[-1]) == (SUFFIX, MIDDLE, END_OF_MIDDLE)
-                    assert (ids == END_OF_MIDDLE).sum() == 1
 
 
 def test_canvases_hold_the_clean_tokens_of_their_place_then_fill(batches):
@@ -90,19 +190,13 @@ def test_a_document_that_does_not_fit_waits_for_the_next_row(toy):
 
 @pytest.mark.parametrize("num_processes", [0, 2])
 def test_a_new_loader_continues_from_the_state_of_another(toy, num_processes):
-    with closing(BatchLoader(toy.root, toy.config.rows, 1, num_processes)) as loader:
-        stream = iter(loader)
+    loader = BatchLoader(toy.root, toy.config.rows, 1, num_processes)
+    with closing(iter(loader)) as stream:
         first, second, _ = (next(stream) for _ in range(3))
         state = loader.state
         expected = next(stream)
     assert (first.tokens != second.tokens).any()
-    with closing(BatchLoader(toy.root, toy.config.rows, 1, num_processes, state)) as loader:
-        batch = next(iter(loader))
+    with closing(iter(BatchLoader(toy.root, toy.config.rows, 1, num_processes, state))) as stream:
+        batch = next(stream)
     assert (batch.tokens == expected.tokens).all()
     assert (batch.target == expected.target).all()
-
-
-def test_a_loader_process_that_ends_is_reported(toy, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr("dg_lsp.training.rows.POLL_SECONDS", 0.1)
-    with closing(BatchLoader(tmp_path, toy.config.rows, 1, 1)) as loader, pytest.raises(RuntimeError, match="code 1"):
-        next(iter(loader))
