@@ -191,5 +191,5 @@ def test_the_stats_of_a_session_contain_its_model_time(editor):
         return stats if stats["modelSeconds"] > 0 else None
 
     stats = client.wait_until(stats_with_model_time)
-    assert set(stats) == {"shown", "accepted", "modelSeconds", "staleSeconds", "speculativeSeconds"}
+    assert set(stats) == {"shown", "accepted", "modelSeconds", "staleSeconds", "speculationSeconds"}
     assert stats["staleSeconds"] == 0

@@ -128,14 +128,14 @@ def actions(client, where, diagnostics=(), only=None, trigger=1):
 def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
     client = editor()
     titles = [one["title"] for one in actions(client, LINE)]
-    assert titles == ["Rewrite selection", "Replace selection", "Regenerate 60% of the selection"]
+    assert titles == ["Rewrite selection", "Replace selection with a fill", "Regenerate 60% of the selection"]
     cursor = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 4}}
     diagnostic = {"range": LINE, "message": "undefined name\nmore", "severity": 1}
     fix, block = actions(client, cursor, [diagnostic])
     assert block["title"] == "Complete this block"
     assert (fix["title"], fix["kind"]) == ("Fix with dg-lsp: undefined name", "quickfix")
     [argument] = fix["command"]["arguments"]
-    assert argument == {"uri": client.URI, "range": LINE, "instruction": "fix: undefined name", "fixErrors": True}
+    assert argument == {"uri": client.URI, "range": LINE, "instruction": "fix: undefined name", "mustFixErrors": True}
     assert [one["title"] for one in actions(client, cursor, [diagnostic], ["quickfix"])] == [fix["title"]]
     assert [one["title"] for one in actions(client, cursor, [diagnostic], trigger=2)] == [fix["title"]]
     assert actions(client, LINE, only=["source"]) == []
