@@ -75,7 +75,7 @@ function M.line(bufnr)
   end
   local ours = status.dgLsp or {}
   local state = not require("dg_lsp.attachment").is_on and "off"
-    or status.busy and "thinking"
+    or status.busy and "busy"
     or ours.state
     or "starting"
   local parts = { "dg-lsp", state }
