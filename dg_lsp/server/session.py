@@ -1,7 +1,4 @@
-"""One client's session: its documents, settings and status, and its share of the model.
-
-No text of a buffer and no completion reaches a log.
-"""
+"""One client's session: its documents, settings and status. No text of a buffer and no completion reaches a log."""
 
 import asyncio
 import time

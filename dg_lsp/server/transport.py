@@ -151,6 +151,10 @@ class Protocol(LanguageServerProtocol):
         except exceptions.JsonRpcException as error:
             self._reject(data, error)
             return
+        if data.get("method") == types.SHUTDOWN:
+            # pygls does so while it iterates over the dictionary, which fails if a command is pending
+            for future in [*self._request_futures.values()]:
+                future.cancel()
         self.handle_message(message)
 
     def _check_lifecycle(self, method: str | None) -> None:
