@@ -114,7 +114,6 @@ def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):
     server.start()
     server.wait()
     client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
-    fill = {"type_through": False, "speculate": False, "deadline_ms": 60_000}
     options = {"editorInfo": {"name": "e", "version": "1"}, "remote": {"api": "infill"}}
     text = "import os\n\nnumbers = [1, 2, 3]\nfor number in \n    print(number)\n"
     client.begin(text, completion={"speculate": False, "deadline_ms": 60_000}, **options)
