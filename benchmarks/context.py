@@ -24,8 +24,9 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.server.workspace_index import WorkspaceIndex, imports_of
-from dg_lsp.settings import Settings
+from dg_lsp.server.documents import DocumentStore
+from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex, imports_of
+from dg_lsp.settings import PrivacySettings, Settings
 
 NUM_OPEN = 6
 """Number of other files of the package that count as open."""
@@ -35,25 +36,14 @@ NEAR = 1200
 Collect = Callable[[TestCase], tuple[Snippet, ...]]
 
 
-class Disk:
-    """Files on disk that never change; see `dg_lsp.server.workspace_index.FileReader`."""
-
-    def stamp(self, path: Path) -> object | None:
-        """See `FileReader`."""
-        return 1 if path.is_file() else None
-
-    def text(self, path: Path) -> str | None:
-        """See `FileReader`."""
-        return path.read_text(encoding="utf-8")
-
-
 class Sources:
     """Snippets for a position from its package."""
 
     def __init__(self, root: Path, files: dict[str, str]) -> None:
         self._root, self._files = root, files
         packages = sorted({path.split("/")[0] for path in files})
-        self._workspace = WorkspaceIndex([root, *(root / package for package in packages)], Disk())
+        folders = [path.as_uri() for path in (root, *(root / package for package in packages))]
+        self._workspace = WorkspaceIndex(DocumentStore(), WorkspaceExclusion(PrivacySettings(), folders))
 
     def none(self, _site: TestCase) -> tuple[Snippet, ...]:
         """Nothing."""

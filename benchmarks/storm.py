@@ -127,7 +127,7 @@ def report(client: Client, sent: dict[int, float], stats: dict[str, float]) -> N
     print(f"items that arrived after the next key: {late}")
     print(f"answered within p50 {statistics.median(times):.1f} ms, p95 {quantiles[-1]:.1f} ms")
     print(f"model time {stats['modelSeconds']:.2f} s, of which for stale requests {100 * stale:.1f} %")
-    print(f"speculative model time {stats['speculativeSeconds']:.2f} s")
+    print(f"speculative model time {stats['speculationSeconds']:.2f} s")
 
 
 def main() -> None:

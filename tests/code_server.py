@@ -177,7 +177,7 @@ class Window:
 
         def has_settled():
             seen.append((self.ghost, self.status_label))
-            return seen[-1][0] and "thinking" not in seen[-1][1] and seen[-1] == seen[-2] == seen[-3]
+            return seen[-1][0] and "busy" not in seen[-1][1] and seen[-1] == seen[-2] == seen[-3]
 
         until(has_settled, lambda: f"no ghost text; the status bar says {self.status!r}", pause=0.3)
         return seen[-1][0]

@@ -15,7 +15,6 @@ from dg_lsp.daemon.client import Endpoint, ask
 
 HERE = Path(__file__).parent / "e2e"
 TIMEOUT = 60
-PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0, "type_through": False}}
 
 
 def wait_until(happened):
@@ -40,13 +39,6 @@ def kill_idle(endpoint):
     pid = endpoint.read().pid
     os.kill(pid, signal.SIGKILL)
     return pid
-
-
-def begin(client, text="s = \n", **options):
-    """Opens a document in a new session."""
-    client.handshake(options={**PATIENT, **options})
-    client.open(text)
-    return client
 
 
 class Shared:

@@ -22,7 +22,7 @@ from dg_lsp.daemon.pool import CrashLog, Pool
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import SchedulerSession
 from dg_lsp.errors import SettingsError, UsageError
-from dg_lsp.server.app import create_server, serve, silence_pygls_logging
+from dg_lsp.server.app import create_server, serve
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import resident_bytes
 
@@ -89,7 +89,6 @@ class Daemon:
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serves until a signal, a request or idleness ends it; returns the exit code of the process."""
-        silence_pygls_logging()
         threading.excepthook = _print_kind
         if threading.current_thread() is threading.main_thread():  # not so in tests
             faulthandler.enable()

@@ -1,25 +1,35 @@
-"""The language server: its handlers, the lifecycle of a session, and how it is served.
+"""The language server: its lifecycle, documents, settings and inline completion, and how it is served.
 
 Automatic completion never interrupts the user: errors are written to the client's log, and the answer is an empty list.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from lsprotocol import types
 
 from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.server import completion, configuration, copilot, rewrite
+from dg_lsp.errors import SettingsError
+from dg_lsp.models.registry import known_names
+from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.session import OpenScheduler, Server
 from dg_lsp.server.transport import StdoutWriter, accept_client, read_messages, stdin_reader
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, file_settings, parse_settings, resolve_path, settings_file
 
 OpenEngine = Callable[[Settings], Engine]
+NUM_INVOKED = 3
+"""Candidates of a request by the user; automatic requests get one."""
+SECTION = "dg-lsp"
+EDITOR_KEYS = ("editorInfo", "editorPluginInfo")
+"""Options that describe the client, as sent to Copilot's server. They are no settings."""
 
 
 def create_server(open_scheduler: OpenScheduler, settings: Settings) -> Server:
@@ -31,19 +41,26 @@ def create_server(open_scheduler: OpenScheduler, settings: Settings) -> Server:
     server.feature(types.TEXT_DOCUMENT_DID_OPEN)(did_open)
     server.feature(types.TEXT_DOCUMENT_DID_CHANGE)(did_change)
     server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(did_close)
-    for module in (completion, rewrite, copilot, configuration):
-        module.register(server)
+    server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)(did_change_configuration)
+    server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)(did_change_workspace_folders)
+    # pygls declares the capability only if it is given options
+    server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())(inline_completion)
+    rewrite.register(server)
+    copilot.register(server)
     return server
 
 
 def initialize(ls: Server, params: types.InitializeParams) -> None:
     """Sets encoding, folders and settings. pygls answers with the capabilities."""
     ls.documents.encoding = Encoding(ls.workspace.position_encoding or Encoding.UTF16)
-    folders = [folder.uri for folder in params.workspace_folders or ()]
-    ls.set_workspace_folders(folders or [uri for uri in (params.root_uri,) if uri])
-    settings, ls.initial_errors = configuration.initial_settings(ls, params.initialization_options)
+    ls.exclusion.set_folders(_folders(ls) or filter(None, [params.root_uri]))
+    options = params.initialization_options
+    settings, file_errors = workspace_settings(_first_folder(ls), ls.settings)
+    settings, option_errors = parse_options(options, settings, _first_folder(ls))
+    ls.initial_errors = file_errors + option_errors
     ls.configure(settings)
-    ls.status.is_enabled = configuration.has_status_bar(params.initialization_options)
+    # clients with a status bar for it send `editorInfo`
+    ls.status.is_enabled = isinstance(options, Mapping) and "editorInfo" in options
 
 
 async def initialized(ls: Server, _params: types.InitializedParams) -> None:
@@ -81,16 +98,113 @@ def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     ls.documents.close(params.text_document.uri)
 
 
+async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
+    """Completions at the cursor. Errors are logged, and the answer is an empty list."""
+    at, nothing = ls.documents.completion_position(params), types.InlineCompletionList(items=[])
+    if at is None:
+        ls.log(types.MessageType.Warning, f"completion in a document that is not open: {params.text_document.uri}")
+    if at is None or ls.is_excluded(at.snapshot):
+        return nothing
+    is_invoked = params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked
+    request = FillRequest(
+        at.snapshot,
+        at.offset,
+        num_candidates=NUM_INVOKED if is_invoked else 1,
+        min_confidence=0.0 if is_invoked else ls.settings.completion.min_confidence,
+        priority=Priority.INVOKED if is_invoked else Priority.TYPED,
+        extra=ls.snippets(at.snapshot, at.offset),
+    )
+    if request.cursor.is_deep_inside_word and not is_invoked:
+        return nothing
+    texts = [at.selected + candidate.text for candidate in await ls.fill(request)]
+    items = [types.InlineCompletionItem(text, range=at.replaced, command=ls.offered("Accepted")) for text in texts]
+    return types.InlineCompletionList(items)
+
+
+async def did_change_configuration(ls: Server, params: types.DidChangeConfigurationParams) -> None:
+    """Takes over settings that the client sends, or requests them from a client that sends none."""
+    tree = params.settings
+    if isinstance(tree, Mapping) and SECTION in tree:
+        tree = tree[SECTION]
+    if not isinstance(tree, Mapping) or not tree:
+        workspace = ls.client_capabilities.workspace
+        if workspace is None or not workspace.configuration:
+            return
+        requested = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
+        tree = next(iter(await ls.workspace_configuration_async(requested)), None)
+    settings, errors = parse_options(tree, ls.settings, _first_folder(ls))
+    ls.show_settings_errors(errors)
+    if ls.configure(settings):
+        await ls.load_model()
+    ls.update_status()
+
+
+def did_change_workspace_folders(ls: Server, _params: types.DidChangeWorkspaceFoldersParams) -> None:
+    """Updates the roots of .gitignore files and imports. pygls has updated the workspace."""
+    ls.exclusion.set_folders(_folders(ls))
+    ls.update_status()
+
+
+def _folders(ls: Server) -> list[str]:
+    return [folder.uri for folder in ls.workspace.folders.values()]
+
+
+def _first_folder(ls: Server) -> Path | None:
+    return next(iter(ls.exclusion.roots), None)
+
+
+def workspace_settings(folder: Path | None, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Settings of the nearest file in the folder or above it, and an error if that file is invalid.
+
+    Without a valid file, `settings` are returned: those of the working directory, which may be outside the workspace.
+    """
+    path = settings_file(folder) if folder is not None else None
+    if path is None:
+        return settings, ()
+    try:
+        return file_settings(path, known_names()), ()
+    except SettingsError as error:
+        return settings, (f"{error} (the file is ignored)",)
+
+
+def parse_options(options: object, base: Settings, folder: Path | None = None) -> tuple[Settings, tuple[str, ...]]:
+    """`base` with the client's options applied, and an error for each invalid option.
+
+    An invalid option changes nothing, and the others are applied. A relative model path is relative to `folder`.
+    """
+    if not isinstance(options, Mapping):
+        return base, () if options is None else ("initializationOptions must be an object",)
+    errors = []
+    for path, value in _leaves({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
+        tree = value
+        if path == ("model", "name") and isinstance(value, str) and folder is not None:
+            tree = resolve_path(value, folder, known_names())
+        for key in reversed(path):
+            tree = {key: tree}
+        try:
+            base = parse_settings(tree, base)
+        except SettingsError as error:
+            errors.append(f"{'.'.join(path)} = {json.dumps(value)[:80]} is not used ({error})")
+    return base, tuple(errors)
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every leaf of the tree with its path. An empty object is a leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
 def serve_stdio(open_engine: OpenEngine, settings: Settings) -> int:
     """Serves one client on standard input and output; returns the exit code of the process."""
-    silence_pygls_logging()
-    open_scheduler = partial(Scheduler.of, open_engine)
-    with closing(StdoutWriter()) as writer:
 
-        async def session() -> int:
-            return await serve(create_server(open_scheduler, settings), stdin_reader(), writer)
+    async def session() -> int:
+        with closing(StdoutWriter()) as writer:
+            return await serve(create_server(partial(Scheduler.of, open_engine), settings), stdin_reader(), writer)
 
-        return asyncio.run(session())
+    return asyncio.run(session())
 
 
 def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings) -> int:
@@ -99,13 +213,11 @@ def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings)
     Raises:
         UsageError: the address cannot be bound.
     """
-    silence_pygls_logging()
-    open_scheduler = partial(Scheduler.of, open_engine)
 
     async def session() -> int:
         reader, writer = await accept_client(host, port)
         try:
-            return await serve(create_server(open_scheduler, settings), reader, writer)
+            return await serve(create_server(partial(Scheduler.of, open_engine), settings), reader, writer)
         finally:
             writer.close()
             with suppress(ConnectionError):
@@ -138,10 +250,3 @@ async def _end_tasks() -> None:
     await asyncio.gather(*pending, return_exceptions=True)
     # a finished task answers in a callback, which runs in the loop's next iteration
     await asyncio.sleep(0)
-
-
-def silence_pygls_logging() -> None:
-    """Keeps the log of pygls, which contains the text of buffers, away from standard error."""
-    logger = logging.getLogger("pygls")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False

@@ -17,7 +17,6 @@ from dg_lsp.context.snippets import (
     Snippet,
     Snippets,
     SnippetSource,
-    Words,
     most_similar,
     similarity,
     windows_of,
@@ -25,8 +24,7 @@ from dg_lsp.context.snippets import (
 )
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
-from dg_lsp.server.workspace_index import Import, VisibleFiles, WorkspaceIndex, imports_of
+from dg_lsp.server.workspace_index import Import, WorkspaceExclusion, WorkspaceIndex, imports_of
 from dg_lsp.settings import ContextSettings
 
 NEAR_CHARS = 1600
@@ -59,24 +57,20 @@ class _Collected:
     language: str
     snippet: Snippet
 
+    @staticmethod
+    def of(source: SnippetSource, uri: str, language: str, text: str) -> "_Collected":
+        return _Collected(uri, language, Snippet(source, shown_path(uri), text))
+
 
 @dataclass(frozen=True, slots=True)
 class _Collection:
-    """Snippets, with the cursor position, settings and imports that they were collected for."""
+    """Snippets, and what they were collected for."""
 
     uri: str
     line: int
-    settings: ContextSettings
-    imports: tuple[Import, ...]
+    key: tuple[ContextSettings, tuple[Import, ...], tuple[Path, ...]]
+    """Settings, imports and folders of the workspace."""
     collected: tuple[_Collected, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Edit:
-    """The line that was edited last."""
-
-    uri: str
-    line: int
 
 
 class ContextProvider:
@@ -85,29 +79,26 @@ class ContextProvider:
     def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
+        self._index = WorkspaceIndex(documents, exclusion)
+        self._collection: _Collection | None = None
         self._recent_edits = RecentEdits()
-        self._last_edit: _Edit | None = None
+        self._last_edit: tuple[str, int] | None = None
+        """URI and line of the last edit."""
         self._windows: dict[str, tuple[int, tuple[CodeWindow, ...]]] = {}
         """Windows of each open document, and the version that they are from."""
         self._diagnostics: dict[str, tuple[tuple[str, str], ...]] = {}
         """Lines and messages of each document."""
-        self.reset_index()
-
-    def reset_index(self) -> None:
-        """Indexes the workspace's folders as they are now."""
-        self._index = WorkspaceIndex(self._exclusion.roots, VisibleFiles(self._documents, self._exclusion))
-        self._collection: _Collection | None = None
 
     def record_edit(self, document: Document, line: int) -> None:
         """Called before a line changes. An edit becomes a snippet when the next one is somewhere else."""
         last = self._last_edit
-        if last is None or last.uri != document.uri or abs(last.line - line) > NEAR_LINES:
+        if last is None or last[0] != document.uri or abs(last[1] - line) > NEAR_LINES:
             self._keep_last_edit()
-        self._last_edit = _Edit(document.uri, line)
+        self._last_edit = document.uri, line
 
     def close(self, uri: str) -> None:
         """Called before a document is closed."""
-        if self._last_edit is not None and self._last_edit.uri == uri:
+        if self._last_edit is not None and self._last_edit[0] == uri:
             self._keep_last_edit()
             self._last_edit = None
         self._windows.pop(uri, None)
@@ -132,15 +123,14 @@ class ContextProvider:
         """Snippets for a cursor; never text of an excluded file."""
         line = snapshot.text.count("\n", 0, offset)
         imports = imports_of(snapshot.text) if settings.imports and snapshot.language == LANGUAGE else ()
-        known = self._collection
+        known, key = self._collection, (settings, imports, self._exclusion.roots)
         is_near = known is not None and known.uri == snapshot.uri and abs(known.line - line) <= NEAR_LINES
-        if known is None or not is_near or (known.settings, known.imports) != (settings, imports):
+        if known is None or not is_near or known.key != key:
             collected = tuple(self._collect(snapshot, offset, settings, imports))
-            known = self._collection = _Collection(snapshot.uri, line, settings, imports, collected)
+            known = self._collection = _Collection(snapshot.uri, line, key, collected)
         # the settings may have changed since
-        allowed = [
-            one.snippet for one in known.collected if not self._is_excluded(Snapshot(one.uri, 0, "", one.language))
-        ]
+        excluded = self._exclusion.is_excluded
+        allowed = [one.snippet for one in known.collected if not excluded(Snapshot(one.uri, 0, "", one.language))]
         if settings.diagnostics:
             allowed += self._diagnostics_near(snapshot, offset)
         return Snippets(tuple(allowed), settings.max_fraction) if allowed else NO_SNIPPETS
@@ -151,26 +141,20 @@ class ContextProvider:
         near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
         words = words_of(near)
         if imports:
-            yield from self._imported(snapshot, imports, near)
+            for found in self._index.definitions(Path("/" + path_of(snapshot.uri)), imports, near):
+                text = TextStyle().to_model(found.lines)
+                yield _Collected.of(SnippetSource.IMPORTS, found.path.as_uri(), LANGUAGE, text)
         if settings.open_files:
-            yield from self._from_open_files(snapshot.uri, words)
-        if settings.recent_edits:
-            yield from self._from_recent_edits(snapshot.uri, words)
-
-    def _imported(self, snapshot: Snapshot, imports: tuple[Import, ...], near: str) -> Iterator[_Collected]:
-        path = Path("/" + path_of(snapshot.uri))
-        for one in self._index.definitions(path, imports, near):
-            text = TextStyle().to_model(one.lines)
-            yield _collected(SnippetSource.IMPORTS, one.path.as_uri(), LANGUAGE, text)
-
-    def _from_open_files(self, uri: str, words: Words) -> Iterator[_Collected]:
-        others = [one for one in reversed(self._documents.all()) if one.uri != uri][:MAX_OPEN]
-        allowed = [one for one in others if not self._is_excluded(one.snapshot())]
-        ranked = [(*most_similar(self._windows_of(one), words), one) for one in allowed]
-        for score, window, document in sorted(ranked, key=lambda one: -one[0]):
-            if score >= MIN_SIMILARITY:
-                text = "\n".join(window.lines)
-                yield _collected(SnippetSource.OPEN_FILES, document.uri, document.language, text)
+            others = [one for one in reversed(self._documents.all()) if one.uri != snapshot.uri][:MAX_OPEN]
+            allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
+            ranked = [(*most_similar(self._windows_of(one), words), one) for one in allowed]
+            for score, window, document in sorted(ranked, key=lambda one: -one[0]):
+                if score >= MIN_SIMILARITY:
+                    text = "\n".join(window.lines)
+                    yield _Collected.of(SnippetSource.OPEN_FILES, document.uri, document.language, text)
+        for edit in self._recent_edits.newest_first() if settings.recent_edits else ():
+            if edit.uri != snapshot.uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
+                yield _Collected.of(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
 
     def _windows_of(self, document: Document) -> tuple[CodeWindow, ...]:
         known = self._windows.get(document.uri)
@@ -179,37 +163,22 @@ class ContextProvider:
             self._windows[document.uri] = known
         return known[1]
 
-    def _from_recent_edits(self, uri: str, words: Words) -> Iterator[_Collected]:
-        for one in self._recent_edits.newest_first():
-            if one.uri != uri or similarity(one.words, words) < SAME_CODE_SIMILARITY:
-                yield _collected(SnippetSource.EDITS, one.uri, one.language, one.text)
-
     def _diagnostics_near(self, snapshot: Snapshot, offset: int) -> list[Snippet]:
         """Diagnostics of lines near the cursor that have not changed since."""
         near = LINE_END.split(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
-        found = [(line.strip(), message) for line, message in self._diagnostics.get(snapshot.uri, ()) if line in near]
-        lines = [
-            f"{line}: {' '.join(message.split())[:MAX_MESSAGE_CHARS]}" for line, message in found[:MAX_DIAGNOSTICS]
-        ]
+        found = [one for one in self._diagnostics.get(snapshot.uri, ()) if one[0] in near][:MAX_DIAGNOSTICS]
+        lines = [f"{line.strip()}: {' '.join(message.split())[:MAX_MESSAGE_CHARS]}" for line, message in found]
         path = f"problems in {shown_path(snapshot.uri)}"
         return [Snippet(SnippetSource.DIAGNOSTICS, path, TextStyle().to_model("\n".join(lines)))] if lines else []
 
     def _keep_last_edit(self) -> None:
         """Records the lines around the last edit as they are now."""
-        last = self._last_edit
-        document = self._documents.get(last.uri) if last is not None else None
-        if last is None or document is None or self._is_excluded(document.snapshot()):
+        uri, line = self._last_edit or ("", 0)
+        document = self._documents.get(uri)
+        if document is None or self._exclusion.is_excluded(document.snapshot()):
             return
         lines = document.lines
-        first = min(max(0, last.line - EDIT_LINES), lines.num_lines - 1)
-        end = min(last.line + EDIT_LINES, lines.num_lines - 1)
-        text = lines.text[lines.span(first)[0] : lines.span(max(first, end))[1]]
+        first, last = (min(max(0, number), lines.num_lines - 1) for number in (line - EDIT_LINES, line + EDIT_LINES))
+        text = lines.text[lines.span(first)[0] : lines.span(last)[1]]
         self._recent_edits.add(document.uri, document.language, TextStyle().to_model(text))
         self._collection = None
-
-    def _is_excluded(self, snapshot: Snapshot) -> bool:
-        return self._exclusion.exclusion_reason(snapshot) is not None
-
-
-def _collected(source: SnippetSource, uri: str, language: str, text: str) -> _Collected:
-    return _Collected(uri, language, Snippet(source, shown_path(uri), text))

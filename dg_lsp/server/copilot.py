@@ -1,93 +1,80 @@
 """Messages of Copilot's language server that are not in the specification, for clients of that server."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from lsprotocol import types
 
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import DgLspError
-from dg_lsp.server.documents import lsp_range, minimal_changes
-from dg_lsp.server.session import Server
-from dg_lsp.server.transport import field_of
+from dg_lsp.server.documents import minimal_changes
+from dg_lsp.server.session import ACCEPTED, Server
 
-ACCEPTED = "dg-lsp.accepted"
-"""Command that the editor runs when an item is accepted; its argument is the item's name."""
-WATCH = "dg-lsp/watch"
-"""Notification `{on}`: turns `dg-lsp/denoising` on or off."""
-STATS = "dg-lsp/stats"
-"""Request for the counts and the model time of the session."""
 INLINE_EDIT_MS = 2000.0
 INLINE_EDIT_STRENGTH = 0.5
 
 
 def register(server: Server) -> None:
-    """Registers the handlers."""
-    _register_acceptance(server)
-    _register_requests(server)
-    # a local model needs no account
-    for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
-        server.feature(method)(_signed_in)
+    """Registers the handlers, and two requests of ours: `dg-lsp/watch` and `dg-lsp/stats`."""
 
+    def record(params: Any, event: str) -> None:
+        # the item's name is the first argument of its command
+        arguments = _field(params, "item", "command", "arguments")
+        server.acceptance.record(str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else "", event)
+        server.status.update()
 
-def _register_acceptance(server: Server) -> None:
     @server.command(ACCEPTED)
     def accepted(name: Any = None) -> None:
-        server.acceptance.accept(str(name))
+        server.acceptance.record(str(name), "accepted")
         server.status.update()
 
+    @server.feature("textDocument/didShowInlineEdit")
     @server.feature("textDocument/didShowCompletion")
     def did_show(params: Any) -> None:
-        server.acceptance.show(_name(field_of(params, "item")))
-        server.status.update()
+        record(params, "shown")
 
     @server.feature("textDocument/didPartiallyAcceptCompletion")
     def did_accept_part(params: Any) -> None:
-        length = field_of(params, "acceptedLength")
-        if isinstance(length, int):
-            server.acceptance.accept(_name(field_of(params, "item")), length)
-            server.status.update()
+        length = _field(params, "acceptedLength")
+        if isinstance(length, int) and length > 0:
+            record(params, "accepted")
 
-    @server.feature("textDocument/didShowInlineEdit")
-    def did_show_edit(params: Any) -> None:
-        server.acceptance.show(_name(field_of(params, "item")))
-
-
-def _register_requests(server: Server) -> None:
     @server.feature("textDocument/didFocus")
     def did_focus(params: Any) -> None:
-        server.active_document = str(field_of(field_of(params, "textDocument"), "uri"))
+        server.active_document = str(_field(params, "textDocument", "uri"))
         server.update_status()
 
     @server.feature("textDocument/copilotInlineEdit")
     async def inline_edit(params: Any) -> dict[str, Any]:
         return {"edits": await _inline_edits(server, params)}
 
-    @server.feature(STATS)
-    def stats(_params: Any) -> dict[str, float]:
-        return server.stats()
+    server.feature("dg-lsp/stats")(lambda _params: server.stats())
 
-    @server.feature(WATCH)
+    @server.feature("dg-lsp/watch")
     def watch(params: Any) -> None:
-        server.sends_canvases = bool(field_of(params, "on"))
+        server.sends_canvases = bool(_field(params, "on"))
+
+    # a local model needs no account
+    for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
+        server.feature(method)(lambda _params: {"status": "OK", "user": "local"})
 
 
-def _signed_in(_params: Any) -> dict[str, str]:
-    return {"status": "OK", "user": "local"}
+def _field(params: Any, *names: str) -> Any:
+    """A nested field of parameters outside the specification, parsed as objects or mappings; None if missing."""
+    for name in names:
+        params = params.get(name) if isinstance(params, Mapping) else getattr(params, name, None)
+    return params
 
 
 async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
     """A rewrite of the cursor's line that keeps half of its tokens; empty if its confidence is too low."""
-    identifier = field_of(params, "textDocument")
-    document = server.documents.get(str(field_of(identifier, "uri")))
-    at = field_of(params, "position")
-    line, character = field_of(at, "line"), field_of(at, "character")
-    if document is None or not (isinstance(line, int) and isinstance(character, int)):
+    document = server.documents.get(str(_field(params, "textDocument", "uri")))
+    line = _field(params, "position", "line")
+    if document is None or not isinstance(line, int) or not 0 <= line < document.lines.num_lines:
         return []
     snapshot = document.snapshot()
-    if server.is_excluded(snapshot) or not 0 <= line < document.lines.num_lines:
-        return []
     start, end = document.lines.span(line)
-    if not snapshot.text[start:end].strip():
+    if not snapshot.text[start:end].strip() or server.is_excluded(snapshot):
         return []
     request = RewriteRequest(
         snapshot,
@@ -105,20 +92,13 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         return []
     if result.rejection is not None:
         return []
-    old = snapshot.text[result.start : result.end]
-    encoding = server.documents.encoding
+    identifier = {"uri": document.uri, "version": document.version}
     return [
         {
             "text": change.text,
-            "textDocument": {"uri": document.uri, "version": document.version},
-            "range": lsp_range(document.lines, change.start, change.end, encoding),
-            "command": types.Command("Accept inline edit", ACCEPTED, arguments=[server.acceptance.offer(change.text)]),
+            "textDocument": identifier,
+            "range": server.documents.range(document, change.start, change.end),
+            "command": server.offered("Accept inline edit"),
         }
-        for change in minimal_changes(old, result.text, result.start)
+        for change in minimal_changes(snapshot.text[result.start : result.end], result.text, result.start)
     ]
-
-
-def _name(item: Any) -> str:
-    """The name that `Acceptance.offer` gave the item: the first argument of its command."""
-    arguments = field_of(field_of(item, "command"), "arguments")
-    return str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else ""

@@ -1,17 +1,15 @@
-"""One client's session: its documents, settings and status, and its share of the model.
-
-No text of a buffer and no completion reaches a log.
-"""
+"""One client's session: its documents, settings and status. No text of a buffer and no completion reaches a log."""
 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from lsprotocol import types
@@ -24,66 +22,45 @@ from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import Auditor
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.scheduler import ModelTime, Scheduler, SchedulerSession
+from dg_lsp.engine.result import Cell, FillResult, RewriteResult
+from dg_lsp.engine.scheduler import ModelTime, OnStep, Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, DgLspError, RemoteError
 from dg_lsp.postprocess.validate import Candidate, Reason
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
 from dg_lsp.server.transport import Protocol
+from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import Settings
 
+ACCEPTED = "dg-lsp.accepted"
+"""Command that the editor runs when an item is accepted; its argument is the item's name."""
+T = TypeVar("T")
 MAX_REMEMBERED = 256
 """Items that may still be accepted. Editors show one at a time."""
 
 
-@dataclass(slots=True)
 class Acceptance:
-    """Counts offered, shown and accepted items. Editors that report nothing leave all but `offered` at 0."""
+    """Counts shown and accepted items, each once. The counts stay 0 for editors that report neither."""
 
-    offered: int = 0
-    shown: int = 0
-    accepted: int = 0
-    """Items that were accepted at least in part."""
-    chars: int = 0
-    """UTF-16 units accepted."""
-    _lengths: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    """UTF-16 units of every remembered item."""
-    _accepted_lengths: dict[str, int] = field(default_factory=dict)
-    _shown_names: set[str] = field(default_factory=set)
+    def __init__(self) -> None:
+        self.counts = {"shown": 0, "accepted": 0}
+        self._items: OrderedDict[str, set[str]] = OrderedDict()
+        """Events of every remembered item by its name."""
 
-    def offer(self, text: str) -> str:
+    def offer(self) -> str:
         """Registers an item that is sent to the editor; returns its name."""
         name = uuid4().hex
-        self.offered += 1
-        self._lengths[name] = len(text.encode("utf-16-le")) // 2
-        while len(self._lengths) > MAX_REMEMBERED:
-            oldest, _ = self._lengths.popitem(last=False)
-            self._accepted_lengths.pop(oldest, None)
-            self._shown_names.discard(oldest)
+        self._items[name] = set()
+        if len(self._items) > MAX_REMEMBERED:
+            self._items.popitem(last=False)
         return name
 
-    def show(self, name: str) -> None:
-        """The editor shows the item. Each item counts once."""
-        if name in self._lengths and name not in self._shown_names:
-            self._shown_names.add(name)
-            self.shown += 1
-
-    def accept(self, name: str, length: int | None = None) -> None:
-        """The user accepted the item, or its first `length` UTF-16 units."""
-        if name not in self._lengths:
-            return
-        whole, before = self._lengths[name], self._accepted_lengths.get(name, 0)
-        accepted = max(before, whole if length is None else min(max(0, length), whole))
-        self.accepted += not before and accepted > 0
-        self.chars += accepted - before
-        self._accepted_lengths[name] = accepted
-
-
-STATUS_METHOD = "didChangeStatus"
+    def record(self, name: str, event: str) -> None:
+        """The item was `shown`, or `accepted` at least in part. Unknown names are ignored."""
+        if name in self._items and event not in self._items[name]:
+            self._items[name].add(event)
+            self.counts[event] += 1
 
 
 class State(StrEnum):
@@ -110,7 +87,7 @@ class Status:
     model: str = ""
     last_ms: float | None = None
     """Duration of the last request in milliseconds."""
-    counts: Callable[[], dict[str, int]] = dict
+    counts: Mapping[str, int] = field(default_factory=dict)
     _num_running: int = 0
     _last_sent: dict[str, Any] = field(default_factory=dict)
 
@@ -135,15 +112,13 @@ class Status:
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
             "kind": _KINDS[self.state],
-            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.counts()},
+            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.counts},
         }
         if self.is_enabled and status != self._last_sent:
             self._last_sent = status
-            self.send(STATUS_METHOD, status)
+            self.send("didChangeStatus", status)
 
 
-DENOISING = "dg-lsp/denoising"
-"""Notification after each pass over a canvas, sent to clients that requested it."""
 OpenScheduler = Callable[[Settings], Scheduler | SchedulerSession]
 """Begins to load the model of these settings, or joins one that is loaded already."""
 
@@ -161,13 +136,11 @@ class Server(LanguageServer):
         self.exclusion = WorkspaceExclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
         self.acceptance = Acceptance()
-        self.status = Status(self.protocol.notify, counts=self._counts)
-        self.workspace_folders: tuple[str, ...] = ()
-        """URIs."""
+        self.status = Status(self.protocol.notify, counts=self.acceptance.counts)
         self.active_document = ""
         """URI of the document with the focus, if the client reports it. It may not be open yet."""
         self.sends_canvases = False
-        """The client requested `dg-lsp/denoising`."""
+        """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
         """Running rewrites by document. A change of the document cancels its rewrite."""
         self.initial_errors: tuple[str, ...] = ()
@@ -179,7 +152,6 @@ class Server(LanguageServer):
         self._open_scheduler = open_scheduler
         self._scheduler: Scheduler | SchedulerSession | None = None
         self._auditor = Auditor(settings.privacy)
-        self._is_remote_failing = False
 
     def log(self, kind: types.MessageType, message: str) -> None:
         """Writes one line to the client's log."""
@@ -205,14 +177,10 @@ class Server(LanguageServer):
         """Loads the model of the settings, and reports the result to the client."""
         start = time.monotonic()
         self.close()
-        self._is_remote_failing = False
         self._auditor = self._new_auditor()
         self.status.update(state=State.LOADING, message="loading the model")
         self._scheduler = self._open_scheduler(self.settings)
-        ready = asyncio.wrap_future(self._scheduler.ready)
-        [engine] = await asyncio.gather(ready, return_exceptions=True)
-        if isinstance(engine, asyncio.CancelledError):
-            raise engine
+        engine = await _outcome(self._scheduler.ready)
         if isinstance(engine, BaseException):
             self.show(types.MessageType.Error, f"dg-lsp has no model: {_error_message(engine)}")
             self.status.update(state=State.ERROR, message=_error_message(engine))
@@ -222,10 +190,8 @@ class Server(LanguageServer):
             seconds = time.monotonic() - start
             self.log(types.MessageType.Info, f"dg-lsp {__version__}: {engine.spec.name} ready after {seconds:.2f} s")
 
-    async def fill(
-        self, request: FillRequest, endpoint: str = types.TEXT_DOCUMENT_INLINE_COMPLETION
-    ) -> tuple[Candidate, ...]:
-        """The candidates of the engine, best first; none after an error. `endpoint` is written to the audit log.
+    async def fill(self, request: FillRequest) -> tuple[Candidate, ...]:
+        """The candidates of the engine, best first; none after an error.
 
         Raises:
             asyncio.CancelledError: by the client, or by a newer request of the document; the engine stops too.
@@ -235,11 +201,8 @@ class Server(LanguageServer):
             return ()
         with self.status.busy():
             submitted = self._scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
-            job = asyncio.wrap_future(submitted)
-            self._auditor.watch(submitted, endpoint, request.max_tokens)
-            [result] = await asyncio.gather(job, return_exceptions=True)
-        if isinstance(result, asyncio.CancelledError):
-            raise result
+            self._auditor.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, request.max_tokens)
+            result = await _outcome(submitted)
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
             if result is not self._scheduler.ready.exception():
@@ -248,9 +211,7 @@ class Server(LanguageServer):
         self._report_success(result)
         return result.candidates
 
-    async def rewrite(
-        self, request: RewriteRequest, on_step: Callable[[Progress], None] | None = None
-    ) -> RewriteResult:
+    async def rewrite(self, request: RewriteRequest, on_step: OnStep | None = None) -> RewriteResult:
         """The rewrite of the engine. `on_step` runs in the model's thread.
 
         Raises:
@@ -260,9 +221,8 @@ class Server(LanguageServer):
         if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
         submitted = self._scheduler.submit_rewrite(request, on_step)
-        job = asyncio.wrap_future(submitted)
         self._auditor.watch(submitted, "dg-lsp.rewrite")
-        return await job
+        return await asyncio.wrap_future(submitted)
 
     def configure(self, settings: Settings) -> bool:
         """Replaces the settings; True if the model must be loaded again."""
@@ -278,26 +238,14 @@ class Server(LanguageServer):
             self._scheduler.configure(settings.completion)
         return False
 
-    def set_workspace_folders(self, folders: Sequence[str]) -> None:
-        """Replaces the workspace's folders, given as URIs: roots of .gitignore files and of imports."""
-        self.workspace_folders = tuple(folders)
-        self.exclusion.set_folders(folders)
-        self.context_provider.reset_index()
-
     def update_status(self) -> None:
         """Reports whether the active document is excluded."""
         document = self.documents.get(self.active_document)
         if document is not None and self.status.state in (State.READY, State.EXCLUDED):
-            is_excluded = self.is_excluded(document.snapshot())
-            self.status.update(
-                state=State.EXCLUDED if is_excluded else State.READY, message="excluded file" if is_excluded else ""
-            )
-
-    def client_has_command(self, command: str) -> bool:
-        """Whether the client declares a command of its own, in `experimental.dgLsp.commands`."""
-        experimental = self.client_capabilities.experimental
-        ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
-        return isinstance(ours, dict) and command in (ours.get("commands") or ())
+            if self.is_excluded(document.snapshot()):
+                self.status.update(state=State.EXCLUDED, message="excluded file")
+            else:
+                self.status.update(state=State.READY, message="")
 
     def is_excluded(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this document. Logs each reason once."""
@@ -311,30 +259,31 @@ class Server(LanguageServer):
 
     def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
         """Code of other files for a cursor, if the model takes it and the settings allow it."""
-        engine = self._engine()
-        if engine is None or not takes_extra(engine.spec, self.settings.context.enabled):
+        ready = self._scheduler.ready if self._scheduler is not None else None
+        if ready is None or not ready.done() or ready.exception() is not None:
             return NO_SNIPPETS
-        return self.context_provider.snippets(snapshot, offset, self.settings.context)
+        settings = self.settings.context
+        takes_snippets = takes_extra(ready.result().spec, settings.enabled)
+        return self.context_provider.snippets(snapshot, offset, settings) if takes_snippets else NO_SNIPPETS
+
+    def offered(self, title: str) -> types.Command:
+        """The command that the client runs when the user accepts a new item."""
+        return types.Command(title, ACCEPTED, arguments=[self.acceptance.offer()])
 
     def stats(self) -> dict[str, float]:
         """Counts of the session, and seconds of model time."""
         time_spent = self._scheduler.model_time if self._scheduler is not None else ModelTime()
         return {
-            **self._counts(),
+            **self.acceptance.counts,
             "modelSeconds": time_spent.total,
             "staleSeconds": time_spent.stale,
-            "speculativeSeconds": time_spent.speculative,
+            "speculationSeconds": time_spent.speculative,
         }
 
     def close(self) -> None:
         """Closes the session's share of the model."""
         if self._scheduler is not None:
             self._scheduler.close()
-
-    def _engine(self) -> Engine | None:
-        """The engine, or None while it is loading."""
-        ready = self._scheduler.ready if self._scheduler is not None else None
-        return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
 
     def _new_auditor(self) -> Auditor:
         loop = asyncio.get_running_loop()
@@ -347,24 +296,20 @@ class Server(LanguageServer):
     def _report_error(self, error: BaseException) -> None:
         """Logs an error. Errors of a remote server repeat at every key, so only the first one is logged."""
         if isinstance(error, RemoteError):
+            is_repeated = self.status.state is State.ERROR
             self.status.update(state=State.ERROR, message=_error_message(error))
-            if self._is_remote_failing:
+            if is_repeated:
                 return
-            self._is_remote_failing = True
         self.log(types.MessageType.Error, f"fill failed: {_error_message(error)}")
 
     def _report_success(self, result: FillResult) -> None:
         is_answer = bool(result.candidates) or all(one.reason is not Reason.UNFINISHED for one in result.rejections)
-        if self._is_remote_failing and is_answer and not result.is_cached:
-            self._is_remote_failing = False
+        if self.status.state is State.ERROR and is_answer and not result.is_cached:
             self.status.update(state=State.READY, message="")
             self.update_status()
             self.log(types.MessageType.Info, "the server answers again")
 
-    def _counts(self) -> dict[str, int]:
-        return {"shown": self.acceptance.shown, "accepted": self.acceptance.accepted}
-
-    def _canvas_sender(self, uri: str) -> Callable[[Progress], None] | None:
+    def _canvas_sender(self, uri: str) -> OnStep | None:
         """Called by the model's thread after each pass, if the client requested canvases."""
         scheduler = self._scheduler
         if scheduler is None or not self.sends_canvases:
@@ -372,24 +317,25 @@ class Server(LanguageServer):
         loop = asyncio.get_running_loop()
 
         def send(progress: Progress) -> None:
-            params = denoising_params(uri, scheduler.framer().frame(progress))
-            loop.call_soon_threadsafe(self.protocol.notify, DENOISING, params)
+            frame = scheduler.framer().frame(progress)
+            params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
+            loop.call_soon_threadsafe(self.protocol.notify, "dg-lsp/denoising", params)
 
         return send
 
 
-def denoising_params(uri: str, frame: Frame) -> dict[str, Any]:
-    """Parameters of `dg-lsp/denoising`."""
-    cells = [
-        {
-            "text": cell.text,
-            "confidence": round(cell.confidence, 3),
-            "isCommitted": cell.is_committed,
-            "isEnd": cell.is_end,
-        }
-        for cell in frame.cells
-    ]
-    return {"uri": uri, "block": frame.block, "step": frame.step, "cells": cells}
+def _cell(cell: Cell) -> dict[str, Any]:
+    """One token of `dg-lsp/denoising`."""
+    confidence = round(cell.confidence, 3)
+    return {"text": cell.text, "confidence": confidence, "isCommitted": cell.is_committed, "isEnd": cell.is_end}
+
+
+async def _outcome(submitted: Future[T]) -> T | BaseException:
+    """The result or the error of a job. Raises `CancelledError` if the job or the caller was cancelled."""
+    [outcome] = await asyncio.gather(asyncio.wrap_future(submitted), return_exceptions=True)
+    if isinstance(outcome, asyncio.CancelledError):
+        raise outcome
+    return outcome
 
 
 def _error_message(error: BaseException) -> str:

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import logging
 import os
+import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +19,11 @@ from pygls.protocol import LanguageServerProtocol
 
 from dg_lsp.errors import UsageError
 
-_CHUNK = 1 << 16
+# the log of pygls contains the text of buffers: it does not reach standard error
+logging.getLogger("pygls").addHandler(logging.NullHandler())
+logging.getLogger("pygls").propagate = False
+
+_LENGTH = re.compile(rb"^content-length:[ \t]*(\d+)[ \t]*\r$", re.IGNORECASE | re.MULTILINE)
 
 
 class StdoutWriter:
@@ -55,19 +61,13 @@ def stdin_reader() -> asyncio.StreamReader:
     def pump() -> None:
         # RuntimeError: the loop is closed
         with suppress(RuntimeError):
-            while chunk := _read(0):
-                loop.call_soon_threadsafe(reader.feed_data, chunk)
+            with suppress(OSError):
+                while chunk := os.read(0, 1 << 16):
+                    loop.call_soon_threadsafe(reader.feed_data, chunk)
             loop.call_soon_threadsafe(reader.feed_eof)
 
     threading.Thread(target=pump, name="dg-lsp-stdin", daemon=True).start()
     return reader
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _CHUNK)
-    except OSError:
-        return b""
 
 
 async def accept_client(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -101,23 +101,12 @@ async def accept_client(host: str, port: int) -> tuple[asyncio.StreamReader, asy
 
 async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Bodies of the messages until the client disconnects."""
-    # ValueError: a header line longer than the limit of the reader; this is no LSP client
-    with suppress(asyncio.IncompleteReadError, ConnectionError, ValueError):
-        while (length := await _content_length(reader)) is not None:
-            if length:
-                yield await reader.readexactly(length)
-
-
-async def _content_length(reader: asyncio.StreamReader) -> int | None:
-    """Content-Length of the next header; 0 if it has none, None at the end of the stream."""
-    length = 0
-    while line := await reader.readline():
-        if not line.strip():
-            return length
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            length = int(value)
-    return None
+    # LimitOverrunError: a header longer than the limit of the reader; this is no LSP client
+    with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+        while header := await reader.readuntil(b"\r\n\r\n"):
+            length = _LENGTH.search(header)
+            if length is not None and int(length[1]) > 0:
+                yield await reader.readexactly(int(length[1]))
 
 
 _REPLACED = (
@@ -129,11 +118,6 @@ _REPLACED = (
 )
 """Methods whose handlers of pygls are removed: we keep the documents and end the session ourselves, and pygls prints a
 traceback when an asynchronous `initialized` is cancelled."""
-
-
-def field_of(value: Any, name: str) -> Any:
-    """A field of parameters outside the specification, parsed as an object or a mapping; None if missing."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 class Protocol(LanguageServerProtocol):
@@ -167,14 +151,14 @@ class Protocol(LanguageServerProtocol):
         except exceptions.JsonRpcException as error:
             self._reject(data, error)
             return
+        if data.get("method") == types.SHUTDOWN:
+            # pygls does so while it iterates over the dictionary, which fails if a command is pending
+            for future in [*self._request_futures.values()]:
+                future.cancel()
         self.handle_message(message)
 
     def _check_lifecycle(self, method: str | None) -> None:
-        """Rejects requests before `initialize`, a second `initialize`, and requests after `shutdown`.
-
-        Raises:
-            JsonRpcException: with the error code that the specification requires.
-        """
+        """Raises `JsonRpcException` before `initialize`, at a second `initialize`, and after `shutdown`."""
         is_initialized = self._workspace is not None
         if method in (types.EXIT, None):
             return

@@ -1,19 +1,82 @@
-"""An index of the workspace: definitions that the imports of a Python buffer refer to."""
+"""The workspace on disk: which files are excluded, and the definitions that the imports of a Python buffer refer to."""
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from pathspec import GitIgnoreSpec
 from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import path_of
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, path_of
 from dg_lsp.context.languages import grammar_of
-from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.documents import DocumentStore
+from dg_lsp.settings import PrivacySettings
+
+GITIGNORE = ".gitignore"
+
+
+class WorkspaceExclusion:
+    """Exclusion rules of one session: the settings, and the .gitignore files of the workspace's folders.
+
+    The session replaces settings and folders. A .gitignore file is read again when it changes.
+    """
+
+    def __init__(self, settings: PrivacySettings, folders: Iterable[str] = ()) -> None:
+        self.settings = settings
+        self.set_folders(folders)
+
+    def set_folders(self, folders: Iterable[str]) -> None:
+        """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
+        self.roots = tuple(Path("/" + path_of(uri)) for uri in folders if uri.startswith("file:"))
+        self._specs: dict[Path, tuple[int, GitIgnoreSpec]] = {}
+        """Patterns of each .gitignore file, and its modification time in nanoseconds."""
+
+    def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
+        """Why the model must not see this document, or None."""
+        reason = Exclusion(self.settings).reason(snapshot)
+        if reason is None and self.settings.exclude_gitignored and self.is_ignored(snapshot.uri):
+            return ExclusionReason.IGNORED
+        return reason
+
+    def is_excluded(self, snapshot: Snapshot) -> bool:
+        """Whether the model must not see this document."""
+        return self.exclusion_reason(snapshot) is not None
+
+    def is_ignored(self, uri: str) -> bool:
+        """Whether git ignores the file: the nearest .gitignore file with a matching pattern decides."""
+        path = Path("/" + path_of(uri))
+        root = next((root for root in self.roots if path.is_relative_to(root)), None)
+        if root is None or path == root:
+            return False
+        # from the outside in: nothing inside an ignored folder can be included again
+        parts = [path, *path.parents]
+        inside = parts[: parts.index(root)]
+        return any(self._matches(part, root, is_folder=part != path) for part in reversed(inside))
+
+    def _matches(self, path: Path, root: Path, *, is_folder: bool) -> bool:
+        for folder in path.parents:
+            if (spec := self._spec(folder / GITIGNORE)) is not None:
+                verdict = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
+                if verdict is not None:
+                    return verdict
+            if folder == root:
+                break
+        return False
+
+    def _spec(self, path: Path) -> GitIgnoreSpec | None:
+        try:
+            modified = path.stat().st_mtime_ns
+            known = self._specs.get(path)
+            if known is None or known[0] != modified:
+                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+                known = self._specs[path] = modified, GitIgnoreSpec.from_lines(lines)
+        except (OSError, ValueError):  # missing, unreadable, or invalid patterns
+            return None
+        return known[1]
+
 
 MAX_IMPORT_CHARS = 40_000
 """Characters at the beginning of a buffer that are searched for imports."""
@@ -55,49 +118,37 @@ MAX_VALUE = 100
 """Characters shown of a constant's line."""
 MAX_MEMBERS = 24
 """Members shown of a class."""
-_DEFINITIONS = ("function_definition", "class_definition")
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """The top level of one file."""
+def definitions_of(text: str) -> dict[str, str]:
+    """Signature or first line of each definition at the top level of a file, by name, in the order of the file.
 
-    definitions: dict[str, str]
-    """Signature or first line of each definition by name, in the order of the file."""
-
-
-def outline_of(text: str) -> Outline:
-    """The definitions of a file, which may be incomplete. The last definition of a name counts."""
+    The file may be incomplete. The last definition of a name counts.
+    """
     tree = Parser(grammar_of("tree_sitter_python")).parse(text.encode())
-    found: dict[str, str] = {}
-    for node in tree.root_node.children:
-        inner = _definition_node(node)
-        if inner is not None:
-            found[_text(inner.child_by_field_name("name"))] = _definition(inner)
-        elif (constant := _constant(node)) is not None:
-            found[constant[0]] = constant[1]
-    return Outline({name: shown for name, shown in found.items() if name and shown})
+    found = filter(None, map(_definition, tree.root_node.children))
+    return {name: shown for name, shown in found if name and shown}
 
 
-def _definition_node(node: Node) -> Node | None:
-    """The function or class that a statement defines, with or without decorators."""
+def _definition(node: Node, *, is_member: bool = False) -> tuple[str, str] | None:
+    """Name and shown text of a function, a class or an assignment to one name; None for any other statement."""
     inner = node.child_by_field_name("definition") if node.type == "decorated_definition" else node
-    return inner if inner is not None and inner.type in _DEFINITIONS else None
-
-
-def _definition(node: Node) -> str:
-    if node.type == "function_definition":
-        return _signature(node) + _docstring(node, "    ", "...")
-    body = node.child_by_field_name("body")
-    members = []
-    for child in body.children if body is not None else ():
-        inner = _definition_node(child)
-        if inner is not None and inner.type == "function_definition" and not _is_private(inner):
-            members.append(f"    {_signature(inner)} ...")
-        elif _constant(child) is not None:
-            members.append("    " + " ".join(_text(child).split())[:MAX_VALUE])
-    shown = "".join(f"\n{line}" for line in members[:MAX_MEMBERS])
-    return _signature(node) + _docstring(node, "    ", "" if shown else "...") + shown
+    if inner is None:
+        return None
+    name = _text(inner.child_by_field_name("name"))
+    if inner.type == "function_definition":
+        return name, _signature(inner) + (" ..." if is_member else _docstring(inner) or " ...")
+    if inner.type == "class_definition" and not is_member:
+        body = inner.child_by_field_name("body")
+        members = [_definition(child, is_member=True) for child in body.children] if body is not None else []
+        shown = [text for name, text in filter(None, members) if not name.startswith("_") or name == "__init__"]
+        lines = "".join(f"\n    {line}" for line in shown[:MAX_MEMBERS])
+        return name, _signature(inner) + (_docstring(inner) + lines or " ...")
+    if inner.type == "expression_statement" and inner.children and inner.children[0].type == "assignment":
+        left = inner.children[0].child_by_field_name("left")
+        if left is not None and left.type == "identifier":
+            return _text(left), " ".join(_text(inner).split())[:MAX_VALUE]
+    return None
 
 
 def _signature(node: Node) -> str:
@@ -109,29 +160,14 @@ def _signature(node: Node) -> str:
     return " ".join(" ".join(code).split()).replace("( ", "(").replace(", )", ")").replace(" )", ")")
 
 
-def _docstring(node: Node, indentation: str, default: str) -> str:
-    """The first line of the docstring on a line of its own, or the default."""
+def _docstring(node: Node) -> str:
+    """The first line of the docstring on a line of its own; empty without one."""
     body = node.child_by_field_name("body")
     first = body.children[0] if body is not None and body.children else None
-    if first is not None and first.type == "expression_statement" and first.children[0].type == "string":
-        summary = _text(first).strip("rRuUbB").strip("\"'").strip().split("\n")[0].strip()
-        return f'\n{indentation}"""{summary}"""'
-    return f" {default}" if default else ""
-
-
-def _constant(node: Node) -> tuple[str, str] | None:
-    """Name and text of an assignment to, or annotation of, one name."""
-    if node.type != "expression_statement" or not node.children or node.children[0].type != "assignment":
-        return None
-    left = node.children[0].child_by_field_name("left")
-    if left is None or left.type != "identifier":
-        return None
-    return _text(left), " ".join(_text(node).split())[:MAX_VALUE]
-
-
-def _is_private(node: Node) -> bool:
-    name = _text(node.child_by_field_name("name"))
-    return name.startswith("_") and name != "__init__"
+    if first is None or first.type != "expression_statement" or first.children[0].type != "string":
+        return ""
+    summary = _text(first).strip("rRuUbB").strip("\"'").strip().split("\n")[0].strip()
+    return f'\n    """{summary}"""'
 
 
 def _text(node: Node | None) -> str:
@@ -142,20 +178,10 @@ MAX_MODULES = 12
 """Files read for the imports of one buffer."""
 MAX_NAMES = 12
 """Definitions shown of one file."""
+MAX_BYTES = 500_000
+"""Largest file that is indexed."""
 SOURCES = ("", "src", "lib")
 """Folders of a root that may contain top-level modules."""
-
-
-class FileReader(Protocol):
-    """Reads files of the workspace that are not excluded."""
-
-    def stamp(self, path: Path) -> object | None:
-        """A value that changes when the file changes; None for a missing or excluded file."""
-        ...
-
-    def text(self, path: Path) -> str | None:
-        """The text of the file; None if it cannot be read or is excluded."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +196,18 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class _IndexedFile:
+    path: Path
     stamp: object
-    outline: Outline
+    definitions: dict[str, str]
     imports: tuple[Import, ...]
 
 
 class WorkspaceIndex:
-    """Outlines of imported files, read on demand and again when they change."""
+    """Definitions in imported files, read on demand and again when they change. Never those of an excluded file."""
 
-    def __init__(self, roots: Sequence[Path], files: FileReader) -> None:
-        self._roots = tuple(roots)
-        self._files = files
+    def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
+        self._documents = documents
+        self._exclusion = exclusion
         self._indexed: dict[Path, _IndexedFile] = {}
 
     def definitions(self, path: Path, imports: Sequence[Import], near: str) -> tuple[Definitions, ...]:
@@ -195,121 +222,89 @@ class WorkspaceIndex:
         return tuple(sorted((one for one in found if one.lines), key=lambda one: -one.num_mentioned))
 
     def _definitions_of(self, path: Path, names: list[str], words: frozenset[str]) -> Definitions:
-        read = self._file(path)
-        definitions = read.outline.definitions if read is not None else {}
-        mentioned = [name for name in names if name in definitions and name in words]
-        others = [name for name in names if name in definitions and name not in words]
-        kept = [*mentioned, *others][:MAX_NAMES]
-        return Definitions(path, "\n".join(definitions[name] for name in kept), len(mentioned))
+        file = self._file(path)
+        known = [name for name in names if file is not None and name in file.definitions]
+        kept = sorted(known, key=lambda name: name not in words)[:MAX_NAMES]
+        lines = "\n".join(file.definitions[name] for name in kept) if file is not None else ""
+        return Definitions(path, lines, len(words.intersection(known)))
 
     def _targets(self, one: Import, path: Path, near: str) -> Iterator[tuple[Path, list[str]]]:
         """Files that an import refers to, and the imported names of each."""
-        if one.name in ("", "*"):
-            found = self._find(one.module, one.level, path)
-            read = self._file(found) if found is not None else None
-            if found is not None and read is not None:
-                every = list(read.outline.definitions)
-                yield found, every if one.name else _attributes(one.bound, near)
-            return
         module = self._find(one.module, one.level, path)
-        if module is not None and (defined := self._defining_file(one.name, module)) is not None:
-            yield defined, [one.name]
-            return
-        inner = f"{one.module}.{one.name}" if one.module else one.name
-        if (submodule := self._find(inner, one.level, path)) is not None:
-            yield submodule, _attributes(one.bound, near)
+        if one.name in ("", "*"):
+            if module is not None:
+                yield module.path, list(module.definitions) if one.name else _attributes(one.bound, near)
+        elif module is not None and (definer := self._definer(one.name, module)) is not None:
+            yield definer.path, [one.name]
+        elif (submodule := self._find(f"{one.module}.{one.name}", one.level, path)) is not None:
+            yield submodule.path, _attributes(one.bound, near)
 
-    def _defining_file(self, name: str, module: Path) -> Path | None:
+    def _definer(self, name: str, module: _IndexedFile) -> _IndexedFile | None:
         """The file that defines a name of a module: the module itself, or the module that it imports the name from."""
-        read = self._file(module)
-        if read is None:
-            return None
-        if name in read.outline.definitions:
+        if name in module.definitions:
             return module
-        for one in read.imports:
-            if one.bound == name and one.name == name:
-                source = self._find(one.module, one.level, module)
-                inner = self._file(source) if source is not None else None
-                if inner is not None and name in inner.outline.definitions:
-                    return source
-        return None
+        imports = [one for one in module.imports if one.bound == one.name == name]
+        sources = (self._find(one.module, one.level, module.path) for one in imports)
+        return next((source for source in sources if source is not None and name in source.definitions), None)
 
-    def _find(self, module: str, level: int, path: Path) -> Path | None:
+    def _find(self, module: str, level: int, path: Path) -> _IndexedFile | None:
         """The file of a module that the file at `path` imports; None outside of the workspace."""
         parts = [part for part in module.split(".") if part]
         if level:
             folders = [path.parents[level - 1]] if level <= len(path.parents) else []
         else:
-            folders = [root / source for root in self._roots for source in SOURCES]
+            folders = [root / source for root in self._exclusion.roots for source in SOURCES]
         for folder in folders:
-            module_path = folder.joinpath(*parts)
-            package = module_path / "__init__.py"
-            for candidate in (module_path.with_name(f"{module_path.name}.py"), package) if parts else (package,):
-                if self._is_inside(candidate) and self._file(candidate) is not None:
-                    return candidate
+            package = folder.joinpath(*parts)
+            candidates = [*([package.with_name(f"{package.name}.py")] if parts else []), package / "__init__.py"]
+            for candidate in filter(self._is_inside, candidates):
+                if (file := self._file(candidate)) is not None:
+                    return file
         return None
 
     def _is_inside(self, path: Path) -> bool:
-        return any(path.is_relative_to(root) for root in self._roots)
+        return any(path.is_relative_to(root) for root in self._exclusion.roots)
 
     def _file(self, path: Path) -> _IndexedFile | None:
-        stamp = self._files.stamp(path)
+        """The file as it is now; None if it cannot be read or is excluded."""
+        stamp = self._stamp(path)
         known = self._indexed.get(path)
         if known is not None and known.stamp == stamp:
             return known
-        text = self._files.text(path) if stamp is not None else None
+        text = self._read(path) if stamp is not None else None
         if text is None:
             self._indexed.pop(path, None)
             return None
-        known = self._indexed[path] = _IndexedFile(stamp, outline_of(text), imports_of(text))
+        known = self._indexed[path] = _IndexedFile(path, stamp, definitions_of(text), imports_of(text))
         return known
 
-
-def _attributes(bound: str, near: str) -> list[str]:
-    """Attributes of a module that are used near the cursor, in order of use."""
-    return list(dict.fromkeys(re.findall(rf"\b{re.escape(bound)}\.(\w+)", near)))
-
-
-MAX_BYTES = 500_000
-"""Largest file that is indexed."""
-
-
-class VisibleFiles:
-    """Reads open documents and files on disk; see `FileReader`."""
-
-    def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
-        self._documents = documents
-        self._exclusion = exclusion
-
-    def stamp(self, path: Path) -> object | None:
-        """See `FileReader.stamp`. Computed for each request, because settings and .gitignore files may change."""
-        if (document := self._open_document(path)) is not None:
-            return None if self._is_excluded(document.snapshot()) else (document.version, id(document))
+    def _stamp(self, path: Path) -> object | None:
+        """A value that changes with the file. Computed for each request: settings and .gitignore files may change."""
+        if (document := self._documents.at_path(path)) is not None:
+            return None if self._exclusion.is_excluded(document.snapshot()) else (document.version, id(document))
         try:
             status = path.stat()
         except (OSError, ValueError):
             return None
-        is_shown = status.st_size <= MAX_BYTES and path.is_file() and not self._is_excluded(_snapshot(path, ""))
+        is_shown = status.st_size <= MAX_BYTES and path.is_file() and not self._exclusion.is_excluded(_snapshot(path))
         return (status.st_mtime_ns, status.st_size, status.st_ino) if is_shown else None
 
-    def text(self, path: Path) -> str | None:
-        """See `FileReader.text`. The target of a symbolic link must not be excluded either."""
-        if (document := self._open_document(path)) is not None:
+    def _read(self, path: Path) -> str | None:
+        """The text of the buffer or the file. The target of a symbolic link must not be excluded either."""
+        if (document := self._documents.at_path(path)) is not None:
             return document.lines.text
         try:
             text = path.read_text(encoding="utf-8")
             target = path.resolve()
         except (OSError, ValueError):
             return None
-        return None if self._is_excluded(_snapshot(target, text)) else text
-
-    def _is_excluded(self, snapshot: Snapshot) -> bool:
-        return self._exclusion.exclusion_reason(snapshot) is not None
-
-    def _open_document(self, path: Path) -> Document | None:
-        wanted = path.as_posix().lstrip("/")
-        return next((one for one in self._documents.all() if path_of(one.uri) == wanted), None)
+        return None if self._exclusion.is_excluded(_snapshot(target, text)) else text
 
 
-def _snapshot(path: Path, text: str) -> Snapshot:
+def _snapshot(path: Path, text: str = "") -> Snapshot:
     return Snapshot(path.as_uri(), 0, text, "python")
+
+
+def _attributes(bound: str, near: str) -> list[str]:
+    """Attributes of a module that are used near the cursor, in order of use."""
+    return list(dict.fromkeys(re.findall(rf"\b{re.escape(bound)}\.(\w+)", near)))

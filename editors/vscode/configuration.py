@@ -1,7 +1,7 @@
 """Writes the server's settings into the extension's package.json: `python editors/vscode/configuration.py`.
 
-The extension's own settings are written here; all others come from the tree in `dg_lsp/settings.py`. What only `dg-lsp
-serve` reads, or what is read before an editor says anything, is left out.
+The extension's own settings are defined here; all others come from the tree in `dg_lsp/settings.py`. Settings that only
+`dg-lsp serve` reads, or that are read before an editor sends options, are left out.
 """
 
 import ast
@@ -19,38 +19,38 @@ from dg_lsp import __version__, settings
 PACKAGE = Path(__file__).with_name("package.json")
 NOT_IN_EDITORS = ("http.", "daemon.")
 NOT_IN_WORKSPACES = ("dg-lsp.remote.", "dg-lsp.privacy.audit_log")
-"""A folder that somebody opens must not say where their code goes or which files are written."""
+"""A folder must not decide where the user's code is sent or which files are written."""
 OWN: dict[str, dict[str, Any]] = {
     "dg-lsp.enable": {
         "type": "boolean",
         "default": True,
         "scope": "language-overridable",
-        "markdownDescription": "Offer completions unasked. Asked for, completions and rewrites come either way.",
+        "markdownDescription": "Show completions automatically. Requested completions and rewrites work either way.",
     },
     "dg-lsp.languages": {
         "type": "array",
         "items": {"type": "string"},
         "default": ["python"],
-        "markdownDescription": "Languages whose files the server is told of. The bundled model knows Python only.",
+        "markdownDescription": "Languages whose files are sent to the server. The bundled model supports Python only.",
     },
     "dg-lsp.server.path": {
         "type": "string",
         "default": "",
         "scope": "machine-overridable",
-        "markdownDescription": "The `dg-lsp` to run; `~` and `${workspaceFolder}` are understood. Empty looks into the "
-        "workspace's `.venv`, `venv` and `env`, then on `PATH`, then into `~/.local/bin`.",
+        "markdownDescription": "The `dg-lsp` to run; may contain `~` and `${workspaceFolder}`. Empty: searched in the "
+        "workspace's `.venv`, `venv` and `env`, then on `PATH`, then in `~/.local/bin`.",
     },
     "dg-lsp.trace.server": {
         "type": "string",
         "enum": ["off", "messages", "verbose"],
         "default": "off",
-        "markdownDescription": "Write what is said between editor and server, your code included, into the log.",
+        "markdownDescription": "Log the messages between editor and server, including your code.",
     },
 }
 
 
 def sentences(kind: type) -> dict[str, str]:
-    """What stands under each field of a class."""
+    """The docstring of each field of a class."""
     [body] = [
         node.body
         for node in ast.parse(inspect.getsource(settings)).body

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from shared_daemon import Shared
@@ -15,6 +16,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATIENCE = 90.0
 """Seconds after which a test fails; far more than a busy machine needs."""
+PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
+"""A busy machine must not turn an answer into a deadline."""
 
 
 class Client:
@@ -44,21 +47,16 @@ class Client:
             self.reader.start()
 
     def _read(self, source):
-        while (message := self._message(source)) is not None:
+        while header := source.readline():
+            length = int(header.split(b":")[1])
+            while source.readline().strip():
+                pass
             with self.news:
-                self.messages.append(message)
+                self.messages.append(json.loads(source.read(length)))
                 self.news.notify_all()
         with self.news:
             self.has_ended = True
             self.news.notify_all()
-
-    @staticmethod
-    def _message(source):
-        length = None
-        while line := source.readline().strip():
-            if line.lower().startswith(b"content-length:"):
-                length = int(line.split(b":")[1])
-        return None if length is None else json.loads(source.read(length))
 
     # sending
 
@@ -115,12 +113,24 @@ class Client:
     def items(self, msg_id):
         return self.result(msg_id)["items"]
 
+    def is_cancelled(self, msg_id):
+        return self.answer(msg_id).get("error", {}).get("code") == self.CANCELLED
+
     def told(self, method):
-        """Parameters of all notifications of a method so far."""
+        """Parameters of all notifications and requests of a method so far."""
         return [one["params"] for one in self.messages if one.get("method") == method]
+
+    def wait_request(self, method):
+        """The first request of a method from the server."""
+        return self.wait_until(lambda: [one for one in self.messages if one.get("method") == method])[0]
 
     def wait_log(self, part):
         return self.wait_until(lambda: [one for one in self.told("window/logMessage") if part in one["message"]])[0]
+
+    def wait_status(self, holds):
+        """The newest status, once it holds."""
+        self.wait_until(lambda: self.told("didChangeStatus") and holds(self.told("didChangeStatus")[-1]))
+        return self.told("didChangeStatus")[-1]
 
     @property
     def stderr(self):
@@ -148,19 +158,28 @@ class Client:
             "textDocument/didChange", {"textDocument": {"uri": uri, "version": version}, "contentChanges": [*changes]}
         )
 
-    def completion(self, line, character, *, uri=URI, kind=AUTOMATIC, selected=None):
-        context = {"triggerKind": kind}
-        if selected is not None:
-            context["selectedCompletionInfo"] = selected
-        return {
-            "textDocument": {"uri": uri},
-            "position": {"line": line, "character": character},
-            "context": context,
-        }
+    def begin(self, text="\n", capabilities=None, folder=None, **options):
+        """Begins a session and opens a document."""
+        self.handshake(capabilities, {**PATIENT, **options}, folder)
+        self.open(text)
+        return self
+
+    def type(self, version, line, character, text, uri=URI):
+        """Inserts a text."""
+        at = {"line": line, "character": character}
+        self.change(version, {"range": {"start": at, "end": at}, "text": text}, uri=uri)
+
+    def completion(self, line, character, *, uri=URI, kind=AUTOMATIC, **context):
+        position = {"line": line, "character": character}
+        return {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": kind, **context}}
 
     def complete(self, line, character, **more):
         """Requests an inline completion; returns the id of the request."""
         return self.request("textDocument/inlineCompletion", self.completion(line, character, **more))
+
+    def texts(self, line, character, **more):
+        """Texts of the completions at a position."""
+        return [item["insertText"] for item in self.items(self.complete(line, character, **more))]
 
     def leave(self):
         """Sends `shutdown` and `exit`; returns the exit code."""
@@ -173,11 +192,14 @@ class Client:
         self.reader.join(PATIENCE)
         return code
 
-    def check(self):
-        """Checks that every request has exactly one answer and that the process has ended."""
+    def check(self, stderr=""):
+        """Ends a session that still runs. Every request has one answer, and standard error has the text expected."""
+        if self.process.poll() is None and not self.has_ended:
+            assert self.leave() == 0
         self.wait_end()
         answered = [one.get("id") for one in self.messages if "method" not in one]
         assert sorted(answered, key=str) == sorted(self.requested, key=str)
+        assert self.stderr == stderr
 
     def kill(self):
         if self.process.poll() is None:
@@ -235,6 +257,28 @@ def module_launcher(tmp_path_factory):
 def start(launcher):
     """Starts `scripted_server.py` with a scenario."""
     return launcher.scripted
+
+
+@pytest.fixture
+def session(launcher):
+    """A session of `scripted_server.py`, checked at the end of the test; the document is open."""
+    clients = []
+
+    def begin(scenario, text="\n", *, env=None, **options):
+        clients.append(launcher.scripted(scenario, **(env or {})))
+        return clients[-1].begin(text, **options)
+
+    yield begin
+    for client in clients:
+        client.check()
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Its `env` delays the loading of a model until `open()`."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return SimpleNamespace(env={"DG_TEST_GATE": str(path)}, open=lambda: path.write_bytes(b""))
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ ALWAYS = {"context": {"enabled": "always"}}
 
 
 @pytest.fixture
-def opened(start, tmp_path):
-    def make(options=ALWAYS):
+def opened(session, tmp_path):
+    def make(**options):
         (tmp_path / "tools.py").write_text("def clean(text):\n    return text.strip()\n")
-        client = start("echo")
-        client.handshake(options=options, folder=tmp_path.as_uri())
+        client = session("echo", folder=tmp_path.as_uri(), **options)
         client.wait_log("ready after")
         client.main = (tmp_path / "main.py").as_uri()
         client.open("from tools import clean\n\ntotal = \n", uri=client.main)
@@ -21,19 +20,21 @@ def opened(start, tmp_path):
     return make
 
 
-def snippets(client, line=2, character=8):
-    [item] = client.items(client.complete(line, character, uri=client.main))
-    return [tuple(one) for one in json.loads(item["insertText"])["extra"]]
+def snippets(client, line=2, character=8, uri=None):
+    [text] = client.texts(line, character, uri=uri or client.main)
+    return [tuple(one) for one in json.loads(text)["extra"]]
 
 
 def test_the_engine_receives_definitions_open_files_edits_and_diagnostics(opened, tmp_path):
-    client = opened()
+    client = opened(**ALWAYS)
     assert [(source, text) for source, _, text in snippets(client)] == [("imports", "def clean(text): ...")]
-    other = (tmp_path / "other.py").as_uri()
+    other, hidden = (tmp_path / "other.py").as_uri(), (tmp_path / ".env.local").as_uri()
     client.open("total = clean(line)\n", uri=other)
-    place = {"line": 0, "character": 0}
-    client.change(2, {"range": {"start": place, "end": place}, "text": "import sys\n"}, uri=other)
-    client.change(2, {"range": {"start": place, "end": place}, "text": "import os\n"}, uri=client.main)
+    client.open("total = 'hunter2'\n", uri=hidden)
+    client.type(2, 0, 0, "clean = 'hunter2'\n", uri=hidden)
+    client.type(2, 0, 0, "import sys\n", uri=other)
+    client.type(2, 0, 0, "import os\n", uri=client.main)
+    client.notify("textDocument/didClose", {"textDocument": {"uri": hidden}})
     where = {"start": {"line": 3, "character": 0}, "end": {"line": 3, "character": 5}}
     context = {"diagnostics": [{"range": where, "message": "undefined name"}]}
     params = {"textDocument": {"uri": client.main}, "range": where, "context": context}
@@ -42,28 +43,14 @@ def test_the_engine_receives_definitions_open_files_edits_and_diagnostics(opened
     assert [source for source, *_ in shown] == ["imports", "open-files", "edits", "diagnostics"]
     assert all(str(tmp_path) not in path for _, path, _ in shown)
     assert shown[-1][2] == "total =: undefined name"
-
-
-def test_a_model_that_was_not_trained_with_snippets_gets_none(opened):
-    assert snippets(opened({})) == []
-
-
-def test_snippets_can_be_turned_on_while_the_server_runs(opened):
-    client = opened({})
-    client.notify("workspace/didChangeConfiguration", {"settings": ALWAYS})
-    assert len(snippets(client)) == 1
-
-
-def test_text_of_files_with_secrets_is_never_used(opened, tmp_path):
-    client = opened()
-    hidden = (tmp_path / ".env.local").as_uri()
-    client.open("total = 'hunter2'\n", uri=hidden)
-    place = {"line": 0, "character": 0}
-    client.change(2, {"range": {"start": place, "end": place}, "text": "clean = 'hunter2'\n"}, uri=hidden)
-    client.change(2, {"range": {"start": place, "end": place}, "text": "\n"}, uri=client.main)
-    client.notify("textDocument/didClose", {"textDocument": {"uri": hidden}})
-    assert [source for source, *_ in snippets(client, 3)] == ["imports"]
     assert "hunter2" not in json.dumps(client.messages)
+
+
+def test_a_model_that_was_not_trained_with_snippets_gets_none_unless_the_user_turns_them_on(opened):
+    client = opened()
+    assert snippets(client) == []
+    client.notify("workspace/didChangeConfiguration", {"settings": ALWAYS})
+    assert len(snippets(client, 1, 0)) == 1
 
 
 def test_a_folder_added_to_the_workspace_is_indexed_and_its_gitignore_read(opened, tmp_path):
@@ -71,21 +58,13 @@ def test_a_folder_added_to_the_workspace_is_indexed_and_its_gitignore_read(opene
     other.mkdir()
     (other / "shapes.py").write_text("def area(radius):\n    return 3 * radius**2\n")
     (other / ".gitignore").write_text("build/\n")
-    client = opened({**ALWAYS, "privacy": {"exclude_gitignored": True}})
+    client = opened(**ALWAYS, privacy={"exclude_gitignored": True})
     main, built = (other / "main.py").as_uri(), (other / "build/main.py").as_uri()
     for uri in (main, built):
         client.open("from shapes import area\n\ntotal = \n", uri=uri)
-
-    def texts(uri, line):
-        return [
-            text
-            for item in client.items(client.complete(line, 0, uri=uri))
-            for *_, text in json.loads(item["insertText"])["extra"]
-        ]
-
-    assert "def area(radius): ..." not in texts(main, 1)
-    folder = {"uri": other.as_uri(), "name": "other"}
-    removed = {"uri": tmp_path.as_uri(), "name": "project"}
-    client.notify("workspace/didChangeWorkspaceFolders", {"event": {"added": [folder], "removed": [removed]}})
-    assert "def area(radius): ..." in texts(main, 2)
-    assert client.items(client.complete(2, 8, uri=built)) == []
+    area = "def area(radius): ..."
+    assert area not in [text for *_, text in snippets(client, 1, 0, main)]
+    added, removed = ({"uri": folder.as_uri(), "name": folder.name} for folder in (other, tmp_path))
+    client.notify("workspace/didChangeWorkspaceFolders", {"event": {"added": [added], "removed": [removed]}})
+    assert area in [text for *_, text in snippets(client, 2, 0, main)]
+    assert client.texts(2, 8, uri=built) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shared_daemon import PATIENT, TIMEOUT, begin, is_gone, wait_until
+from shared_daemon import TIMEOUT, is_gone, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.system import python_command
@@ -21,8 +21,8 @@ OLD = "0.0.1"
 
 def text_in(client):
     """The document as the engine of the echo scenario receives it."""
-    [item] = client.items(client.complete(0, 0))
-    return json.loads(item["insertText"])["text"]
+    [text] = client.texts(0, 0)
+    return json.loads(text)["text"]
 
 
 def wait_crashed(client):
@@ -33,7 +33,7 @@ def wait_crashed(client):
 
 @BOTH
 def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps):
-    one, other = (begin(shared.edit("slow"), "s") for _ in range(2))
+    one, other = (shared.edit("slow").begin("s") for _ in range(2))
     pending = one.complete(0, 1)
     wait_until(steps)
     later = other.complete(0, 1)
@@ -42,34 +42,30 @@ def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps)
     assert status["sessions"] == 2
     assert [(model["state"], model["sessions"]) for model in status["models"]] == [("ready", 2)]
     for client in (one, other):
-        assert client.leave() == 0
         client.check()
-        assert client.stderr == ""
     wait_until(lambda: shared.status()["sessions"] == 0)
 
 
 def test_each_editor_has_its_own_settings(shared):
-    clients = [begin(shared.edit("echo"), completion={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
+    clients = [shared.edit("echo").begin(completion={"deadline_ms": 5000 + 1000 * number}) for number in range(2)]
     for _ in range(2):
-        seen = [json.loads(client.items(client.complete(0, 0))[0]["insertText"]) for client in clients]
-        assert [one["settings"] for one in seen] == [5000, 6000]
+        assert [json.loads(client.texts(0, 0)[0])["settings"] for client in clients] == [5000, 6000]
 
 
 @BOTH
 def test_the_next_editor_starts_a_daemon_after_one_was_killed(shared, steps):
     """The editor's process ends in the middle of a request, and nothing is left behind in the end."""
     shared.env["DG_TEST_IDLE"] = "3"
-    client = begin(shared.edit("slow"), "s")
+    client = shared.edit("slow").begin("s")
     client.complete(0, 1)
     wait_until(steps)
     first = shared.pid
     shared.kill()
     wait_crashed(client)
-    client = begin(shared.edit("slow", use="auto"), "s")
+    client = shared.edit("slow", use="auto").begin("s")
     assert len(client.items(client.complete(0, 1))) == 1
     second = shared.pid
     assert second != first
-    assert client.leave() == 0
     client.check()
     wait_until(lambda: is_gone(second))
     assert sorted(path.name for path in shared.endpoint.folder.iterdir()) == [
@@ -79,7 +75,7 @@ def test_the_next_editor_starts_a_daemon_after_one_was_killed(shared, steps):
 
 
 def test_the_process_of_an_editor_is_small(shared):
-    client = begin(shared.edit())
+    client = shared.edit().begin()
     process = psutil.Process(client.process.pid)
     assert process.cmdline()[3].endswith("pipe.py")
     assert process.cwd() == psutil.Process(shared.pid).cwd() == "/"
@@ -88,7 +84,7 @@ def test_the_process_of_an_editor_is_small(shared):
 
 
 def test_an_editor_that_dies_stops_its_request(shared, steps):
-    client = begin(shared.edit("slow"), "s")
+    client = shared.edit("slow").begin("s")
     client.complete(0, 1)
     wait_until(steps)
     client.process.kill()
@@ -100,7 +96,7 @@ def test_an_editor_that_dies_stops_its_request(shared, steps):
 
 
 def test_an_editor_that_closes_its_pipe_ends_the_process_with_code_1(shared):
-    client = begin(shared.edit())
+    client = shared.edit().begin()
     client.out.close()
     assert client.wait_end() == 1
 
@@ -109,7 +105,7 @@ def test_a_daemon_that_does_not_answer_is_killed_by_stop(shared):
     pid = shared.start()
     shared.env["DG_TEST_SECONDS"] = "1"
     os.kill(pid, signal.SIGSTOP)
-    client = begin(shared.edit())  # gets a model of its own
+    client = shared.edit().begin()  # gets a model of its own
     assert f"the daemon {pid} does not answer: run dg-lsp daemon stop" in client.stderr
     assert shared.dg_lsp("daemon", "stop").stderr == f"the daemon does not answer: ending process {pid}\nstopped\n"
     wait_until(lambda: is_gone(pid))
@@ -119,7 +115,7 @@ def test_a_daemon_that_does_not_answer_is_killed_by_stop(shared):
 def test_of_several_daemons_started_at_once_one_stays(shared):
     clients = [shared.edit() for _ in range(3)]
     for client in clients:
-        begin(client)
+        client.begin()
         assert client.stderr == ""
     wait_until(lambda: shared.daemons() == [shared.pid])
     assert shared.status()["sessions"] == 3
@@ -127,8 +123,8 @@ def test_of_several_daemons_started_at_once_one_stays(shared):
 
 def test_an_editor_gets_a_model_of_its_own_where_no_daemon_can_be_started(shared):
     shared.endpoint.folder.write_text("in the way")
-    client = begin(shared.edit())
-    assert client.items(client.complete(0, 4))
+    client = shared.edit().begin()
+    assert client.texts(0, 0)
     assert client.leave() == 0
     assert "cannot be used" in client.stderr
     assert client.stderr.endswith("this editor gets a model of its own\n")
@@ -138,26 +134,25 @@ def test_an_editor_gets_a_model_of_its_own_where_no_daemon_can_be_started(shared
 def test_an_editor_gets_a_model_of_its_own_where_no_daemon_is_wanted(shared, scenario):
     if scenario == "never":
         shared.start()
-    client = begin(shared.edit(use=scenario))
-    assert client.items(client.complete(0, 4))
-    assert client.leave() == 0
-    assert client.stderr == ""
+    client = shared.edit(use=scenario).begin()
+    assert client.texts(0, 0)
+    client.check()
     assert len(shared.daemons()) == (scenario == "never")
 
 
 def test_a_daemon_of_another_version_serves_its_sessions_and_leaves(shared):
-    before = begin(shared.edit("echo", DG_TEST_VERSION=OLD), "typed\n")
+    before = shared.edit("echo", DG_TEST_VERSION=OLD).begin("typed\n")
     assert text_in(before) == "typed\n"
     old = shared.pid
     assert shared.status()["version"] == OLD
-    after = begin(shared.edit("echo", use="auto"))
-    assert text_in(after) == "s = \n"
+    after = shared.edit("echo", use="auto").begin()
+    assert text_in(after) == "\n"
     assert shared.status()["version"] == __version__
     assert sorted(shared.daemons()) == sorted([old, shared.pid])
     assert text_in(before) == "typed\n"
     assert before.leave() == 0
     wait_until(lambda: is_gone(old))
-    assert text_in(after) == "s = \n"
+    assert text_in(after) == "\n"
     assert after.leave() == 0
     assert shared.status()["crashes"] == []
 
@@ -168,29 +163,29 @@ def test_a_model_that_crashes_three_daemons_is_refused_by_name(shared, moment):
     flag.write_text(moment)
     sound = ("--model", "sound")
     for _ in range(3):
-        other = begin(shared.edit("fill", *sound))
+        other = shared.edit("fill", *sound).begin()
         other.wait_log("ready after")
-        client = begin(shared.edit())
+        client = shared.edit().begin("s = \n")
         if moment == "request":
             client.complete(0, 4)
         wait_crashed(client)
         wait_crashed(other)
-    client = begin(shared.edit(), **NAMED)
+    client = shared.edit().begin(**NAMED)
     client.wait_log("dg-mini crashed the daemon 3 times and is refused for 10 min")
     client.wait_until(lambda: client.told("didChangeStatus")[-1]["dgLsp"]["state"] == "error")
-    assert client.items(client.complete(0, 4)) == []
+    assert client.texts(0, 0) == []
     flag.write_text("open")
-    other = begin(shared.edit("fill", *sound))
-    assert other.items(other.complete(0, 4))
+    other = shared.edit("fill", *sound).begin()
+    assert other.texts(0, 0)
     assert [one["models"] for one in shared.status()["crashes"]] == [["dg-mini"]] * 3
     log = shared.endpoint.log.read_text()
-    assert log.count("Fatal Python error: Aborted") == 3
     assert "s = " not in log
+    assert log.count("Fatal Python error: Aborted") == 3
     # the user wants to try again
     flag.unlink()
     assert shared.dg_lsp("daemon", "stop").returncode == 0
-    client = begin(shared.edit())
-    assert client.items(client.complete(0, 4))
+    client = shared.edit().begin()
+    assert client.texts(0, 0)
 
 
 @pytest.mark.parametrize("use", ["auto", "start"])
@@ -200,12 +195,10 @@ def test_the_bundled_model_in_a_daemon(shared, launcher, use):
     if use == "auto":
         subprocess.run([*command, "daemon", "start"], env=env, check=True, capture_output=True, timeout=TIMEOUT)
     client = launcher.launch([*command, "lsp", "--daemon", use], **shared.env)
-    client.handshake(options=PATIENT)
-    client.open("class A:\n    def __init__(self, owner):\n        self.owner = \n")
+    client.begin("class A:\n    def __init__(self, owner):\n        self.owner = \n")
     assert client.items(client.complete(2, 21))
     assert [model["model"] for model in shared.status()["models"]] == ["dg-mini"]
     pid = shared.pid
-    assert client.leave() == 0
-    assert client.stderr == ""
+    client.check()
     subprocess.run([*command, "daemon", "stop"], env=env, check=True, capture_output=True, timeout=TIMEOUT)
     wait_until(lambda: is_gone(pid))

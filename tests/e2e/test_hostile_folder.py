@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 from hostile import executed, make_hostile
-from shared_daemon import PATIENT, TIMEOUT, is_gone, wait_until
+from shared_daemon import TIMEOUT, is_gone, wait_until
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.cli import models
@@ -47,15 +47,15 @@ def hostile_cwd(tmp_path, marks, monkeypatch):
     (tmp_path / "workspace").mkdir()
     make_hostile(tmp_path / "workspace", marks)
     monkeypatch.chdir(tmp_path / "workspace")
+    yield
+    assert executed(marks) == []
 
 
 def check_session(client, workspace):
     """The server completes code and leaves."""
-    client.handshake(options=PATIENT, folder=workspace.as_uri())
-    client.open(SOURCE)
-    assert client.items(client.complete(2, 21))
+    client.begin(SOURCE, folder=workspace.as_uri())
+    assert client.texts(2, 21)
     assert client.leave() == 0
-    client.check()
 
 
 @pytest.mark.parametrize("use", ["never", "auto", "start"])
@@ -89,20 +89,18 @@ def test_the_server_that_replaces_a_daemon_executes_nothing_of_the_folder(shared
 
 
 @pytest.mark.usefixtures("hostile_cwd")
-def test_quantization_executes_nothing_of_the_folder(tiny_repacked, tmp_path, marks):
+def test_quantization_executes_nothing_of_the_folder(tiny_repacked, tmp_path):
     quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"))
     assert read_header(tmp_path / "small.gguf").tensors
-    assert executed(marks) == []
 
 
 @pytest.mark.usefixtures("hostile_cwd")
-def test_the_test_of_a_runtime_executes_nothing_of_the_folder(marks):
+def test_the_test_of_a_runtime_executes_nothing_of_the_folder():
     assert models._supports_bidirectional(None) in (True, False)
-    assert executed(marks) == []
 
 
 @pytest.mark.usefixtures("hostile_cwd")
-def test_pip_executes_nothing_of_the_folder(tmp_path, marks):
+def test_pip_executes_nothing_of_the_folder(tmp_path):
     with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         for name, text in {
             "METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
@@ -112,7 +110,6 @@ def test_pip_executes_nothing_of_the_folder(tmp_path, marks):
             wheel.writestr(f"tiny-1.0.dist-info/{name}", text)
     (tmp_path / "fetched").mkdir()
     assert _download_wheel(Wheel("tiny", "1.0", "x"), tmp_path / "fetched", tmp_path).is_file()
-    assert executed(marks) == []
 
 
 def test_without_p_the_files_would_be_executed(tmp_path, marks):

@@ -1,15 +1,13 @@
 """The command line, the HTTP server and the language server over `dg-lsp serve` with the bundled model."""
 
 import json
-import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from http_server import Client, Starter
-from lying_server import LyingServer, events, reply, silent
+from lying_server import LyingServer, reply, silent
 
 from dg_lsp.cli import loading, run
 from dg_lsp.engine.audit import AuditRecord
@@ -44,6 +42,17 @@ def printed(capsys, *arguments):
     return code, json.loads(capsys.readouterr().out)
 
 
+def test_a_failing_server_is_an_error_of_one_line(served, home, capsys):
+    home(api="chat")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stopped = f"http://127.0.0.1:{port}"
+    for url, message in ((served, "status 501"), (stopped, f"127.0.0.1:{port} does not accept connections")):
+        assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--remote", url]) == 3
+        [line] = capsys.readouterr().err.splitlines()
+        assert message in line
+
+
 @pytest.mark.parametrize("api", ["completions", "infill"])
 def test_a_remote_fill_equals_the_local_one(served, home, capsys, api):
     home(api=api)
@@ -60,21 +69,6 @@ def test_a_server_rewrites_a_line(served, home, capsys):
     code, result = printed(capsys, "rewrite", f"{SAMPLES / 'shapes.py'}:13-13", "--remote", served, "--json")
     assert code == (1 if result["rejected"] else 0)
     assert result["model"] == "dg-mini"
-
-
-def test_an_api_that_the_server_does_not_support_is_an_error_of_one_line(served, home, capsys):
-    home(api="chat")
-    assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--remote", served]) == 3
-    [line] = capsys.readouterr().err.splitlines()
-    assert "status 501" in line
-
-
-def test_a_server_that_does_not_run_is_an_error_of_one_line(home, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--remote", f"http://127.0.0.1:{port}"]) == 3
-    [line] = capsys.readouterr().err.splitlines()
-    assert f"127.0.0.1:{port} does not accept connections" in line
 
 
 def test_the_doctor_fills_through_the_server(served, home, capsys):
@@ -132,62 +126,27 @@ def test_requests_that_warm_the_cache_send_nothing_and_are_not_failures(start):
     server.close()
 
 
-def delta(text, reason=None):
-    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
-
-
-def test_a_chat_is_forwarded_in_pieces(start):
-    server = LyingServer(events(delta("Good "), delta("morning"), delta("", "stop"), "[DONE]"))
-    client = start(open_engine=loading.open_engine, **remote_to(server.url, api="chat"))
-    body = {"messages": [{"role": "user", "content": "hi"}]}
-    assert client.post("/v1/chat/completions", body).tree["choices"][0]["message"]["content"] == "Good morning"
-    *chunks, done = client.post("/v1/chat/completions", {**body, "stream": True}).events
-    assert done == "[DONE]"
-    deltas = [choice["delta"].get("content", "") for chunk in chunks for choice in json.loads(chunk)["choices"]]
-    assert "".join(deltas) == "Good morning"
-    server.close()
-
-
-def test_a_lone_surrogate_is_replaced(start):
-    server = LyingServer(events(delta("a\ud800b", "stop"), "[DONE]"))
-    client = start(open_engine=loading.open_engine, **remote_to(server.url, api="chat"))
-    body = {"messages": [{"role": "user", "content": "hi"}]}
-    assert client.post("/v1/chat/completions", body).tree["choices"][0]["message"]["content"] == "a?b"
-    assert client.post("/v1/chat/completions", {**body, "stream": True}).events[-1] == "[DONE]"
-    server.close()
-
-
-def test_a_broken_server_behind_the_http_server_is_status_503(start):
-    server = LyingServer(b"")
-    client = start(open_engine=loading.open_engine, **remote_to(server.url))
-    reply = client.post("/v1/completions", {"prompt": "x = "})
-    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-    assert "broke the connection" in reply.error["message"]
-    server.close()
-
-
-def test_a_remote_model_does_not_load_llama_cpp(served, tmp_path):
-    code = (
-        "import sys; from dg_lsp.cli import run;"
-        f" code = run(['fill', {str(SAMPLES / 'shapes.py')!r} + ':11', '--json', '--remote', {served!r}]);"
-        " sys.exit(code or ('llama_cpp' in sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        capture_output=True,
-        cwd=SAMPLES.parent,
-        env={**os.environ, "HOME": str(tmp_path)},
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def choice(text):
     return json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]})
 
 
 EAGER = {"speculate": False, "deadline_ms": 60_000}
+
+
+@pytest.fixture
+def edit(launcher):
+    """`edit(server, text, **options)` -> a session of an editor whose completions come from the server."""
+    opened = []
+
+    def call(server, text="secret_text = ", **options):
+        client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
+        opened.append((client.begin(text, **{"completion": EAGER, **options}), server))
+        return client
+
+    yield call
+    for client, server in opened:
+        client.check()
+        server.close()
 
 
 @pytest.mark.parametrize(
@@ -197,59 +156,45 @@ EAGER = {"speculate": False, "deadline_ms": 60_000}
         pytest.param(b"", 2, "broke the connection", id="transient failure"),
     ],
 )
-def test_an_editor_sees_a_failing_server_once_and_its_recovery(launcher, response, num_requests, message):
+def test_an_editor_sees_a_failing_server_once_and_its_recovery(edit, response, num_requests, message):
     server = LyingServer(reply(choice("total")), *[response] * 3 * num_requests, reply(choice("total")))
-    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
-    client.handshake(options={"editorInfo": {"name": "e", "version": "1"}, "completion": EAGER})
-    client.open("secret_text = ")
-    assert [item["insertText"] for item in client.items(client.complete(0, 14))] == ["total"]
+    client = edit(server, editorInfo={"name": "e", "version": "1"})
+    assert client.texts(0, 14) == ["total"]
     client.change(2, {"text": "secret_text_2 = "})  # the suggestion is kept for the first text
-    for _ in range(3):
-        assert client.items(client.complete(0, 16)) == []
-    # the circuit breaker is open: no request is sent
-    assert client.items(client.complete(0, 16)) == []
+    # before the fourth request the circuit breaker opens: nothing is sent
+    assert [client.texts(0, 16) for _ in range(4)] == [[]] * 4
     assert len(server.requests) == 1 + 3 * num_requests
-    client.wait_until(lambda: client.told("didChangeStatus")[-1]["kind"] == "Error")
-    assert message in client.told("didChangeStatus")[-1]["message"]
-    client.wait_until(lambda: client.items(client.complete(0, 16)))
+    assert message in client.wait_status(lambda one: one["kind"] == "Error")["message"]
+    client.wait_until(lambda: client.texts(0, 16))
     client.wait_log("the server answers again")
-    client.wait_until(lambda: client.told("didChangeStatus")[-1]["kind"] == "Normal")
+    client.wait_status(lambda one: one["kind"] == "Normal")
     failures = [one for one in client.told("window/logMessage") if "fill failed" in one["message"]]
     assert len(failures) == 1
     assert message in failures[0]["message"]
-    assert "secret_text" not in client.stderr + json.dumps(client.told("window/logMessage"))
-    assert client.leave() == 0
-    client.check()
-    server.close()
+    assert "secret_text" not in json.dumps(client.told("window/logMessage"))
 
 
-def test_the_audit_log_has_a_line_without_text_for_a_remote_completion(launcher, tmp_path):
+def test_the_audit_log_has_a_line_without_text_for_a_remote_completion(edit, tmp_path):
     server = LyingServer(reply(choice("total")))
-    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
     path = tmp_path / "audit.jsonl"
-    client.handshake(options={"completion": EAGER, "privacy": {"audit_log": str(path)}})
-    client.open("secret_text = ")
+    client = edit(server, privacy={"audit_log": str(path)})
     assert client.items(client.complete(0, 14))
     client.wait_until(lambda: path.exists() and path.read_bytes().endswith(b"\n"))
     [line] = path.read_text().splitlines()
     record = AuditRecord.parse(line)
     assert (record.endpoint, record.outcome) == ("textDocument/inlineCompletion", "shown")
     assert "secret" not in line
-    assert client.leave() == 0
-    server.close()
 
 
-def test_a_newer_request_closes_the_connection_of_the_older_one(launcher):
+def test_a_newer_request_closes_the_connection_of_the_older_one(edit):
     """The newer one comes after a change of the text; the last one is cancelled by the editor."""
     server = LyingServer(*[silent, reply(choice("total"))] * 4, silent)
-    client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
-    client.handshake(options={"completion": {**EAGER, "deadline_ms": 3_600_000}})
-    client.open("x = ")
+    client = edit(server, "x = ", completion={**EAGER, "deadline_ms": 3_600_000})
     for version in range(2, 6):
         stale = client.complete(0, 4)
         client.wait_until(lambda num=2 * version - 3: len(server.requests) == num)
         client.change(version, {"text": f"x{version} = "})
-        assert [item["insertText"] for item in client.items(client.complete(0, 5))] == ["total"]
+        assert client.texts(0, 5) == ["total"]
         client.answer(stale)
         assert server.left.wait(30)
         server.left.clear()
@@ -257,6 +202,3 @@ def test_a_newer_request_closes_the_connection_of_the_older_one(launcher):
     client.wait_until(lambda: len(server.requests) == 9)
     client.cancel(cancelled)
     assert server.left.wait(30)
-    assert client.leave() == 0
-    client.check()
-    server.close()

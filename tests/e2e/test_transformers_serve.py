@@ -104,10 +104,6 @@ def test_a_chat_answers_each_task(model_of, task):
     assert answer.prompt_tokens > 0
 
 
-def test_the_server_returns_one_answer_where_several_are_requested(model_of):
-    assert len(complete(model_of(fim="none"), num_answers=2).texts) == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -10,11 +10,9 @@ from dg_lsp.context import exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
 from dg_lsp.server.context_provider import NEAR_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.exclusion import WorkspaceExclusion
+from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import ContextSettings, PrivacySettings
 
-SETTINGS = ContextSettings()
-ONLY_OPEN = ContextSettings(imports=False, recent_edits=False, diagnostics=False)
 SECRET = "hunter2"
 
 
@@ -24,8 +22,7 @@ class Session:
     def __init__(self, root):
         self.root = root
         self.documents = DocumentStore()
-        self.exclusion = WorkspaceExclusion(PrivacySettings())
-        self.exclusion.set_folders([root.as_uri()])
+        self.exclusion = WorkspaceExclusion(PrivacySettings(), [root.as_uri()])
         self.provider = ContextProvider(self.documents, self.exclusion)
 
     def uri(self, name):
@@ -50,12 +47,13 @@ class Session:
         self.provider.close(self.uri(name))
         self.documents.close(self.uri(name))
 
-    def snippets(self, name, offset=None, settings=SETTINGS):
+    def snippets(self, name="main.py", offset=None, **settings):
         snapshot = self.documents.get(self.uri(name)).snapshot()
+        settings = attrs.evolve(ContextSettings(), **settings)
         return self.provider.snippets(snapshot, len(snapshot.text) if offset is None else offset, settings)
 
-    def chunks(self, name, offset=None, settings=SETTINGS):
-        return [(one.source, one.text) for one in self.snippets(name, offset, settings).chunks]
+    def chunks(self, name="main.py", offset=None, **settings):
+        return [(one.source, one.text) for one in self.snippets(name, offset, **settings).chunks]
 
 
 @pytest.fixture
@@ -67,8 +65,7 @@ def test_definitions_of_an_open_file_come_from_its_buffer(session):
     session.write("pkg/tools.py", "def clean(): pass\n")
     session.open("pkg/main.py", "from .tools import clean\n")
     session.open("pkg/tools.py", "def clean(text): pass\n")
-    settings = attrs.evolve(SETTINGS, open_files=False)
-    assert session.chunks("pkg/main.py", settings=settings) == [(SnippetSource.IMPORTS, "def clean(text): ...")]
+    assert session.chunks("pkg/main.py", open_files=False) == [(SnippetSource.IMPORTS, "def clean(text): ...")]
 
 
 def test_the_most_similar_part_of_each_open_file_is_shown(session):
@@ -76,7 +73,7 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
     session.open("far.py", filler + "\ntotal = price * amount + tax\n" + filler)
     session.open("near.py", "price = amount = tax = total = 0\n")
     session.open("main.py", "def bill(price, amount, tax):\n    total = ")
-    first, second = session.chunks("main.py", settings=ONLY_OPEN)
+    first, second = session.chunks(imports=False)
     assert first == (SnippetSource.OPEN_FILES, "price = amount = tax = total = 0\n")
     assert "total = price * amount + tax" in second[1]
 
@@ -84,65 +81,57 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
 def test_an_earlier_edit_somewhere_else_is_shown(session):
     session.open("a.py", "\n".join(f"a_{number} = 0" for number in range(100)))
     session.open("main.py", "x = 1\n")
-    settings = attrs.evolve(SETTINGS, open_files=False)
     session.edit("a.py", 50, "changed = 1\n")
-    assert session.chunks("main.py", settings=settings) == []
+    assert session.chunks(open_files=False) == []
     session.edit("main.py", 0, "y = 2\n")
-    [(source, text)] = session.chunks("main.py", settings=settings)
+    [(source, text)] = session.chunks(open_files=False)
     assert source is SnippetSource.EDITS
     assert "changed = 1" in text
     assert text.count("\n") == 16
     session.close("a.py")
-    assert len(session.chunks("main.py", settings=settings)) == 1
-
-
-def test_an_edit_of_a_closed_document_is_shown(session):
-    session.open("a.py", "def handled(event): ...\n")
-    session.edit("a.py", 0, "import queue\n")
-    session.close("a.py")
-    session.open("main.py", "x = 1\n")
-    assert [source for source, _ in session.chunks("main.py")] == [SnippetSource.EDITS]
+    assert len(session.chunks(open_files=False)) == 1
 
 
 def test_the_edit_at_the_cursor_is_not_shown(session):
     session.open("main.py", "def handled(event):\n    return event\n")
     session.edit("main.py", 1, "    log(event)\n")
     session.provider.record_edit(session.documents.get(session.uri("main.py")), 90)
-    assert session.chunks("main.py") == []
+    assert session.chunks() == []
 
 
 def test_a_diagnostic_near_the_cursor_is_shown_until_its_line_changes(session):
     session.open("main.py", "import os\nprint(pth)\nx = 1\n")
     document = session.documents.get(session.uri("main.py"))
     session.provider.record_diagnostics(document, 1, 1, [(1, "undefined name 'pth'"), (7, "beyond the end")])
-    assert session.chunks("main.py") == [(SnippetSource.DIAGNOSTICS, "print(pth): undefined name 'pth'")]
+    assert session.chunks() == [(SnippetSource.DIAGNOSTICS, "print(pth): undefined name 'pth'")]
     session.provider.record_diagnostics(document, 2, 2, [])
-    assert len(session.chunks("main.py")) == 1
+    assert len(session.chunks()) == 1
     session.edit("main.py", 1, "#")
-    assert session.chunks("main.py") == []
+    assert session.chunks() == []
     session.provider.record_diagnostics(document, 1, 1, [])
     session.open("main.py", "import os\nprint(pth)\nx = 1\n")
-    assert session.chunks("main.py") == []
+    assert session.chunks() == []
 
 
-def test_every_source_can_be_turned_off(session):
+@pytest.fixture
+def with_all(session):
+    """`main.py` with an import, an open file, and an edit."""
     session.write("tools.py", "def clean(): pass\n")
     session.open("b.py", "clean = shown\n")
     session.open("c.py", "clean = edited\n")
     session.edit("c.py", 0, "clean = 1\n")
     session.open("main.py", "from tools import clean\nclean(pth)\n")
     session.edit("main.py", 1, "\n")
+    return session
+
+
+def test_every_source_can_be_turned_off(with_all):
+    session = with_all
     session.provider.record_diagnostics(session.documents.get(session.uri("main.py")), 0, 9, [(2, "undefined name")])
-    names = {
-        "imports": SnippetSource.IMPORTS,
-        "open_files": SnippetSource.OPEN_FILES,
-        "recent_edits": SnippetSource.EDITS,
-        "diagnostics": SnippetSource.DIAGNOSTICS,
-    }
-    assert {source for source, _ in session.chunks("main.py")} == set(names.values())
-    for name, source in names.items():
-        without = session.chunks("main.py", settings=attrs.evolve(SETTINGS, **{name: False}))
-        assert {one for one, _ in without} == set(names.values()) - {source}
+    sources = [SnippetSource.IMPORTS, SnippetSource.OPEN_FILES, SnippetSource.EDITS, SnippetSource.DIAGNOSTICS]
+    assert {source for source, _ in session.chunks()} == set(sources)
+    for name, source in zip(("imports", "open_files", "recent_edits", "diagnostics"), sources, strict=True):
+        assert {one for one, _ in session.chunks(**{name: False})} == {*sources} - {source}
 
 
 def test_snippets_stay_the_same_while_the_user_types(session):
@@ -161,15 +150,12 @@ def test_snippets_are_collected_again_when_the_cursor_moves_far(session):
     session.open("b.py", "price = amount\n" + "\n" * 40 + "volume = pressure\n")
     text = "price = amount\n" * 3 + "\n" * 2000 + "volume = pressure\n" * 3
     session.open("main.py", text)
-    assert "price" in session.chunks("main.py", 10)[0][1]
-    assert "price" in session.chunks("main.py", 10 + NEAR_LINES)[0][1]
-    assert "volume" in session.chunks("main.py", len(text))[0][1]
+    assert "price" in session.chunks(offset=10)[0][1]
+    assert "price" in session.chunks(offset=10 + NEAR_LINES)[0][1]
+    assert "volume" in session.chunks(offset=len(text))[0][1]
 
 
-EXCLUDED = (".env", "pkg/secrets.toml", "deploy.pem", "vendored/pkg.py")
-
-
-@pytest.mark.parametrize("name", EXCLUDED)
+@pytest.mark.parametrize("name", [".env", "pkg/secrets.toml", "vendored/pkg.py"])
 @pytest.mark.parametrize("state", ["open", "edited", "edited and closed"])
 def test_text_of_an_excluded_file_is_never_shown(session, name, state):
     session.exclusion.settings = PrivacySettings(exclude_patterns=("vendored/",))
@@ -180,7 +166,7 @@ def test_text_of_an_excluded_file_is_never_shown(session, name, state):
         session.edit("main.py", 0, "\n")
     if state == "edited and closed":
         session.close(name)
-    assert session.snippets("main.py") is NO_SNIPPETS
+    assert session.snippets() is NO_SNIPPETS
 
 
 def test_definitions_of_an_excluded_file_are_never_shown(session):
@@ -189,23 +175,18 @@ def test_definitions_of_an_excluded_file_are_never_shown(session):
     session.write("credentials.py", f"KEY = '{SECRET}'\n")
     (session.root / "linked.py").symlink_to(session.root / "credentials.py")
     session.open("main.py", "from vendored.keys import KEY\nfrom credentials import KEY\nfrom linked import KEY\n")
-    assert session.snippets("main.py") is NO_SNIPPETS
+    assert session.snippets() is NO_SNIPPETS
     session.open("credentials.py", f"KEY = '{SECRET}'\n")
-    assert session.snippets("main.py") is NO_SNIPPETS
+    assert session.snippets() is NO_SNIPPETS
 
 
-def test_a_file_that_is_excluded_later_is_not_shown_any_more(session):
-    session.write("tools.py", "def clean(): pass\n")
-    session.open("b.py", "clean = shown\n")
-    session.open("main.py", "from tools import clean\n")
-    session.open("c.py", "clean = edited\n")
-    session.edit("c.py", 0, "clean = 1\n")
-    session.edit("main.py", 0, "\n")
-    assert len(session.snippets("main.py").chunks) == 4
+def test_a_file_that_is_excluded_later_is_not_shown_any_more(with_all):
+    session = with_all
+    assert len(session.snippets().chunks) == 4
     session.exclusion.settings = PrivacySettings(exclude_patterns=("b.py", "c.py", "tools.py"))
-    assert session.snippets("main.py") is NO_SNIPPETS
+    assert session.snippets() is NO_SNIPPETS
     session.exclusion.settings = PrivacySettings(exclude_languages=("python",))
-    assert session.snippets("main.py") is NO_SNIPPETS
+    assert session.snippets() is NO_SNIPPETS
 
 
 def test_binary_and_long_files_are_not_shown(session, monkeypatch):
@@ -213,41 +194,24 @@ def test_binary_and_long_files_are_not_shown(session, monkeypatch):
     session.open("b.py", "total = price\n" + "#" * 100)
     session.open("c.py", "total = price\0")
     session.open("main.py", "total = price\n")
-    assert session.snippets("main.py") is NO_SNIPPETS
+    assert session.snippets() is NO_SNIPPETS
 
 
 def test_an_unreadable_file_is_not_shown(session):
     (session.root / "tools.py").write_bytes(b"def clean(): '\xff'\n")
     (session.root / "folder.py").mkdir()
     session.open("main.py", "from tools import clean\nimport folder\nfolder.x\n")
-    assert session.snippets("main.py") is NO_SNIPPETS
+    assert session.snippets() is NO_SNIPPETS
 
 
 def test_snippets_use_newlines_and_spaces(session):
     session.open("b.py", "total:\r\n\tprice = amount\r\n")
     session.open("main.py", "total = price\n")
-    assert session.chunks("main.py") == [(SnippetSource.OPEN_FILES, "total:\n    price = amount\n")]
-
-
-def test_the_path_of_a_snippet_is_one_line(session):
-    session.open("a\nimport os # .py", "total = price\n")
-    session.open("main.py", "total = price\n")
-    [chunk] = session.snippets("main.py").chunks
-    assert chunk.path.endswith("/a import os # .py")
+    assert session.chunks() == [(SnippetSource.OPEN_FILES, "total:\n    price = amount\n")]
 
 
 def test_an_untitled_document_gets_snippets(session):
     session.open("b.py", "total = price\n")
     snapshot = replace(session.documents.get(session.uri("b.py")).snapshot(), uri="untitled:Untitled-1")
-    snippets = session.provider.snippets(snapshot, 0, SETTINGS)
+    snippets = session.provider.snippets(snapshot, 0, ContextSettings())
     assert [one.source for one in snippets.chunks] == [SnippetSource.OPEN_FILES]
-
-
-def test_new_workspace_folders_replace_the_index(session, tmp_path):
-    other = tmp_path / "other"
-    session.write("other/tools.py", "def clean(): pass\n")
-    session.open("other/main.py", "from tools import clean\n")
-    assert session.snippets("other/main.py") is NO_SNIPPETS
-    session.exclusion.set_folders([other.as_uri()])
-    session.provider.reset_index()
-    assert session.chunks("other/main.py") == [(SnippetSource.IMPORTS, "def clean(): ...")]

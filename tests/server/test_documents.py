@@ -2,20 +2,17 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from dg_lsp.context.document import Encoding, LineIndex
-from dg_lsp.postprocess.validate import Candidate
-from dg_lsp.server.documents import Change, DocumentStore, inline_item, lsp_range, minimal_changes
+from dg_lsp.server.documents import Change, DocumentStore, minimal_changes
 
 URI = "file:///a.py"
 
 
-def documents(text, encoding=Encoding.UTF16):
-    store = DocumentStore(encoding)
+def documents(text):
+    store = DocumentStore()
     store.open(types.TextDocumentItem(URI, "python", 1, text))
     return store
 
@@ -25,71 +22,14 @@ def span(*numbers):
     return types.Range(types.Position(first_line, first), types.Position(last_line, last))
 
 
-def edit(store, *changes, version=2):
-    events = [
-        types.TextDocumentContentChangeWholeDocument(text)
-        if where is None
-        else types.TextDocumentContentChangePartial(range=span(*where), text=text)
-        for where, text in changes
-    ]
-    return store.change(types.VersionedTextDocumentIdentifier(version, URI), events)
-
-
-def snapshot(store):
-    return store.get(URI).snapshot()
-
-
-def params_at(line, character, selected=None):
-    return types.InlineCompletionParams(
-        context=types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic, selected),
-        text_document=types.TextDocumentIdentifier(URI),
-        position=types.Position(line, character),
-    )
-
-
-def test_a_snapshot_does_not_change():
-    store = documents("before")
-    earlier = snapshot(store)
-    edit(store, (None, "after"))
-    assert earlier.text == "before"
-    assert earlier.version == 1
-
-
-def test_after_a_line_that_opens_a_block_the_completion_begins_on_the_next_line():
-    store = documents("class A:\n    def f(self):\n")
-    position = store.completion_position(params_at(1, 16))
-    assert position.snapshot.text == "class A:\n    def f(self):\n        \n"
-    assert (position.offset, position.start, position.end) == (34, 25, 25)
-    assert position.selected == "\n        "
-    assert snapshot(store).text == "class A:\n    def f(self):\n"
-
-
 @given(st.text(alphabet=st.characters(categories=["Cs", "Ll", "So"]), max_size=20))
 def test_any_text_can_be_encoded_as_utf_8(text):
-    assert len(snapshot(documents(text)).text.encode()) >= len(text)
-    assert LineIndex.of(snapshot(documents(text)).text).num_lines >= 1
-
-
-def item(text, encoding, line, character, selected=None):
-    position = documents(text, encoding).completion_position(params_at(line, character, selected))
-    return inline_item(Candidate("fill", -0.1), position, encoding)
-
-
-@pytest.mark.parametrize(
-    ("line", "character", "at"),
-    [
-        pytest.param(0, 99, (0, 4), id="column beyond the line"),
-        pytest.param(9, 9, (1, 0), id="line beyond the text"),
-        pytest.param(0, 3, (0, 2), id="inside a character"),
-    ],
-)
-def test_the_range_of_an_item_is_inside_the_text(line, character, at):
-    made = item("ab😋\r\n", Encoding.UTF16, line, character)
-    assert made.range == span(*at, *at)
+    assert len(documents(text).get(URI).lines.text.encode()) >= len(text)
 
 
 def test_a_range_may_span_lines():
-    assert lsp_range(LineIndex.of("😋a\r\nbé"), 1, 6, Encoding.UTF16) == span(0, 2, 1, 2)
+    store = documents("😋a\r\nbé")
+    assert store.range(store.get(URI), 1, 6) == span(0, 2, 1, 2)
 
 
 TEXTS = st.text(st.sampled_from("ab \t\r\n(é😋"), max_size=40)

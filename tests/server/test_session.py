@@ -1,34 +1,19 @@
 from dg_lsp.server.session import MAX_REMEMBERED, Acceptance
 
 
-def test_accepted_parts_of_an_item_are_counted_once():
+def test_events_of_an_item_are_counted_once():
     acceptance = Acceptance()
-    name = acceptance.offer("a😋bc")  # five UTF-16 units
-    acceptance.show(name)
-    acceptance.show(name)
-    acceptance.accept(name, 1)
-    acceptance.accept(name, 3)
-    acceptance.accept(name, 2)
-    assert (acceptance.offered, acceptance.shown, acceptance.accepted, acceptance.chars) == (1, 1, 1, 3)
-    acceptance.accept(name)
-    acceptance.accept(name, 99)
-    assert (acceptance.accepted, acceptance.chars) == (1, 5)
+    name = acceptance.offer()
+    for event in ("shown", "accepted", "shown", "accepted"):
+        acceptance.record(name, event)
+    assert acceptance.counts == {"shown": 1, "accepted": 1}
 
 
 def test_unknown_and_forgotten_items_are_not_counted():
     acceptance = Acceptance()
-    old = acceptance.offer("x")
+    old = acceptance.offer()
     for _ in range(MAX_REMEMBERED):
-        acceptance.offer("y")
+        acceptance.offer()
     for name in (old, "nonsense", ""):
-        acceptance.show(name)
-        acceptance.accept(name)
-    assert (acceptance.shown, acceptance.accepted, acceptance.chars) == (0, 0, 0)
-
-
-def test_an_empty_part_is_not_an_acceptance():
-    acceptance = Acceptance()
-    name = acceptance.offer("x")
-    acceptance.accept(name, 0)
-    acceptance.accept(name, -3)
-    assert acceptance.accepted == 0
+        acceptance.record(name, "accepted")
+    assert acceptance.counts == {"shown": 0, "accepted": 0}

@@ -1,19 +1,65 @@
-"""Imports of a buffer, outlines of files, and the index that connects them."""
+"""Ignored files, imports of a buffer, definitions of files, and the index that connects them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from dg_lsp.server import workspace_index
+from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.workspace_index import (
     MAX_IMPORT_CHARS,
     MAX_MEMBERS,
     MAX_MODULES,
     MAX_NAMES,
     Import,
+    WorkspaceExclusion,
     WorkspaceIndex,
+    definitions_of,
     imports_of,
-    outline_of,
 )
+from dg_lsp.settings import PrivacySettings
+
+
+@pytest.fixture
+def exclusion(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".gitignore").write_text("*.log\nbuild/\n/only_here.py\n")
+    (tmp_path / "src/.gitignore").write_text("!keep.log\n")
+    return WorkspaceExclusion(PrivacySettings(), [tmp_path.as_uri()])
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("main.py", False),
+        ("src/a.log", True),
+        ("src/inner/keep.log", False),
+        ("keep.log", True),
+        ("build/main.py", True),
+        ("only_here.py", True),
+        ("src/only_here.py", False),
+        ("../a.log", False),
+    ],
+)
+def test_files_are_ignored_as_git_ignores_them(exclusion, tmp_path, path, expected):
+    assert exclusion.is_ignored(Path(os.path.normpath(tmp_path / path)).as_uri()) is expected
+
+
+def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
+    assert not exclusion.is_ignored("untitled:a.log")
+    exclusion.set_folders(["vscode-vfs://github/a"])
+    assert not exclusion.is_ignored("file:///a.log")
+
+
+def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
+    uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
+    assert not exclusion.is_ignored(uri)
+    file.write_text("main.py\n")
+    os.utime(file, ns=(1, 1))
+    assert exclusion.is_ignored(uri)
+    file.unlink()
+    assert not exclusion.is_ignored(uri)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +75,7 @@ from dg_lsp.server.workspace_index import (
         ("if X:\n    from a import b\n", [Import("a", 0, "b", "b")]),
         ("from a import b  # noqa\r\nimport c\r\n", [Import("a", 0, "b", "b"), Import("c", 0, "", "c")]),
         ("from a import (b,\n", []),
+        ("from a import b\n\ndef f(:\n  x = (\n", [Import("a", 0, "b", "b")]),
         ("from a import\nimport b\n", [Import("b", 0, "", "b")]),
         ("import a; x = 1\n", []),
         ("important = 1\nfrom_here = 2\n", []),
@@ -38,16 +85,8 @@ def test_imports_are_parsed_statement_by_statement(text, expected):
     assert list(imports_of(text)) == expected
 
 
-def test_incomplete_code_hides_no_other_import():
-    assert [one.name for one in imports_of("from a import b\n\ndef f(:\n  x = (\nfrom c import d\n")] == ["b", "d"]
-
-
 def test_only_the_beginning_of_a_long_buffer_is_parsed():
     assert imports_of("#" * MAX_IMPORT_CHARS + "\nimport a\n") == ()
-
-
-def definitions(text):
-    return outline_of(text).definitions
 
 
 @pytest.mark.parametrize(
@@ -64,63 +103,51 @@ def definitions(text):
         pytest.param("x.y = 1\na, b = c\nprint(1)\n", {}, id="no definitions"),
         pytest.param("class A(B): pass\n", {"A": "class A(B): ..."}, id="empty class"),
         pytest.param("def f(): pass\ndef f(a): pass\n", {"f": "def f(a): ..."}, id="the last definition of a name"),
-        pytest.param("", {}, id="empty"),
+        pytest.param("def f(a): pass\n\n\nclass B(\n", {"f": "def f(a): ..."}, id="incomplete"),
         pytest.param("name = '\ud7ff'\n", {"name": "name = '\ud7ff'"}, id="not ASCII"),
     ],
 )
 def test_definitions_of_a_file(text, expected):
-    assert definitions(text) == expected
+    assert definitions_of(text) == expected
 
 
 def test_a_class_shows_its_public_members():
     text = (
         'class A:\n    """Holds."""\n    x: int = 1\n    def __init__(self, x): self.x = x\n'
-        "    @property\n    def y(self): return 1\n    def _z(self): pass\n    print(1)\n"
+        "    @property\n    def y(self): return 1\n    def _z(self): pass\n    _w = 2\n    print(1)\n"
     )
     shown = 'class A:\n    """Holds."""\n    x: int = 1\n    def __init__(self, x): ...\n    def y(self): ...'
-    assert definitions(text) == {"A": shown}
+    assert definitions_of(text) == {"A": shown}
 
 
 def test_members_of_a_large_class_are_limited():
     text = "class A:\n" + "".join(f"    def m{i}(self): pass\n" for i in range(100))
-    assert definitions(text)["A"].count("\n") == MAX_MEMBERS
+    assert definitions_of(text)["A"].count("\n") == MAX_MEMBERS
 
 
-def test_an_incomplete_file_has_its_complete_definitions():
-    assert "f" in definitions("def f(a): pass\n\n\nclass B(\n")
+@pytest.fixture
+def index(tmp_path):
+    """`index(files)` writes files and returns an index of their folder, which is empty otherwise."""
+
+    def make(files):
+        for name, text in files.items():
+            (tmp_path / "w" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "w" / name).write_text(text)
+        return WorkspaceIndex(DocumentStore(), WorkspaceExclusion(PrivacySettings(), [(tmp_path / "w").as_uri()]))
+
+    return make
 
 
-class Tree:
-    """Files in a dictionary that records reads."""
+@pytest.fixture
+def found(index, tmp_path):
+    def find(files, text, path="pkg/main.py", near=""):
+        definitions = index(files).definitions(tmp_path / "w" / path, imports_of(text), near or text)
+        return [(one.path.relative_to(tmp_path / "w").as_posix(), one.lines) for one in definitions]
 
-    def __init__(self, **texts):
-        self.texts = {Path("/w") / name: text for name, text in texts.items()}
-        self.versions = dict.fromkeys(self.texts, 0)
-        self.reads = []
-
-    def stamp(self, path):
-        return self.versions.get(path)
-
-    def text(self, path):
-        self.reads.append(path.relative_to("/w").as_posix())
-        return self.texts[path]
-
-    def change(self, name, text):
-        self.texts[Path("/w") / name] = text
-        self.versions[Path("/w") / name] = self.versions.get(Path("/w") / name, 0) + 1
+    return find
 
 
-def tree(**texts):
-    return Tree(**{name.replace("__", "/").replace("_INIT", "__init__") + ".py": text for name, text in texts.items()})
-
-
-def found(files, text, path="/w/pkg/main.py", near=""):
-    workspace = WorkspaceIndex([Path("/w")], files)
-    definitions = workspace.definitions(Path(path), imports_of(text), near or text)
-    return [(one.path.relative_to("/w").as_posix(), one.lines) for one in definitions]
-
-
-PKG = {"pkg___INIT": "", "pkg__a": "def f(x): pass\ndef g(): pass\nK = 1\n"}
+PKG = {"pkg/__init__.py": "from .a import g\n", "pkg/a.py": "def f(x): pass\ndef g(): pass\nK = 1\n"}
 
 
 @pytest.mark.parametrize(
@@ -128,71 +155,69 @@ PKG = {"pkg___INIT": "", "pkg__a": "def f(x): pass\ndef g(): pass\nK = 1\n"}
     ["from pkg.a import f\n", "from .a import f\n", "from . import a\na.f(1)\n", "import pkg.a\npkg.a.f()\n",
      "import pkg.a as z\nz.f\n", "from ..pkg.a import f as h\n"],
 )  # fmt: skip
-def test_every_form_of_import_finds_the_definition(text):
-    assert found(tree(**PKG), text) == [("pkg/a.py", "def f(x): ...")]
-
-
-def test_a_star_import_finds_every_definition():
-    assert found(tree(**PKG), "from .a import *\n") == [("pkg/a.py", "def f(x): ...\ndef g(): ...\nK = 1")]
-
-
-def test_a_name_imported_by_a_package_is_found():
-    files = tree(**{**PKG, "pkg___INIT": "from .a import g\n"})
-    assert found(files, "from pkg import g\n", "/w/main.py") == [("pkg/a.py", "def g(): ...")]
-
-
-@pytest.mark.parametrize("folder", ["src", "lib"])
-def test_modules_in_a_source_folder_are_found(folder):
-    files = tree(**{f"{folder}__pkg___INIT": "def f(): pass\n"})
-    assert found(files, "from pkg import f\n", "/w/tests/test_f.py") == [(f"{folder}/pkg/__init__.py", "def f(): ...")]
+def test_every_form_of_import_finds_the_definition(found, text):
+    assert found(PKG, text) == [("pkg/a.py", "def f(x): ...")]
 
 
 @pytest.mark.parametrize(
-    "text", ["import os\n", "from pkg.gone import f\n", "from .....a import f\n", "from .a import gone\n", "x = 1\n"]
+    ("text", "expected"),
+    [
+        pytest.param("from .a import *\n", "def f(x): ...\ndef g(): ...\nK = 1", id="all names"),
+        pytest.param("from pkg import g\n", "def g(): ...", id="a name that a package imports"),
+        pytest.param(
+            "import os\nfrom pkg.gone import f\nfrom .....a import f\nfrom .a import gone\n", "", id="unknown"
+        ),
+    ],
 )
-def test_unknown_names_are_not_found(text):
-    assert found(tree(**PKG), text) == []
+def test_imported_names_are_found(found, text, expected):
+    assert found(PKG, text) == ([("pkg/a.py", expected)] if expected else [])
 
 
-def test_circular_imports_end():
-    files = tree(pkg__main="from .a import f\ndef own(): pass\n", pkg__a="from .main import own\nfrom .a import f\n")
-    assert found(files, "from .main import own\nfrom .a import f\n") == []
+@pytest.mark.parametrize("folder", ["src", "lib"])
+def test_modules_in_a_source_folder_are_found(found, folder):
+    files = {f"{folder}/pkg/__init__.py": "def f(): pass\n"}
+    assert found(files, "from pkg import f\n", "tests/test_f.py") == [(f"{folder}/pkg/__init__.py", "def f(): ...")]
 
 
-def test_names_used_near_the_cursor_come_first():
-    files = tree(pkg__a="def f(): pass\ndef g(): pass\n", pkg__b="def h(): pass\n")
+def test_circular_imports_end(found):
+    files = {
+        "pkg/main.py": "from .a import f\ndef own(): pass\n",
+        "pkg/a.py": "from .main import own\nfrom .a import f\n",
+    }
+    assert found(files, files["pkg/a.py"]) == []
+
+
+def test_names_used_near_the_cursor_come_first(found):
+    files = {"pkg/a.py": "def f(): pass\ndef g(): pass\n", "pkg/b.py": "def h(): pass\n"}
     text = "from .a import f, g\nfrom .b import h\n"
     assert found(files, text, near="g(") == [("pkg/a.py", "def g(): ...\ndef f(): ..."), ("pkg/b.py", "def h(): ...")]
     assert [path for path, _ in found(files, text, near="h(")] == ["pkg/b.py", "pkg/a.py"]
 
 
-def test_a_file_is_read_again_only_when_it_changes():
-    files = tree(**PKG)
-    workspace = WorkspaceIndex([Path("/w")], files)
-    imports = imports_of("from .a import f\n")
+def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch):
+    workspace, file = index(PKG), tmp_path / "w/pkg/a.py"
+    parsed = []
+    monkeypatch.setattr(workspace_index, "definitions_of", lambda text: parsed.append(text) or definitions_of(text))
 
     def lines():
-        return [one.lines for one in workspace.definitions(Path("/w/pkg/main.py"), imports, "")]
+        imports = imports_of("from .a import f\n")
+        return [one.lines for one in workspace.definitions(tmp_path / "w/pkg/main.py", imports, "")]
 
     assert lines() == lines() == ["def f(x): ..."]
-    assert files.reads == ["pkg/a.py"]
-    files.change("pkg/a.py", "def f(x, y): pass\n")
+    assert parsed == [PKG["pkg/a.py"]]
+    file.write_text("def f(x, y): pass\n")
     assert lines() == ["def f(x, y): ..."]
-    del files.versions[Path("/w/pkg/a.py")]
+    file.unlink()
     assert lines() == []
 
 
-def test_files_outside_of_the_workspace_are_not_read():
-    files = tree(**PKG)
-    files.versions[Path("/secret.py")] = 0
-    files.texts[Path("/secret.py")] = "def f(): pass\n"
-    assert found(files, "from ..secret import f\n", "/w/main.py") == []
-    assert files.reads == []
+def test_files_outside_of_the_workspace_are_not_read(found, tmp_path):
+    (tmp_path / "secret.py").write_text("def f(): pass\n")
+    assert found(PKG, "from ..secret import f\n", "main.py") == []
 
 
-def test_the_number_of_files_and_names_is_limited():
-    files = tree(**{f"m{i}": "".join(f"def f{k}(): pass\n" for k in range(50)) for i in range(30)})
-    text = "".join(f"from m{i} import *\n" for i in range(30))
-    definitions = found(files, text, "/w/main.py")
+def test_the_number_of_files_and_names_is_limited(found):
+    files = {f"m{i}.py": "".join(f"def f{k}(): pass\n" for k in range(50)) for i in range(30)}
+    definitions = found(files, "".join(f"from m{i} import *\n" for i in range(30)), "main.py")
     assert len(definitions) == MAX_MODULES
     assert all(lines.count("\n") + 1 == MAX_NAMES for _, lines in definitions)

@@ -37,7 +37,7 @@ export function registerCommands(session: Session, log: vscode.LogOutputChannel,
       const instruction = await promptInstruction();
       return instruction === undefined ? undefined : session.executeAtSelection(REWRITE, { instruction });
     },
-    "dg-lsp.fillHole": () => session.executeAtSelection(REWRITE, { strength: 1.0 }),
+    "dg-lsp.fillSelection": () => session.executeAtSelection(REWRITE, { strength: 1.0 }),
     "dg-lsp.regenerate": async () => {
       const title = "How much of the selection should be rewritten?";
       const choice = await vscode.window.showQuickPick(STRENGTHS, { title });

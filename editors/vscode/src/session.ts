@@ -157,7 +157,7 @@ export class Session implements vscode.Disposable {
     }
   }
 
-  /** Starts a server again that ended; later and later if it ends again and again. */
+  /** Restarts a server that ended, after growing pauses if it ends repeatedly. */
   private async restart(): Promise<CloseHandlerResult> {
     const now = Date.now();
     this.exits = [...this.exits.filter((time) => now - time < WITHIN_MS), now];

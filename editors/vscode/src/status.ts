@@ -70,7 +70,7 @@ export class StatusBar implements vscode.Disposable {
     this.item.backgroundColor = state === "error" ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;
     // VS Code reports to its own extensions only how many completions were shown
     const counts = accepted ? [`${accepted} accepted`] : [];
-    const activity = isWorking ? "thinking" : state;
+    const activity = isWorking ? "busy" : state;
     const sentences = [`dg-lsp: ${activity}`, this.status.message, ...counts].filter(Boolean);
     this.item.tooltip = sentences.join("\n");
     this.item.accessibilityInformation = { label: sentences.join(", ") };

@@ -103,13 +103,6 @@ def test_files_in_no_project_share_a_server(editor):
     assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp' })") == 1
 
 
-@pytest.mark.parametrize("path", LUA, ids=lambda path: str(path.relative_to(PLUGIN)))
-def test_a_lua_file_says_what_it_is(path):
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("-- ")
-    assert len(text.splitlines()) <= 300
-
-
 def test_the_lua_is_as_stylua_would_have_it():
     modules = Path(sys.prefix) / "editors" / "stylua"
     node = next(

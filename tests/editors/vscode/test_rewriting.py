@@ -47,7 +47,7 @@ def test_a_rewrite_is_looked_at_before_it_is_made(window, take_picture):
 
 
 def test_a_rewrite_that_is_discarded_leaves_everything_as_it_was(window):
-    window.command("dg-lsp: Fill the Hole Here")
+    window.command("dg-lsp: Replace Selection With a Fill")
     until_preview(window, "Rewriting")
     window.press("Escape", 27)
     until_back(window, SUM)
@@ -68,7 +68,7 @@ def test_a_code_action_asks_for_words_too(window):
 
 
 def test_a_document_that_changes_meanwhile_is_left_alone(window):
-    window.command("dg-lsp: Fill the Hole Here")
+    window.command("dg-lsp: Replace Selection With a Fill")
     until_preview(window, "Rewriting")
     window.click_text(".tab", "main.py")
     window.until_focused()
@@ -81,6 +81,6 @@ def test_a_document_that_changes_meanwhile_is_left_alone(window):
 
 def test_what_cannot_be_done_is_said(window):
     window.press("Home", 36)
-    window.command("dg-lsp: Fill the Hole Here")
+    window.command("dg-lsp: Replace Selection With a Fill")
     window.until_text(".notification-list-item-message", "select some code")
     window.command("Notifications: Clear All Notifications")

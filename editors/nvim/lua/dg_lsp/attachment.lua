@@ -1,4 +1,4 @@
--- Attaches the plugin to buffers of the server, and starts a server that ended again.
+-- Attaches the plugin to buffers of the server, and restarts a server that ended.
 
 local client_of = require("dg_lsp.client")
 local ghost_text = require("dg_lsp.ghost_text")
@@ -149,7 +149,7 @@ function M.enable()
   end
 end
 
---- Starts a server again that was not asked to leave; later and later if it ends again and again.
+--- Restarts a server that ended by itself, after growing pauses if it ends repeatedly.
 ---@param code integer
 ---@param signal integer
 function M.on_exit(code, signal)
@@ -170,7 +170,7 @@ function M.on_exit(code, signal)
     if #exits == 1 then
       vim.notify(("dg-lsp ended (code %d, signal %d) and is started again"):format(code, signal), vim.log.levels.WARN)
     elseif #exits == #PAUSES_S then
-      vim.notify("dg-lsp ends again and again; :checkhealth dg_lsp", vim.log.levels.ERROR)
+      vim.notify("dg-lsp ends repeatedly; :checkhealth dg_lsp shows the reason", vim.log.levels.ERROR)
     end
     vim.defer_fn(function()
       if not vim.lsp.is_enabled or vim.lsp.is_enabled(client_of.NAME) then

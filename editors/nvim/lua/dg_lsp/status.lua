@@ -74,10 +74,7 @@ function M.line(bufnr)
     return title
   end
   local ours = status.dgLsp or {}
-  local state = not require("dg_lsp.attachment").is_on and "off"
-    or status.busy and "thinking"
-    or ours.state
-    or "starting"
+  local state = not require("dg_lsp.attachment").is_on and "off" or status.busy and "busy" or ours.state or "starting"
   local parts = { "dg-lsp", state }
   if ours.model and ours.model ~= "" then
     table.insert(parts, ours.model)

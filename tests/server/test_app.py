@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.server.configuration import parse_options, workspace_settings
+from dg_lsp.server.app import parse_options, workspace_settings
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings(max_tokens=8))
