@@ -30,7 +30,7 @@ from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion import loop
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError, UsageError
 from dg_lsp.settings import ModelSettings, Settings
@@ -128,7 +128,7 @@ def measure_model(
 ) -> StepReport:
     """Measures everything and closes the denoiser. `metadata` of a GGUF file gives the size of the random weights."""
     spec = denoiser.spec
-    engine = Engine(denoiser, denoiser.tokenizer, settings.completion)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
     lengths = spec.canvas_lengths if spec.sampling else ()
     prompts = sorted({min(length, spec.max_prompt_tokens) for length in PROMPT_LENGTHS})
     parts, overhead, gains = dict[str, float](), dict[str, float](), dict[int, dict[str, float]]()

@@ -16,7 +16,7 @@ from dg_lsp.bench.runs import file_sha256
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.engine.decoder_selection import measure_costs
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.models.registry import locate
 from dg_lsp.settings import RemoteSettings, Settings
 
@@ -60,7 +60,9 @@ def open_model(settings: Settings) -> BenchModel:
     model = loading.load_model(settings)
     denoiser = loading.open_denoiser(model, settings)
     return BenchModel(
-        Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser)), model.path, denoiser.threads
+        LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser)),
+        model.path,
+        denoiser.threads,
     )
 
 
@@ -114,11 +116,11 @@ def open_contenders(
         for name, decoder in decoders.items():
             own = opened.pop() if opened else _open(settings)[1]
             costs = measure_costs(own) if decoder is DecoderName.AUTO else None
-            add(EngineContender(name, Engine(own, own.tokenizer, settings.completion, costs), decoder, options))
+            add(EngineContender(name, LocalEngine(own, own.tokenizer, settings.completion, costs), decoder, options))
         engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
         if choice.pretrained is not None:
             _, other = _open(attrs.evolve(settings, model=attrs.evolve(settings.model, name=choice.pretrained)))
-            pretrained = Engine(other, other.tokenizer, settings.completion)
+            pretrained = LocalEngine(other, other.tokenizer, settings.completion)
             add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
         if choice.llama_server is not None:
             more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}

@@ -201,7 +201,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     from dg_lsp.backends.llamacpp import devices
     from dg_lsp.cli.loading import load_model, open_denoiser
     from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
-    from dg_lsp.engine.engine import Engine
+    from dg_lsp.engine.engine import LocalEngine
 
     checkup.devices = [dataclasses.asdict(device) for device in devices()]
     checkup.runtime = _runtime_checkup()
@@ -213,7 +213,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     checkup.threads = denoiser.threads
     costs = measure_costs(denoiser)
     checkup.costs = {"causal": _rounded(costs.causal), "canvas": _rounded(costs.canvas)}
-    engine = Engine(denoiser, denoiser.tokenizer, settings.completion, costs)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, costs)
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     try:
         checkup.fill = _timed_fill(engine, load_ms)

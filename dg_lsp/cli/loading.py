@@ -12,7 +12,7 @@ import typer
 
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.engine.decoder_selection import measure_costs
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, known_names, locate, memory_pools, ready_path, select
 from dg_lsp.settings import Settings, file_settings, parse_settings, settings_file
@@ -123,7 +123,7 @@ def open_engine(settings: Settings) -> Engine:
 
         return RemoteEngine(open_remote(settings.remote), settings.completion)
     denoiser = open_denoiser(load_model(settings), settings)
-    return Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def _request(ls: Server, position: CompletionPosition, *, is_invoked: bool) -> F
         num_candidates=NUM_INVOKED if is_invoked else 1,
         min_confidence=0.0 if is_invoked else ls.settings.completion.min_confidence,
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
-        extra=ls.snippets(position.snapshot, position.offset),
+        snippets=ls.snippets(position.snapshot, position.offset),
     )
 
 

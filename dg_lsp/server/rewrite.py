@@ -95,7 +95,7 @@ async def _rewrite(ls: Server, argument: Any) -> None:
         params.strength,
         ls.settings.rewrite.deadline_ms,
         must_fix_errors=params.must_fix_errors,
-        extra=ls.snippets(document.snapshot(), params.start),
+        snippets=ls.snippets(document.snapshot(), params.start),
     )
     title = params.instruction or "Rewriting"
     result = await _with_progress(ls, request, title)
@@ -112,7 +112,9 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     document = params.document
     snippets = ls.snippets(document.snapshot(), params.start)
     deadline_ms = ls.settings.rewrite.deadline_ms
-    request = FillRequest(document.snapshot(), params.start, deadline_ms=deadline_ms, early_stop_ms=0.0, extra=snippets)
+    request = FillRequest(
+        document.snapshot(), params.start, deadline_ms=deadline_ms, early_stop_ms=0.0, snippets=snippets
+    )
     candidates = await ls.fill(request)
     if not candidates:
         raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")

@@ -16,7 +16,7 @@ from dg_lsp.bench.steps import (
 from dg_lsp.cli import loading
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion import loop
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
@@ -36,7 +36,7 @@ def test_steps_are_measured_by_canvas_length():
 
 def test_the_overhead_is_the_time_outside_the_backend():
     denoiser = ScriptedDenoiser("abcdefgh", tokens_per_step=1, step_seconds=0.002)
-    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings())
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
     overhead = measure_overhead(engine, [FillRequest(Snapshot("a", 0, "a = "), 4)] * 2)
     assert denoiser.num_steps == 18
     assert overhead["decode"] >= 2
@@ -82,7 +82,7 @@ class Slow(ScriptedDenoiser):
 
 def test_a_step_is_divided_into_parts():
     denoiser = Slow("abcdefgh", tokens_per_step=1)
-    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000))
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000))
     before = loop.unmask
     request = FillRequest(Snapshot("a", 0, "a = "), 4, decoder=DecoderName.DIFFUSION)
     functions = {"decode": ((denoiser, "decode"),), "reduction": ((denoiser, "reduce"),)}

@@ -7,7 +7,7 @@ from dg_lsp.bench.replay import session
 from dg_lsp.bench.replay.session import EngineCompleter
 from dg_lsp.bench.runs import Run
 from dg_lsp.cli import bench_models
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
 
@@ -31,7 +31,7 @@ def model(monkeypatch, tmp_path):
     denoiser = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
 
     def open_model(settings):
-        return bench_models.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
+        return bench_models.BenchModel(LocalEngine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
 
     monkeypatch.setattr(bench_models, "open_model", open_model)
     # the model takes no time, however busy this machine is

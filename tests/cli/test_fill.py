@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 
 KEYS = [
     "text",
@@ -146,13 +146,13 @@ def test_write_keeps_mixed_line_ends(dg_lsp, script, tmp_path):
 
 def test_options_are_passed_to_settings_and_request(dg_lsp, script, hole, monkeypatch):
     seen = []
-    run = Engine.run
+    run = LocalEngine.run
 
     def spy(self, request, **keywords):
         seen.append((request, keywords))
         return run(self, request, **keywords)
 
-    monkeypatch.setattr(Engine, "run", spy)
+    monkeypatch.setattr(LocalEngine, "run", spy)
     options = [
         "--candidates",
         "3",

@@ -142,14 +142,14 @@ def test_dreamons_canvas_grows_and_shrinks(engine_of, dreamon, monkeypatch, atte
     sampling = engine.spec.sampling
     assert (sampling.expand_id, sampling.delete_id) == (tiny_masked.EXPAND, tiny_masked.DELETE)
     assert tiny_masked.DELETE not in engine.spec.end_ids
-    predict, holes = type(engine._denoiser).predict, []
+    predict, holes = type(engine._model.denoiser).predict, []
 
     def watched(self, slot, canvases, *others):
         holes.append(int(np.count_nonzero(canvases[0] == tiny_masked.MASK)))
         assert not np.isin(canvases[0], [tiny_masked.EXPAND, tiny_masked.DELETE]).any()
         return predict(self, slot, canvases, *others)
 
-    monkeypatch.setattr(type(engine._denoiser), "predict", watched)
+    monkeypatch.setattr(type(engine._model.denoiser), "predict", watched)
     changes = set()
     for number in range(3):
         holes.clear()

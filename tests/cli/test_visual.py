@@ -7,7 +7,7 @@ from rich.console import Console
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli.output import coloured_row, plain_row, watch
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.settings import CompletionSettings
@@ -21,7 +21,7 @@ UNHURRIED = {"deadline_ms": 60_000, "early_stop_ms": 0}
 
 def frames_of(fill, **settings):
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(**UNHURRIED, **settings)).frames(
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**UNHURRIED, **settings)).frames(
         FillRequest(SNAPSHOT, OFFSET)
     )
 

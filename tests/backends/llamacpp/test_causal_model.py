@@ -9,7 +9,7 @@ from dg_lsp.canvas.spec import DecoderName, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.decoder_selection import measure_costs
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.models.metadata import describe
@@ -28,7 +28,7 @@ def engine(request, write_model, opened):
     spec = describe(model.metadata, model.vocab_size, request.param, model.tokenizer.specials())
     denoiser = LlamaDenoiser(model, spec, CPU)
     settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
-    return opened(Engine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
+    return opened(LocalEngine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
 
 
 def fill(engine, text, **options):
@@ -59,9 +59,9 @@ def test_fill_is_decoded_token_by_token(engine, text, decoder):
 
 
 def test_snippets_come_first_and_stay_in_the_cache(engine):
-    extra = Snippets((Snippet(SnippetSource.GIVEN, "b.py", "def total(items): ...\n"),))
-    fill(engine, "a = 1\nx = to|", extra=extra)
-    typed, alone = fill(engine, "a = 1\nx = tot|", extra=extra), fill(engine, "a = 1\nx = tot|")
+    snippets = Snippets((Snippet(SnippetSource.GIVEN, "b.py", "def total(items): ...\n"),))
+    fill(engine, "a = 1\nx = to|", snippets=snippets)
+    typed, alone = fill(engine, "a = 1\nx = tot|", snippets=snippets), fill(engine, "a = 1\nx = tot|")
     assert typed.prompt_tokens > alone.prompt_tokens + 8
     if engine.spec.fim is not None:  # its suffix comes after the prefix
         assert typed.prompt_tokens - typed.cached_tokens <= 8

@@ -12,7 +12,7 @@ from dg_lsp.bench.replay.session import EngineCompleter, Replay
 from dg_lsp.bench.replay.summary import ReplaySummary
 from dg_lsp.bench.replay.typing_model import EditorModel, MatchingKey, TypingModel
 from dg_lsp.bench.replay.typing_tasks import TypingTask
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.settings import CompletionSettings
 
@@ -52,7 +52,7 @@ class Desk:
         clock = Clock()
         denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
         settings = CompletionSettings(check_syntax=False, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
-        return EngineCompleter(Engine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
+        return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
 
     def replay(self, *tasks, spread=0.0, on_matching_key=MatchingKey.REQUEST, limit=None, seed=0):
         editor = EditorModel(DEBOUNCE * TICK, on_matching_key)

@@ -3,7 +3,7 @@ import pytest
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.report.films import choose_cases, record_films
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.settings import CompletionSettings
@@ -19,7 +19,7 @@ def request(case, decoder=None):
 
 def engine_of(fill, setting=DecoderName.AUTO):
     denoiser = ScriptedDenoiser(fill, tokens_per_step=2)
-    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(decoder=setting.value))
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(decoder=setting.value))
 
 
 def test_a_film_has_every_step_of_a_fill_and_some_context():

@@ -7,7 +7,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
 from dg_lsp.engine.decoder_selection import StepCosts
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
@@ -40,6 +40,6 @@ def test_one_candidate_gets_two_canvases_where_they_are_expected_to_pay(ask, pas
     spec = replace(MASK_SPEC, expectations=rows, has_causal_head=False)
     denoiser = ScriptedDenoiser([")", "x + y"], spec=spec, tokens_per_step=16)
     costs = StepCosts(canvas=((8, 1.0), (32, 1.0)))
-    result = Engine(denoiser, denoiser.tokenizer, NO_HURRY, costs).fill(ask("a = |\n"))
+    result = LocalEngine(denoiser, denoiser.tokenizer, NO_HURRY, costs).fill(ask("a = |\n"))
     assert len(result.candidates) + len(result.rejections) == num_canvases
     assert result.text == ("x + y" if num_canvases == 2 else "")
