@@ -235,7 +235,7 @@ class RequestDenoiser:
         matches = []
         while at < len(canvas) and canvas[at] == mask_id and (match := repetition.following(fill)):
             matches.append((at, match))
-            fill, at = np.append(fill, np.int32(match.token)), at + 1
+            fill, at = np.concatenate([fill, np.array([match.token], np.int32)]), at + 1
         return matches
 
 

@@ -123,7 +123,7 @@ class StopCriteria:
         if end is not None:
             return fill.decode("utf-8", "surrogateescape")[:end].encode("utf-8", "surrogateescape")
         whole = fill[: fill.rfind(b"\n") + 1]
-        if is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace")):
+        if is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace"), fill.count(b"\n")):
             return fill
         return whole
 
@@ -149,17 +149,20 @@ class StopCriteria:
 
 def meets_stop_criteria(text: str, limits: Limits) -> bool:
     """The text has as many lines as may be shown, or whole ones by the time of the early stop, or repeats itself."""
-    if _loops(text):
+    num_ends = text.count("\n")
+    if _loops(text, num_ends):
         return True
-    whole, line_end, _ = text.rpartition("\n")
-    if not line_end:
+    if not num_ends:
         return False
-    has_all = limits.max_lines is not None and text.count("\n") >= limits.max_lines
-    return has_all or (bool(whole.strip()) and limits.can_stop_early())
+    has_all = limits.max_lines is not None and num_ends >= limits.max_lines
+    return has_all or (limits.can_stop_early() and bool(text[: text.rindex("\n")].strip()))
 
 
-def _loops(text: str) -> bool:
-    # five copies of three or more characters have one of these pieces four times; the full searches are slow
-    pieces = (text[at : at + 3] for at in range(0, len(text) - 2, 13))
-    may_repeat = len(text) >= 15 and any(text.count(piece) >= 4 for piece in pieces)
-    return (may_repeat and is_repetitive(text)) or (text.count("\n") > 1 and cut_loops(text) != text)
+def _loops(text: str, num_ends: int) -> bool:
+    if num_ends > 1 and cut_loops(text) != text:
+        return True
+    # five copies of three or more characters have one of these pieces four times; the whole search is slow
+    for at in range(0, len(text) - 2, 13):
+        if text.count(text[at : at + 3]) >= 4:
+            return is_repetitive(text)
+    return False
