@@ -20,7 +20,7 @@ import attrs
 from fastapi import Depends
 from starlette.requests import ClientDisconnect, Request
 
-from dg_lsp.engine.audit import Auditor
+from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, Priority
@@ -61,7 +61,7 @@ class Service:
         self._worker_settings = attrs.evolve(settings, completion=attrs.evolve(settings.completion, speculate=False))
         self._open_worker = open_worker
         self.worker = open_worker(self._worker_settings)
-        self._auditor = Auditor(settings.privacy, report_error)
+        self._audit_log = AuditLog.of(settings.privacy, report_error)
         self._numbers = itertools.count(1)
         self._newest: dict[tuple[str, str], Outcome] = {}
         self._active: Counter[str] = Counter()
@@ -139,7 +139,8 @@ class Service:
         address = client_address(http)
         self._check_limits(address)
         future = self._submit(request, on_step)
-        self._auditor.watch(future, http.url.path, request.max_tokens)
+        if self._audit_log is not None:
+            self._audit_log.watch(future, http.url.path, request.max_tokens)
         outcome = asyncio.wrap_future(future)
         self._active[address] += 1
         outcome.add_done_callback(partial(self._end, address))

@@ -22,7 +22,7 @@ from dg_lsp.canvas.fim import takes_extra
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
-from dg_lsp.engine.audit import Auditor
+from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
@@ -178,7 +178,7 @@ class Server(LanguageServer):
         self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
         self._open_scheduler = open_scheduler
         self._scheduler: Scheduler | SchedulerSession | None = None
-        self._auditor = Auditor(settings.privacy)
+        self._audit_log: AuditLog | None = None
         self._is_remote_failing = False
 
     def log(self, kind: types.MessageType, message: str) -> None:
@@ -206,7 +206,7 @@ class Server(LanguageServer):
         start = time.monotonic()
         self.close()
         self._is_remote_failing = False
-        self._auditor = self._new_auditor()
+        self._audit_log = self._open_audit_log()
         self.status.update(state=State.LOADING, message="loading the model")
         self._scheduler = self._open_scheduler(self.settings)
         ready = asyncio.wrap_future(self._scheduler.ready)
@@ -236,7 +236,8 @@ class Server(LanguageServer):
         with self.status.busy():
             submitted = self._scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
             job = asyncio.wrap_future(submitted)
-            self._auditor.watch(submitted, endpoint, request.max_tokens)
+            if self._audit_log is not None:
+                self._audit_log.watch(submitted, endpoint, request.max_tokens)
             [result] = await asyncio.gather(job, return_exceptions=True)
         if isinstance(result, asyncio.CancelledError):
             raise result
@@ -261,7 +262,8 @@ class Server(LanguageServer):
             raise BackendError("the model is not loaded yet: try again in a moment")
         submitted = self._scheduler.submit_rewrite(request, on_step)
         job = asyncio.wrap_future(submitted)
-        self._auditor.watch(submitted, "dg-lsp.rewrite")
+        if self._audit_log is not None:
+            self._audit_log.watch(submitted, "dg-lsp.rewrite")
         return await job
 
     def configure(self, settings: Settings) -> bool:
@@ -273,7 +275,7 @@ class Server(LanguageServer):
         if old.model_key != settings.model_key:
             return True
         if old.privacy != settings.privacy:
-            self._auditor = self._new_auditor()
+            self._audit_log = self._open_audit_log()
         if old.completion != settings.completion:
             self._scheduler.configure(settings.completion)
         return False
@@ -336,13 +338,13 @@ class Server(LanguageServer):
         ready = self._scheduler.ready if self._scheduler is not None else None
         return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
 
-    def _new_auditor(self) -> Auditor:
+    def _open_audit_log(self) -> AuditLog | None:
         loop = asyncio.get_running_loop()
 
         def warn(message: str) -> None:
             loop.call_soon_threadsafe(self.log, types.MessageType.Warning, message)
 
-        return Auditor(self.settings.privacy, warn)
+        return AuditLog.of(self.settings.privacy, warn)
 
     def _report_error(self, error: BaseException) -> None:
         """Logs an error. Errors of a remote server repeat at every key, so only the first one is logged."""
