@@ -89,12 +89,6 @@ def test_slot_is_restored_only_after_another_request_has_used_the_model():
     assert model.held[3:] == [PROMPT[:3].tolist()]
 
 
-def test_closing_a_request_leaves_the_model_open():
-    model = Constant()
-    RequestDenoiser(model, KVSlots(1), Stopwatch(), MASK_SPEC).close()
-    assert not model.is_closed
-
-
 A, B = token_ids([1, 2, 3, 4]), token_ids([9, 8, 7, 6])
 
 

@@ -42,11 +42,6 @@ def test_every_decoder_sees_snippets(engine, decoder):
     assert engine.fill(replace(request(decoder=decoder), snippets=Snippets())).text == "text"
 
 
-def test_snippets_stand_before_the_files_own_path_and_code(engine, seen):
-    engine.fill(request())
-    assert seen[0] == f"# pkg/tools.py\ndef clean(text): ...\n# pkg/main.py\n{BUFFER[:OFFSET]}"
-
-
 def test_typed_character_decodes_no_snippet_again(engine):
     engine.fill(request())
     for size in range(1, 6):

@@ -23,14 +23,6 @@ def test_canvas_whose_fill_can_be_shown_wins(engine_of, ask):
     assert result.output_tokens == len("x + y") + 1
 
 
-@pytest.mark.parametrize("decoder", [None, DecoderName.DIFFUSION])
-def test_several_candidates_get_a_canvas_each(engine_of, ask, decoder):
-    engine, _ = engine_of(["one", "two", "six"])
-    result = engine.fill(ask("a = |\n", decoder=decoder, num_candidates=3))
-    assert result.decoder is DecoderName.DIFFUSION
-    assert {candidate.text for candidate in result.candidates} == {"one", "two", "six"}
-
-
 @pytest.mark.parametrize(("passes", "num_canvases"), [(4.0, 2), (9.0, 1)])
 def test_one_candidate_gets_two_canvases_where_they_are_expected_to_pay(ask, passes, num_canvases):
     rows = (
