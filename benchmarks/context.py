@@ -93,7 +93,7 @@ def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: floa
         began = time.perf_counter()
         chunks = collect(case)
         counts["ms"] += round(1e3 * (time.perf_counter() - began))
-        request = FillRequest(case.snapshot, case.offset, extra=Snippets(chunks, share))
+        request = FillRequest(case.snapshot, case.offset, snippets=Snippets(chunks, share))
         result = engine.fill(replace(request, early_stop_ms=0.0), deadline=float("inf"))
         is_right = result.text.split("\n")[0].rstrip() == case.reference.split("\n")[0].rstrip()
         rights.append(is_right and bool(result.candidates))

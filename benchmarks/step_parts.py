@@ -34,7 +34,7 @@ from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.cli.loading import configure, load_model, open_denoiser, overrides
 from dg_lsp.diffusion import loop
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import ModelSettings
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = load_model(settings)
     denoiser = open_denoiser(model, settings)
     spec, gains = denoiser.spec, dict[int, dict[str, float]]()
-    engine = Engine(denoiser, denoiser.tokenizer, settings.completion)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
     try:
         parts = measure_parts(engine, denoiser, sample_requests(), functions_of(denoiser))
     finally:

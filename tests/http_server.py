@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.http.app import Address, HttpServer
 from dg_lsp.http.auth import AccessRules
@@ -77,7 +77,7 @@ class Client:
 
 
 def engine_of(denoiser):
-    return lambda settings: Engine(denoiser, denoiser.tokenizer, settings.completion)
+    return lambda settings: LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 class Starter:

@@ -22,7 +22,7 @@ from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Denoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
@@ -111,7 +111,7 @@ def measure_model(
 ) -> StepReport:
     """Measures everything and closes the denoiser."""
     spec = denoiser.spec
-    engine = Engine(denoiser, denoiser.tokenizer, settings)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings)
     lengths = spec.canvas_lengths if spec.sampling else ()
     prompts = sorted({min(length, spec.max_prompt_tokens) for length in PROMPT_LENGTHS})
     try:

@@ -23,6 +23,7 @@ CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
 """Characters of the buffer before and after the cursor that are searched."""
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
 _CACHED_LINES = 16_384
+_PRIMES, _NUM_HASHES = (31 * 31 * 31, 31), 2**16
 _BORDER = -1
 """Separator: no n-gram extends across it."""
 
@@ -48,8 +49,18 @@ class Repetition:
         """Takes the tokens before and after the cursor, shape (N,) each, and the shortest n-gram to trust."""
         self._ends_line = ends_line
         self._min_match = min_match
-        self._text = np.concatenate([after, [_BORDER], before]).astype(np.int32)
+        # the margin keeps windows of `MAX_MATCH` tokens inside the array
+        margin = np.full(MAX_MATCH, _BORDER - 1, np.int32)
+        self._text = text = np.concatenate([margin, after, margin[:1] + 1, before])
         self._tail = before[-MAX_MATCH:]
+        self._last = before[-MIN_MATCH:].tolist()
+        low = text[:-1].astype(np.uint16)
+        self._hashes = (low[:-2] * np.uint16(_PRIMES[0])) + (low[1:-1] * np.uint16(_PRIMES[1])) + low[2:]
+        """Shape (N,): of every three tokens that a token follows."""
+        known = np.zeros(_NUM_HASHES, np.bool_)
+        known[self._hashes] = True
+        self._is_known = known.tobytes()
+        """By hash. Most n-grams are new, and this finds out at once: a model evicts larger arrays from the cache."""
         self._found: dict[bytes, RepetitionMatch | None] = {}
         """By the bytes of the fill: passes of one request search the same fills again and again."""
 
@@ -64,26 +75,23 @@ class Repetition:
         return self._found[key]
 
     def _search(self, fill_ids: TokenIds) -> RepetitionMatch | None:
-        if any(map(self._ends_line, fill_ids.tolist())):
+        tokens = fill_ids.tolist()
+        last_tokens = tokens[-MIN_MATCH:] if len(tokens) >= MIN_MATCH else (self._last + tokens)[-MIN_MATCH:]
+        if len(last_tokens) < MIN_MATCH:
             return None
-        last = np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
-        text = self._text
-        if len(last) < MIN_MATCH or len(text) <= MIN_MATCH:
+        a, b, c = last_tokens
+        hashed = (a * _PRIMES[0] + b * _PRIMES[1] + c) % _NUM_HASHES
+        if not self._is_known[hashed] or any(map(self._ends_line, tokens)):
             return None
-        a, b, c = last[-3:]
-        ends = np.flatnonzero(text[2:-1] == c) + MIN_MATCH
-        ends = ends[(text[ends - 2] == b) & (text[ends - 3] == a)]
-        size = MIN_MATCH
-        while size < len(last):
-            longer = ends[ends > size]
-            longer = longer[text[longer - size - 1] == last[-size - 1]]
-            if not len(longer):
-                break
-            ends, size = longer, size + 1
+        text, last = self._text, np.concatenate([self._tail, fill_ids])[-MAX_MATCH:]
+        ends = np.flatnonzero(self._hashes == hashed) + MIN_MATCH
+        is_same = text[ends[:, None] - np.arange(1, len(last) + 1)] == last[::-1]
+        sizes = np.logical_and.accumulate(is_same, axis=1).sum(axis=1)
+        size = int(sizes.max())
+        ends = ends[sizes == size]
         followers = text[ends]
-        needed = self._min_match + (len(followers) < 2) * ONCE
-        is_sure = len(followers) and size >= needed and (followers == followers[0]).all()
-        if not is_sure or followers[0] == _BORDER:
+        needed = max(MIN_MATCH, self._min_match) + (len(followers) < 2) * ONCE
+        if size < needed or followers[0] == _BORDER or (followers != followers[0]).any():
             return None
         return RepetitionMatch(int(followers[0]), _confidence(size, len(followers)))
 

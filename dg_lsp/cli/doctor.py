@@ -167,7 +167,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         return
     from dg_lsp.backends.llamacpp import devices
     from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
-    from dg_lsp.engine.engine import Engine
+    from dg_lsp.engine.engine import LocalEngine
 
     checkup.devices = [dataclasses.asdict(device) for device in devices()]
     checkup.runtime = _runtime()
@@ -180,7 +180,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     costs = measure_costs(denoiser)
     measured = {"causal": costs.causal, "canvas": costs.canvas}
     checkup.costs = {what: {num: round(ms, 3) for num, ms in points} for what, points in measured.items()}
-    engine = Engine(denoiser, denoiser.tokenizer, settings.completion, costs)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, costs)
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
     try:
         checkup.fill = _timed_fill(engine, load_ms)

@@ -154,10 +154,10 @@ def open_engine(settings: "Settings") -> "Engine":
 
         return RemoteEngine(RemoteModel(settings.remote), settings.completion)
     from dg_lsp.engine.decoder_selection import measure_costs
-    from dg_lsp.engine.engine import Engine
+    from dg_lsp.engine.engine import LocalEngine
 
     denoiser = open_denoiser(load_model(settings), settings)
-    return Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
 @contextmanager

@@ -53,7 +53,7 @@ from dg_lsp.cli.output import progress
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.audit import read_records
 from dg_lsp.engine.decoder_selection import measure_costs
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError, UsageError
@@ -92,7 +92,7 @@ def open_model(settings: Settings) -> BenchModel:
     if settings.is_remote:
         return BenchModel(loading.open_engine(settings), None, None)
     model, denoiser = _open(settings)
-    engine = Engine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
     return BenchModel(engine, model.path, denoiser.threads)
 
 
@@ -219,11 +219,11 @@ def _open_contenders(
         for name, decoder in decoders.items():
             own = opened.pop() if opened else _open(settings)[1]
             costs = measure_costs(own) if decoder is DecoderName.AUTO else None
-            add(EngineContender(name, Engine(own, own.tokenizer, settings.completion, costs), decoder, options))
+            add(EngineContender(name, LocalEngine(own, own.tokenizer, settings.completion, costs), decoder, options))
         engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
         if choice.pretrained is not None:
             _, other = _open(attrs.evolve(settings, model=attrs.evolve(settings.model, name=choice.pretrained)))
-            pretrained = Engine(other, other.tokenizer, settings.completion)
+            pretrained = LocalEngine(other, other.tokenizer, settings.completion)
             add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
         if choice.llama_server is not None:
             more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}

@@ -79,8 +79,8 @@ class Step:
     @property
     def num_settled(self) -> int:
         """Length of the leading run of committed positions, which may be shown already."""
-        open_positions = np.flatnonzero(~self.committed)
-        return int(open_positions[0]) if len(open_positions) else len(self.committed)
+        first = int(self.committed.argmin()) if len(self.committed) else 0
+        return len(self.committed) if self.committed[first : first + 1].all() else first
 
 
 class Resizing:
@@ -151,17 +151,12 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
         waiting = ends | resizing.deleting(draft) if resizing else ends
         taken &= ~waiting | _in_order(step.committed | (taken & ~ends))
     committed = step.committed | taken
-    after = replace(
-        step,
-        number=step.number + 1,
-        canvas_ids=np.where(taken, draft, step.canvas_ids),
-        draft_ids=draft,
-        committed=committed,
-        confidence=confidence,
-    )
+    canvas_ids = np.where(taken, draft, step.canvas_ids)
+    after = Step(step.number + 1, canvas_ids, draft, step.frozen, committed, confidence, step.num_stable)
     if resizing:
         after = resizing.resized(after, taken)
-    after = _cut_after(after, among(after.canvas_ids, end_ids) & after.committed & ~after.frozen)
+        ends = among(after.canvas_ids, end_ids)
+    after = _cut_after(after, ends & after.committed & ~after.frozen)
     if after.committed.all():
         return replace(after, stop=Stop.FILLED)
     return replace(after, stop=Stop.MAX_STEPS) if is_last else after

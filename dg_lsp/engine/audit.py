@@ -96,11 +96,30 @@ class AuditLog:
     An error of the file never stops a request: the first one is passed to `on_error`, and later records try again.
     """
 
+    @classmethod
+    def of(cls, settings: PrivacySettings, on_error: Callable[[str], None] | None = None) -> Self | None:
+        """The log of these settings, if they set one."""
+        return cls(Path(settings.audit_log).expanduser(), on_error) if settings.audit_log else None
+
     def __init__(self, path: Path, on_error: Callable[[str], None] | None = None) -> None:
         self._path = path
         self._on_error = on_error
         self._lock = threading.Lock()
         self._rotation = FileLock(f"{path}.lock", timeout=1.0)
+
+    def watch(self, future: Future[Any], endpoint: str, requested_tokens: int | None = None) -> None:
+        """Records this request when it ends. `endpoint` is a path of the HTTP API or a method of LSP."""
+        arrival, now = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
+
+        def record(done: Future[Any]) -> None:
+            total = time.monotonic() - arrival
+            outcome = AuditRecord(now, uuid.uuid4().hex, endpoint, **_outcome(done, total))
+            memory = resident_bytes() or 0
+            self.write(
+                replace(outcome, requested_tokens=requested_tokens or 0, total_seconds=total, resident_bytes=memory)
+            )
+
+        future.add_done_callback(record)
 
     def write(self, record: AuditRecord) -> None:
         """Appends a line."""
@@ -142,31 +161,6 @@ def read_records(path: Path) -> tuple[list[AuditRecord], int]:
             except ValueError:
                 num_bad += 1
     return records, num_bad
-
-
-class Auditor:
-    """Writes a record when a request ends."""
-
-    def __init__(self, settings: PrivacySettings, on_error: Callable[[str], None] | None = None) -> None:
-        """Writes nothing where no file is set. `on_error` gets one message when the file cannot be written."""
-        self._log = AuditLog(Path(settings.audit_log).expanduser(), on_error) if settings.audit_log else None
-
-    def watch(self, future: Future[Any], endpoint: str, requested_tokens: int | None = None) -> None:
-        """Records this request. `endpoint` is a path of the HTTP API or a method of LSP."""
-        log = self._log
-        if log is None:
-            return
-        arrival, now = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
-
-        def record(done: Future[Any]) -> None:
-            total = time.monotonic() - arrival
-            outcome = AuditRecord(now, uuid.uuid4().hex, endpoint, **_outcome(done, total))
-            memory = resident_bytes() or 0
-            log.write(
-                replace(outcome, requested_tokens=requested_tokens or 0, total_seconds=total, resident_bytes=memory)
-            )
-
-        future.add_done_callback(record)
 
 
 def _outcome(future: Future[Any], total: float) -> dict[str, Any]:

@@ -9,21 +9,18 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.canvas.fim import SUFFIX_SHARE
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import NOTHING
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END, TextStyle
 from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
 from dg_lsp.diffusion.denoiser import Footprint
-from dg_lsp.diffusion.samplers import Step
+from dg_lsp.engine.decode_run import Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Framer, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
-from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, as_comment, check_range, whole_range
 from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
@@ -37,12 +34,11 @@ if TYPE_CHECKING:
 
 NO_DEADLINE_SECONDS = 600.0
 """How long a request without a deadline waits for the server."""
-_NO_STEP = Step(0, token_ids([]), token_ids([]), np.empty(0, np.bool_), np.empty(0, np.bool_), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamProgress(Progress):
-    """The text received so far, in place of a step."""
+    """The text received so far, in place of tokens."""
 
     text: str = ""
 
@@ -60,12 +56,15 @@ class TextFramer(Framer):
 
 
 class RemoteEngine(Engine):
-    """See `Engine`. Uses nothing of the base class's model."""
+    """See `Engine`. A request yields whenever its text grows and every few milliseconds.
+
+    Every request raises a `RemoteError` where `RemoteModel.stream` does.
+    """
 
     def __init__(self, model: "RemoteModel", settings: CompletionSettings) -> None:
-        self._model = model
-        self._settings = settings
-        self._spec = ModelSpec(
+        self.settings = settings
+        self.follows_instructions = model.follows_instructions
+        self.spec = ModelSpec(
             model.name,
             vocab_size=1,
             sampling=None,
@@ -74,11 +73,7 @@ class RemoteEngine(Engine):
             canvas_lengths=(),
             max_prompt_tokens=model.max_prompt_tokens,
         )
-
-    @property
-    def follows_instructions(self) -> bool:
-        """See `Engine.follows_instructions`."""
-        return self._model.follows_instructions
+        self._model = model
 
     @property
     def footprint(self) -> Footprint:
@@ -86,24 +81,14 @@ class RemoteEngine(Engine):
         return Footprint()
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
-        """See `Engine.run`: one value whenever the text grows and every few milliseconds, then the result.
-
-        Raises:
-            RemoteError: see `RemoteModel.stream`.
-        """
+        """See `Engine.run`."""
         watch = Stopwatch()
         with watch.stage("prompt"):
-            limits = limits_of(request, self._settings, self._spec, DecoderName.AUTOREGRESSIVE, deadline)
-            max_chars = int(request.extra.share * self._spec.max_prompt_tokens * CHARS_PER_TOKEN)
-            prompt = replace(self._prompt(request), extra=within(request.extra, max_chars))
-            query = RemoteQuery(
-                RemoteTask.FILL,
-                prompt,
-                limits.max_tokens,
-                request.num_candidates,
-                request.seed,
-                session=request.snapshot.uri,
-            )
+            limits = limits_of(request, self.settings, self.spec, DecoderName.AUTOREGRESSIVE, deadline)
+            max_chars = int(request.snippets.share * self.spec.max_prompt_tokens * CHARS_PER_TOKEN)
+            prompt = replace(self._prompt(request), extra=within(request.snippets, max_chars))
+            counts = limits.max_tokens, request.num_candidates
+            query = RemoteQuery(RemoteTask.FILL, prompt, *counts, request.seed, session=request.snapshot.uri)
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             verdicts = [self._judge_text(text, answer, request, limits) for text in answer.texts or ("",)]
@@ -120,14 +105,9 @@ class RemoteEngine(Engine):
         return TextFramer()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        """See `Engine.chat`.
-
-        Raises:
-            ModelUnsupportedError: `remote.api` is not `chat`.
-            RemoteError: see `RemoteModel.stream`.
-        """
+        """See `Engine.chat`."""
         if not self.follows_instructions:
-            raise ModelUnsupportedError(f"{self._spec.name} does not accept chats: set remote.api to chat")
+            raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = Stopwatch()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
         query = RemoteQuery(
@@ -142,19 +122,14 @@ class RemoteEngine(Engine):
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
     ) -> Generator[Progress, None, RewriteResult]:
-        """See `Engine.rewrite`. A server without instructions fills the gap that the selection leaves.
-
-        Raises:
-            RequestError: the selection is empty or outside of the buffer, or `strength` is below 1.
-            RemoteError: see `RemoteModel.stream`.
-        """
+        """See `Engine.rewrite`. A server without instructions fills the gap that the selection leaves."""
         watch = Stopwatch()
         with watch.stage("prompt"):
             end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions
             check_range(request)
             if request.strength < 1:
-                raise RequestError(f"{self._spec.name} has no canvas to renoise: use strength 1, or a local model")
+                raise RequestError(f"{self.spec.name} has no canvas to renoise: use strength 1, or a local model")
             request = whole_range(request, is_instructed=is_instructed)
             query = self._rewrite_query(request, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]
@@ -164,7 +139,7 @@ class RemoteEngine(Engine):
             verdict = self._judge_rewrite(answer, request, limits)
         is_shown = isinstance(verdict, Candidate)
         return RewriteResult(
-            model=answer.model or self._spec.name,
+            model=answer.model or self.spec.name,
             start=request.start,
             end=request.end,
             text=verdict.text if isinstance(verdict, Candidate) else "",
@@ -191,20 +166,17 @@ class RemoteEngine(Engine):
         answer = RemoteAnswer()
         try:
             for number, answer in enumerate(answers, start=1):
-                is_complete = len(answer.texts) == query.num_answers
-                if (
-                    query.task is RemoteTask.FILL
-                    and is_complete
-                    and all(meets_stop_criteria(t, limits) for t in answer.texts)
-                ):
+                is_fill = query.task is RemoteTask.FILL and len(answer.texts) == query.num_answers
+                if is_fill and all(meets_stop_criteria(text, limits) for text in answer.texts):
                     break
-                yield StreamProgress(0, number, _NO_STEP, EMPTY, answer.texts[0] if answer.texts else "")
+                text = answer.texts[0] if answer.texts else ""
+                yield StreamProgress(0, number, EMPTY, NOTHING, EMPTY.confidence, text=text)
         finally:
             answers.close()
         return answer
 
     def _prompt(self, request: FillRequest) -> Prompt:
-        chars = self._spec.max_prompt_tokens * CHARS_PER_TOKEN
+        chars = self.spec.max_prompt_tokens * CHARS_PER_TOKEN
         snapshot = request.snapshot
         prompt = prompt_at(
             snapshot,
@@ -231,7 +203,7 @@ class RemoteEngine(Engine):
             cursor=request.cursor,
             max_lines=limits.max_lines,
             score=0.0,
-            check_syntax=self._settings.check_syntax,
+            check_syntax=self.settings.check_syntax,
         )
 
     def _rewrite_query(self, request: RewriteRequest, *, is_instructed: bool) -> RemoteQuery:
@@ -257,7 +229,7 @@ class RemoteEngine(Engine):
             start=request.start,
             end=request.end,
             score=0.0,
-            check_syntax=self._settings.check_syntax,
+            check_syntax=self.settings.check_syntax,
         )
 
     def _result(
@@ -268,7 +240,7 @@ class RemoteEngine(Engine):
         watch: Stopwatch,
     ) -> FillResult:
         return FillResult(
-            model=answer.model or self._spec.name,
+            model=answer.model or self.spec.name,
             candidates=candidates,
             rejections=rejections,
             canvas_length=answer.canvas_length,

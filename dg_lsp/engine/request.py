@@ -50,7 +50,7 @@ class FillRequest:
     decoder: DecoderName | None = None
     """None takes the setting."""
     seed: int = 0
-    extra: Snippets = NO_SNIPPETS
+    snippets: Snippets = NO_SNIPPETS
     """Code of other files for the prompt."""
     min_confidence: float = 0.0
     """Candidates of a lower confidence are rejected: the setting for an automatic request, 0 for an invoked one."""
@@ -85,7 +85,7 @@ class RewriteRequest:
     seed: int = 0
     must_fix_errors: bool = False
     """A buffer with syntax errors must have fewer afterwards."""
-    extra: Snippets = NO_SNIPPETS
+    snippets: Snippets = NO_SNIPPETS
     """Code of other files for the prompt."""
     min_confidence: float = 0.0
     """See `FillRequest.min_confidence`."""

@@ -1,7 +1,7 @@
 """Results of the engine: a frame per denoising step, and one result per request."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
@@ -67,14 +67,6 @@ class FillResult:
     def num_blocks(self) -> int:
         """Canvases in a row that the best candidate took."""
         return max(1, math.ceil(self.output_tokens / self.canvas_length)) if self.canvas_length and self.steps else 0
-
-    def confident(self, min_confidence: float) -> "FillResult":
-        """The result with candidates under `min_confidence` among the rejections."""
-        kept = tuple(one for one in self.candidates if one.confidence >= min_confidence)
-        if len(kept) == len(self.candidates):
-            return self
-        low = (Rejection(Reason.LOW_CONFIDENCE, one.text) for one in self.candidates if one not in kept)
-        return replace(self, candidates=kept, rejections=(*low, *self.rejections))
 
 
 @dataclass(frozen=True, slots=True)

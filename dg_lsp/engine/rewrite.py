@@ -11,10 +11,9 @@ from dg_lsp.context.document import LINE_END, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.loop import denoise
+from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Progress, gap_of
-from dg_lsp.engine.decoders.run import DecodeRun, EngineModel
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.request_denoiser import Stopwatch
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import RequestError
@@ -101,7 +100,7 @@ class Rewrite:
             max_lines=len(LINE_END.split(snapshot.text[request.start : request.end])),
             early_stop_ms=0.0,
             seed=seed,
-            extra=request.extra,
+            snippets=request.snippets,
         )
         result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:
@@ -150,8 +149,8 @@ class Rewrite:
             for step in denoise(task.denoiser, run.slot, canvas, sampling, task.rng):
                 steps += 1
                 gap = gap_of(step)
-                settled, gap_ids = draft.grow(gap.draft_ids, gap.confidence, NOTHING), gap.draft_ids
-                yield Progress(block, steps, gap, settled)
+                settled, gap_ids = draft.grow(gap.draft_ids, gap.confidence, frozenset()), gap.draft_ids
+                yield Progress.of(block, steps, gap, settled)
                 if task.limits.is_over() and step.stop is None:
                     return RewriteAttempt(b"", 0.0, 0.0, steps, is_whole=False)
             draft = settled
@@ -188,7 +187,7 @@ class Rewrite:
             prefix=prompt.prefix + ("" if self._is_instructed else as_comment(request)),
             selection=TextStyle.of(snapshot.text, request.start).to_model(old),
             instruction=request.instruction.strip(),
-            extra=request.extra,
+            extra=request.snippets,
         )
 
 

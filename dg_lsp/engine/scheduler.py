@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Framer, Progress
-from dg_lsp.engine.engine import Engine, LazyEngine
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
 Key = tuple[str, type]
@@ -138,7 +139,11 @@ class Scheduler:
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()
         """Read only."""
-        self._lazy = LazyEngine(open_engine, settings)
+        self._open_engine = open_engine
+        self._engine: Engine | None = None
+        """Belongs to the model thread; None while the model is closed."""
+        self._settings = settings
+        """Of requests that bring no settings."""
         self._idle_seconds = idle_seconds or None
         self._cache = CompletionCache()
         self._queue = RequestQueue()
@@ -162,7 +167,7 @@ class Scheduler:
         the result at once. `on_step` is called by the model thread after each forward pass. `settings` replace the
         scheduler's; then the document's name has to be the client's own.
         """
-        defaults = settings or self._lazy.settings
+        defaults = settings or self._settings
         job = _new_job(request, request.deadline_ms or defaults.deadline_ms, on_step, settings)
         with self._changed:
             cached = self._cache.find(request) if defaults.type_through else None
@@ -192,7 +197,7 @@ class Scheduler:
     def configure(self, settings: CompletionSettings) -> None:
         """Other settings from the next request on; cached completions are dropped."""
         with self._changed:
-            self._lazy.settings = settings
+            self._settings = settings
             self._cache = CompletionCache()
             self._queue.replace(None)
 
@@ -205,16 +210,17 @@ class Scheduler:
     @property
     def is_asleep(self) -> bool:
         """The model is closed for lack of work; the next request opens it again."""
-        return not self._lazy.is_open and self.ready.done() and self.ready.exception() is None
+        return self._engine is None and self.ready.done() and self.ready.exception() is None
 
     @property
     def footprint(self) -> Footprint:
         """The model's memory now."""
-        return self._lazy.footprint
+        engine = self._engine
+        return engine.footprint if engine is not None else Footprint()
 
     def framer(self) -> Framer:
         """Makes frames of progress; for callbacks on the model thread."""
-        return self._lazy.open().framer()
+        return self._open().framer()
 
     def close(self) -> None:
         """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.
@@ -237,7 +243,7 @@ class Scheduler:
                 job.future.cancel()
                 return False
             stale, running = self._queue.replace(job.key), self._running
-            is_busy = not self._lazy.is_open or running is not None or bool(self._queue)
+            is_busy = self._engine is None or running is not None or bool(self._queue)
             if queued is not None:
                 self._queue.add(queued)
                 self._changed.notify()
@@ -249,7 +255,7 @@ class Scheduler:
 
     def _serve(self) -> None:
         try:
-            engine = self._lazy.open()
+            engine = self._open()
         except Exception as error:  # noqa: BLE001 - every client gets the error, of whatever kind
             self.ready.set_exception(error)
         else:
@@ -258,16 +264,29 @@ class Scheduler:
             job = self._next_job()
             if job is not None:
                 self._advance(job)
-            elif not self._is_closed:
-                self._lazy.close()
-        self._lazy.close()
+            else:
+                self._close_engine()
+        self._close_engine()
+
+    def _open(self, settings: CompletionSettings | None = None) -> Engine:
+        """The engine with these settings, or with its own; opens it where it is closed."""
+        engine = self._engine = self._engine or self._open_engine()
+        if settings is not None and settings != engine.settings:
+            with suppress(DgLspError):  # a prompt format that the model lacks: it keeps the settings that it had
+                self._engine = engine.configured(settings)
+        return self._engine
+
+    def _close_engine(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     def _next_job(self) -> Job | None:
         """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed."""
         self._close_done()
         with self._changed:
             self._running = None
-            timeout = self._idle_seconds if self._lazy.is_open else None
+            timeout = None if self._engine is None else self._idle_seconds
             self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
             if self._queue and not self._is_closed:
                 self._running = self._queue.pop()
@@ -279,7 +298,7 @@ class Scheduler:
         try:
             if steps is None:
                 self.ready.result()  # a model that could not be opened is not tried again
-                steps = job.start(self._lazy.configured(job.settings))
+                steps = job.start(self._open(job.settings or self._settings))
             while not (job.future.done() or (is_paused := self._is_interrupted(job, steps))):
                 progress = next(steps)
                 if job.on_step is not None:
@@ -329,16 +348,16 @@ class Scheduler:
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
-        defaults = job.settings or self._lazy.settings
+        defaults = job.settings or self._settings
         if not (defaults.speculate and defaults.type_through and result.candidates):
             return None
-        text, offset = request.snapshot.text, request.offset
-        snapshot = replace(request.snapshot, text=text[:offset] + result.text + text[offset:])
-        offset += len(result.text)
-        accepted = replace(request, snapshot=snapshot, offset=offset, priority=Priority.SPECULATION)
-        if self._cache.find(accepted) is not None:
+        text, offset, accepted = request.snapshot.text, request.offset, result.candidates[0].text
+        snapshot = replace(request.snapshot, text=text[:offset] + accepted + text[offset:])
+        offset += len(accepted)
+        following = replace(request, snapshot=snapshot, offset=offset, priority=Priority.SPECULATION)
+        if self._cache.find(following) is not None:
             return None
-        return _new_job(accepted, request.deadline_ms or defaults.deadline_ms, settings=job.settings)
+        return _new_job(following, request.deadline_ms or defaults.deadline_ms, settings=job.settings)
 
 
 def _new_job(

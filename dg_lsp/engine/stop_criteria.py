@@ -2,12 +2,12 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dg_lsp.canvas.infill import GAP_LENGTHS, MIN_SUFFIX
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
@@ -103,9 +103,9 @@ def canvas_length(
 class StopCriteria:
     """When one request's fill is complete, and how much of it can be shown."""
 
-    def __init__(self, tokenizer: Tokenizer, limits: Limits, stop: str = "") -> None:
+    def __init__(self, decode: Callable[[TokenIds], bytes], limits: Limits, stop: str = "") -> None:
         """The fill ends before a line that begins with `stop`, unless that is empty."""
-        self._tokenizer = tokenizer
+        self._decode = decode
         self._limits = limits
         self._stop = stop
 
@@ -113,17 +113,17 @@ class StopCriteria:
         """The fill has ended, is long enough, or repeats itself."""
         if is_ended or len(ids) >= self._limits.max_tokens:
             return True
-        text = self._tokenizer.decode(ids).decode("utf-8", "replace")
+        text = self._decode(ids).decode("utf-8", "replace")
         return meets_stop_criteria(text, self._limits) or self._find_stop(text) is not None
 
     def shown_bytes(self, ids: TokenIds, *, is_ended: bool) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""
-        fill = self._tokenizer.decode(ids)
+        fill = self._decode(ids)
         end = self._find_stop(fill.decode("utf-8", "surrogateescape"))
         if end is not None:
             return fill.decode("utf-8", "surrogateescape")[:end].encode("utf-8", "surrogateescape")
         whole = fill[: fill.rfind(b"\n") + 1]
-        if is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace")):
+        if is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace"), fill.count(b"\n")):
             return fill
         return whole
 
@@ -133,7 +133,7 @@ class StopCriteria:
             return len(ids)
         num_ends = 0
         for i in range(len(ids)):
-            text = self._tokenizer.decode(ids[i : i + 1])
+            text = self._decode(ids[i : i + 1])
             num_ends += text.count(b"\n")
             if num_ends >= self._limits.max_lines:
                 return i + (not text.startswith(b"\n"))
@@ -149,14 +149,20 @@ class StopCriteria:
 
 def meets_stop_criteria(text: str, limits: Limits) -> bool:
     """The text has as many lines as may be shown, or whole ones by the time of the early stop, or repeats itself."""
-    if _loops(text):
+    num_ends = text.count("\n")
+    if _loops(text, num_ends):
         return True
-    whole, line_end, _ = text.rpartition("\n")
-    if not line_end:
+    if not num_ends:
         return False
-    has_all = limits.max_lines is not None and text.count("\n") >= limits.max_lines
-    return has_all or (bool(whole.strip()) and limits.can_stop_early())
+    has_all = limits.max_lines is not None and num_ends >= limits.max_lines
+    return has_all or (limits.can_stop_early() and bool(text[: text.rindex("\n")].strip()))
 
 
-def _loops(text: str) -> bool:
-    return is_repetitive(text) or cut_loops(text) != text
+def _loops(text: str, num_ends: int) -> bool:
+    if num_ends > 1 and cut_loops(text) != text:
+        return True
+    # five copies of three or more characters have one of these pieces four times; the whole search is slow
+    for at in range(0, len(text) - 2, 13):
+        if text.count(text[at : at + 3]) >= 4:
+            return is_repetitive(text)
+    return False

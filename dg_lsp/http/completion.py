@@ -76,7 +76,7 @@ class CompletionRequest:
             max_tokens=self.max_tokens,
             deadline_ms=self.deadline_ms,
             seed=self.seed,
-            extra=self._allowed_snippets(settings) if takes_extra(spec, settings.context.enabled) else NO_SNIPPETS,
+            snippets=self._allowed_snippets(settings) if takes_extra(spec, settings.context.enabled) else NO_SNIPPETS,
             priority=self.priority if self.priority is not None else default,
         )
 

@@ -20,7 +20,7 @@ import prometheus_client as prometheus
 from fastapi import Depends
 from starlette.requests import ClientDisconnect, Request
 
-from dg_lsp.engine.audit import Auditor
+from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, Priority
@@ -99,7 +99,7 @@ class Service:
         self._worker_settings = attrs.evolve(settings, completion=attrs.evolve(settings.completion, speculate=False))
         self._open_worker = open_worker
         self.worker = open_worker(self._worker_settings)
-        self._auditor = Auditor(settings.privacy, report_error)
+        self._audit_log = AuditLog.of(settings.privacy, report_error)
         self._numbers = itertools.count(1)
         self._active: Counter[str] = Counter()
         """Requests by the address of the client; this machine is an empty string."""
@@ -189,7 +189,8 @@ class Service:
         if address and self._active[address] >= MAX_PER_CLIENT:
             raise ApiError(429, f"this client has {MAX_PER_CLIENT} open requests; try again later")
         future = self._submit(request, on_step)
-        self._auditor.watch(future, http.url.path, request.max_tokens)
+        if self._audit_log is not None:
+            self._audit_log.watch(future, http.url.path, request.max_tokens)
         outcome = asyncio.wrap_future(future)
         self._active[address] += 1
         outcome.add_done_callback(partial(self._end, address))

@@ -112,7 +112,7 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         num_candidates=NUM_INVOKED if is_invoked else 1,
         min_confidence=0.0 if is_invoked else ls.settings.completion.min_confidence,
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
-        extra=ls.snippets(at.snapshot, at.offset),
+        snippets=ls.snippets(at.snapshot, at.offset),
     )
     if request.cursor.is_deep_inside_word and not is_invoked:
         return nothing

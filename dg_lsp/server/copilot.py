@@ -82,7 +82,7 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         end,
         strength=INLINE_EDIT_STRENGTH,
         deadline_ms=INLINE_EDIT_MS,
-        extra=server.snippets(snapshot, start),
+        snippets=server.snippets(snapshot, start),
         min_confidence=server.settings.completion.min_confidence,
     )
     try:

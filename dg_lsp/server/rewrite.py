@@ -82,7 +82,7 @@ async def _rewrite(ls: Server, argument: Any) -> None:
         1.0 if strength is None else strength,
         ls.settings.rewrite.deadline_ms,
         must_fix_errors=argument.get("mustFixErrors") is True,
-        extra=ls.snippets(document.snapshot(), start),
+        snippets=ls.snippets(document.snapshot(), start),
     )
     title = instruction or "Rewriting"
     result = await _with_progress(ls, request, title)
@@ -97,8 +97,10 @@ async def _rewrite(ls: Server, argument: Any) -> None:
 async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
     snapshot, deadline_ms = document.snapshot(), ls.settings.rewrite.deadline_ms
-    extra = ls.snippets(snapshot, start)
-    candidates = await ls.fill(FillRequest(snapshot, start, deadline_ms=deadline_ms, early_stop_ms=0.0, extra=extra))
+    snippets = ls.snippets(snapshot, start)
+    candidates = await ls.fill(
+        FillRequest(snapshot, start, deadline_ms=deadline_ms, early_stop_ms=0.0, snippets=snippets)
+    )
     if not candidates:
         raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
     await _apply(ls, document, (Change(start, start, candidates[0].text),), "dg-lsp: complete this block")

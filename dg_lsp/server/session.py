@@ -20,7 +20,7 @@ from dg_lsp.canvas.fim import takes_extra
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
-from dg_lsp.engine.audit import Auditor
+from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
@@ -151,7 +151,7 @@ class Server(LanguageServer):
         self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
         self._open_scheduler = open_scheduler
         self._scheduler: Scheduler | SchedulerSession | None = None
-        self._auditor = Auditor(settings.privacy)
+        self._audit_log: AuditLog | None = None
 
     def log(self, kind: types.MessageType, message: str) -> None:
         """Writes one line to the client's log."""
@@ -177,7 +177,7 @@ class Server(LanguageServer):
         """Loads the model of the settings, and reports the result to the client."""
         start = time.monotonic()
         self.close()
-        self._auditor = self._new_auditor()
+        self._audit_log = self._open_audit_log()
         self.status.update(state=State.LOADING, message="loading the model")
         self._scheduler = self._open_scheduler(self.settings)
         engine = await _outcome(self._scheduler.ready)
@@ -201,7 +201,8 @@ class Server(LanguageServer):
             return ()
         with self.status.busy():
             submitted = self._scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
-            self._auditor.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, request.max_tokens)
+            if self._audit_log is not None:
+                self._audit_log.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, request.max_tokens)
             result = await _outcome(submitted)
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
@@ -221,7 +222,8 @@ class Server(LanguageServer):
         if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
         submitted = self._scheduler.submit_rewrite(request, on_step)
-        self._auditor.watch(submitted, "dg-lsp.rewrite")
+        if self._audit_log is not None:
+            self._audit_log.watch(submitted, "dg-lsp.rewrite")
         return await asyncio.wrap_future(submitted)
 
     def configure(self, settings: Settings) -> bool:
@@ -233,7 +235,7 @@ class Server(LanguageServer):
         if old.model_key != settings.model_key:
             return True
         if old.privacy != settings.privacy:
-            self._auditor = self._new_auditor()
+            self._audit_log = self._open_audit_log()
         if old.completion != settings.completion:
             self._scheduler.configure(settings.completion)
         return False
@@ -285,13 +287,13 @@ class Server(LanguageServer):
         if self._scheduler is not None:
             self._scheduler.close()
 
-    def _new_auditor(self) -> Auditor:
+    def _open_audit_log(self) -> AuditLog | None:
         loop = asyncio.get_running_loop()
 
         def warn(message: str) -> None:
             loop.call_soon_threadsafe(self.log, types.MessageType.Warning, message)
 
-        return Auditor(self.settings.privacy, warn)
+        return AuditLog.of(self.settings.privacy, warn)
 
     def _report_error(self, error: BaseException) -> None:
         """Logs an error. Errors of a remote server repeat at every key, so only the first one is logged."""

@@ -28,7 +28,7 @@ from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
@@ -238,7 +238,7 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     numbers of single, verify and canvas passes, and the share of right first lines.
     """
     counting = CountingDenoiser(denoiser)
-    engine = Engine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
+    engine = LocalEngine(cast(Denoiser, counting), tokenizer, CompletionSettings(early_stop_ms=0))
     rows: dict[str, list[list[float]]] = {}
     known = (case for case in cases if case.kind in set(CaseKind))
     for case, (name, (decoder, num_candidates)) in itertools.product(known, STATISTICS_KEYS.items()):

@@ -22,7 +22,7 @@ from dg_lsp.bench.replay import (
     summarize_replay,
 )
 from dg_lsp.bench.typing_model import AcceptedPart, EditorModel, MatchingKey, Selection, TypingModel, TypingTask
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.settings import CompletionSettings
 
@@ -57,7 +57,7 @@ def completer_of(fill, tokens_per_step=64, recorded=()):
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
     settings = CompletionSettings(check_syntax=False, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
-    return EngineCompleter(Engine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
+    return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
 
 
 def replay_of(*tasks, spread=0.0, on_matching_key=MatchingKey.REQUEST, limit=None, seed=0):

@@ -9,7 +9,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.report import benchmark_page, choose_cases, record_films
 from dg_lsp.bench.runner import Machine, Run, RunHeader
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.errors import InputFileError
@@ -163,7 +163,7 @@ def request(case, decoder=None):
 
 def engine_of(fill, setting=DecoderName.AUTO):
     denoiser = ScriptedDenoiser(fill, tokens_per_step=2)
-    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(decoder=setting.value))
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(decoder=setting.value))
 
 
 def test_a_film_has_every_step_of_a_fill_and_some_context():

@@ -23,7 +23,7 @@ from dg_lsp.bench.runner import (
     run_cases,
 )
 from dg_lsp.bench.sandbox import Ending, Outcome
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.settings import CompletionSettings
@@ -122,7 +122,7 @@ def test_cases_without_tests_are_refused():
 
 def contender(fill, options=None, decoder=None, **script):
     denoiser = ScriptedDenoiser(fill, **script)
-    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings(max_tokens=500))  # a token is a byte here
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(max_tokens=500))  # a token is a byte here
     return EngineContender("auto", engine, decoder, options or RequestOptions())
 
 
@@ -189,7 +189,7 @@ def test_a_warm_contender_has_the_prompt_in_its_cache():
     for is_warm in (False, True):
         one = contender("width * height", RequestOptions(is_warm=is_warm), DecoderName.DIFFUSION)
         assert one.answer(LINE_END).is_exact
-        nums.append(one.engine._denoiser.num_prefilled)
+        nums.append(one.engine._model.denoiser.num_prefilled)
     # one byte of the prefix and the middle sentinel are decoded again
     assert nums[1] == nums[0] - 1 + 2
 

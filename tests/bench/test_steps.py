@@ -7,7 +7,7 @@ from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.bench.steps import measure_batches, measure_model, measure_overhead, measure_steps
 from dg_lsp.cli import loading, run
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
@@ -27,7 +27,7 @@ def test_steps_are_measured_by_canvas_length():
 
 def test_the_overhead_is_the_time_outside_the_backend():
     denoiser = ScriptedDenoiser("abcdefgh", tokens_per_step=1, step_seconds=0.002)
-    engine = Engine(denoiser, denoiser.tokenizer, CompletionSettings())
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
     overhead = measure_overhead(engine, [FillRequest(Snapshot("a", 0, "a = "), 4)] * 2)
     assert denoiser.num_steps == 18
     assert overhead["decode"] >= 2

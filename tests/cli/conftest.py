@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading, run
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.settings import Settings
 
 
@@ -48,7 +48,7 @@ def script(monkeypatch):
     def open_engine(settings):
         held.settings = settings
         held.denoiser = ScriptedDenoiser(held.fill)
-        return Engine(held.denoiser, held.denoiser.tokenizer, settings.completion)
+        return LocalEngine(held.denoiser, held.denoiser.tokenizer, settings.completion)
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     return held

@@ -10,7 +10,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import read_cases
 from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 
 PROBLEMS = Path(__file__).parents[1] / "bench" / "problems.jsonl"
 REFERENCES = {case.prefix[-20:]: case.reference for case in read_cases(PROBLEMS)}
@@ -39,7 +39,7 @@ def model(monkeypatch, tmp_path):
         held.denoiser = ScriptedDenoiser(fill, tokens_per_step=64)
         held.filled.clear()
         fill_settings = attrs.evolve(settings.completion, max_tokens=500)  # a token is a byte here
-        engine = Engine(held.denoiser, held.denoiser.tokenizer, fill_settings)
+        engine = LocalEngine(held.denoiser, held.denoiser.tokenizer, fill_settings)
         return measurements.BenchModel(engine, tmp_path / "weights", threads=1)
 
     monkeypatch.setattr(measurements, "open_model", open_model)

@@ -6,7 +6,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.replay import EngineCompleter
 from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
 
@@ -30,7 +30,7 @@ def model(monkeypatch, tmp_path):
     denoiser = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
 
     def open_model(settings):
-        return measurements.BenchModel(Engine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
+        return measurements.BenchModel(LocalEngine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
 
     monkeypatch.setattr(measurements, "open_model", open_model)
     # the model takes no time, however busy this machine is

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 
 KEYS = [
     *("text", "model", "candidates", "rejected", "decoder", "canvas_length", "steps", "tokens_per_forward"),
@@ -118,13 +118,13 @@ def test_write_keeps_line_ends_indentation_and_byte_order_mark(
 
 def test_options_are_passed_to_settings_and_request(dg_lsp, script, hole, monkeypatch):
     seen = []
-    run = Engine.run
+    run = LocalEngine.run
 
     def spy(self, request, **keywords):
         seen.append((request, keywords))
         return run(self, request, **keywords)
 
-    monkeypatch.setattr(Engine, "run", spy)
+    monkeypatch.setattr(LocalEngine, "run", spy)
     request_options = ["--candidates", 3, "--suffix-lines", 2, "--seed", 7]
     model_options = ["--threads", 1, "--gpu-layers", 0, "--model", "m.gguf"]
     assert dg_lsp("fill", f"{hole}:4", *request_options, *model_options).code == 0

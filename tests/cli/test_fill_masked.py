@@ -96,14 +96,14 @@ def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, monkeypatch, attention
     completion = CompletionSettings(check_syntax=False, max_tokens=64, confidence_threshold=0.0)
     gaps, changes = [], set()
     with closing(loading.open_engine(Settings(model=model, completion=completion))) as engine:
-        predict = type(engine._denoiser).predict
+        predict = type(engine._model.denoiser).predict
 
         def watched(self, slot, canvases, *others):
             gaps.append(int(np.count_nonzero(canvases[0] == tiny_masked.MASK)))
             assert not np.isin(canvases[0], [tiny_masked.EXPAND, tiny_masked.DELETE]).any()
             return predict(self, slot, canvases, *others)
 
-        monkeypatch.setattr(type(engine._denoiser), "predict", watched)
+        monkeypatch.setattr(type(engine._model.denoiser), "predict", watched)
         for number in range(3):
             gaps.clear()
             before = BEFORE + "x" * number

@@ -11,7 +11,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.output import coloured_row, excerpt, plain_row, printable, timing_line, watch
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, FillResult, Frame, Timings
 from dg_lsp.settings import CompletionSettings
@@ -116,7 +116,7 @@ UNHURRIED = {"deadline_ms": 60_000, "early_stop_ms": 0}
 
 def frames_of(fill, **settings):
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(**UNHURRIED, **settings)).frames(
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**UNHURRIED, **settings)).frames(
         FillRequest(SNAPSHOT, OFFSET)
     )
 

@@ -8,7 +8,7 @@ from workers import TIMEOUT
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.daemon.client import Endpoint
 from dg_lsp.daemon.server import Daemon
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 
 
 class Scripts:
@@ -22,7 +22,7 @@ class Scripts:
         if self.error is not None:
             raise self.error
         self.denoisers.append(ScriptedDenoiser("fill"))
-        return Engine(self.denoisers[-1], self.denoisers[-1].tokenizer, settings.completion)
+        return LocalEngine(self.denoisers[-1], self.denoisers[-1].tokenizer, settings.completion)
 
 
 @pytest.fixture

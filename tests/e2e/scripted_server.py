@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.result import FillResult, Timings
 from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.postprocess.validate import Candidate
@@ -22,7 +22,7 @@ UNHURRIED = Settings(completion=CompletionSettings(early_stop_ms=0))
 """Completions must not depend on how busy the machine is."""
 
 
-class EchoEngine(Engine):
+class EchoEngine(LocalEngine):
     """Returns the request as JSON."""
 
     def run(self, request, *, deadline=None):  # noqa: ARG002
@@ -33,7 +33,7 @@ class EchoEngine(Engine):
             "version": snapshot.version,
             "language": snapshot.language,
             "settings": self.settings.deadline_ms,
-            "extra": [[one.source, one.path, one.text] for one in request.extra.chunks],
+            "extra": [[one.source, one.path, one.text] for one in request.snippets.chunks],
         }
         nothing = Timings(0.0, 0.0, 0.0, 0.0, 0.0)
         return FillResult("echo", (Candidate(json.dumps(seen), 0.0),), (), 0, 0, 0.0, 0, 0, nothing)
@@ -98,7 +98,7 @@ def open_engine(settings: Settings) -> Engine:
         "bug": lambda: failing(ValueError(SECRET)),
     }
     denoiser = denoisers[scenario]()
-    return Engine(denoiser, denoiser.tokenizer, settings.completion)
+    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.settings import CompletionSettings
@@ -23,7 +23,7 @@ def engine_of():
 
     def make(fill, settings=NO_HURRY, **script):
         denoiser = ScriptedDenoiser(fill, **script)
-        return Engine(denoiser, denoiser.tokenizer, settings), denoiser
+        return LocalEngine(denoiser, denoiser.tokenizer, settings), denoiser
 
     return make
 
@@ -110,7 +110,7 @@ def reciting():
 
     def make(text, spec, settings=None, **more):
         denoiser = Reciter(text, spec, **more)
-        return Engine(denoiser, denoiser.tokenizer, settings or NO_HURRY), denoiser
+        return LocalEngine(denoiser, denoiser.tokenizer, settings or NO_HURRY), denoiser
 
     return make
 
@@ -123,7 +123,7 @@ def scheduler_of():
     def make(denoiser, settings=LONG, before=lambda: None, **more):
         def open_engine():
             before()
-            return Engine(denoiser, denoiser.tokenizer, settings)
+            return LocalEngine(denoiser, denoiser.tokenizer, settings)
 
         schedulers.append(Scheduler(open_engine, settings, **more))
         return schedulers[-1]

@@ -9,7 +9,7 @@ from workers import LONG, TIMEOUT, Stepping
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.chat import Role, Turn
-from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import ChatRequest
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
@@ -21,7 +21,7 @@ ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas
 
 def engine_of(answer, spec=MASK_SPEC, **script):
     denoiser = chatty(answer, spec, **script)
-    return Engine(denoiser, denoiser.tokenizer, CompletionSettings()), denoiser
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings()), denoiser
 
 
 def chat(engine, request=ASKED, deadline=math.inf):
@@ -68,7 +68,7 @@ def test_deadline_without_a_settled_token_gives_no_answer():
 def test_model_without_a_template_refuses_chats():
     denoiser = ScriptedDenoiser("x")
     with pytest.raises(ModelUnsupportedError, match="has no chat template"):
-        chat(Engine(denoiser, denoiser.tokenizer, CompletionSettings()))
+        chat(LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings()))
 
 
 def test_conversation_longer_than_the_prompt_is_refused():

@@ -9,7 +9,7 @@ from workers import LONG, TIMEOUT, Stepping, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import Priority, RewriteRequest
 from dg_lsp.engine.scheduler import Job, RequestQueue, Scheduler
 from dg_lsp.errors import ModelMemoryError
@@ -90,7 +90,7 @@ def test_newer_rewrite_cancels_an_interrupted_one(busy):
 def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs():
     ended = threading.Event()
 
-    class Noting(Engine):
+    class Noting(LocalEngine):
         def rewrite(self, request, **more):
             try:
                 return (yield from super().rewrite(request, **more))

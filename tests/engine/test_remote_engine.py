@@ -1,6 +1,5 @@
 """The engine over a model behind a server; the model returns the answers of the test."""
 
-import inspect
 import math
 import time
 
@@ -10,10 +9,9 @@ from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteTask
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
-from dg_lsp.engine.chat import ChatRequest
-from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -71,7 +69,7 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
         Snippet(SnippetSource.DIAGNOSTICS, "d", "x" * 100),
     )
     model = FakeModel("width * height")
-    fill(model, extra=Snippets(chunks, share=0.25))
+    fill(model, snippets=Snippets(chunks, share=0.25))
     assert [chunk.path for chunk in model.queries[0].prompt.extra.chunks] == ["large.py", "d"]
 
 
@@ -189,11 +187,3 @@ def test_an_engine_with_other_settings_shares_the_connections():
     assert engine.settings.max_tokens == 7
     engine.close()
     assert model.is_closed
-
-
-def test_every_method_that_needs_a_local_model_is_overridden():
-    def public(kind):
-        return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
-
-    inherited = {"fill", "settings", "spec"}
-    assert public(Engine) - inherited <= {name for name in vars(RemoteEngine) if not name.startswith("_")}

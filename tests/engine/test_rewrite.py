@@ -4,7 +4,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.rewrite import whole_lines, without_blanks
 from dg_lsp.errors import RequestError
@@ -21,7 +21,7 @@ def request(where=LINE, **more):
 
 def engine_of(fill):
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, CompletionSettings())
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
 
 
 def rewritten(engine, asked):

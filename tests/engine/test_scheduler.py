@@ -8,7 +8,7 @@ import pytest
 from workers import LONG, TIMEOUT, Gate, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, ModelBrokenError
 from dg_lsp.postprocess.validate import Reason
@@ -118,7 +118,7 @@ def test_closing_does_not_wait_for_a_model_that_is_being_opened():
 
 def test_closing_cancels_all_requests_and_closes_the_model():
     denoiser = Gate("x")
-    scheduler = Scheduler(lambda: Engine(denoiser, denoiser.tokenizer, LONG), LONG)
+    scheduler = Scheduler(lambda: LocalEngine(denoiser, denoiser.tokenizer, LONG), LONG)
     futures = [scheduler.submit(ask(f"file:///{name}.py")) for name in "ab"]
     assert denoiser.is_inside.wait(TIMEOUT)
     futures[0].add_done_callback(lambda _: denoiser.go_on.set())

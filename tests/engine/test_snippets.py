@@ -8,7 +8,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
-from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.settings import CompletionSettings
 
@@ -29,22 +29,17 @@ def engine(seen):
         return "clean(text)" if "def clean(text): ..." in prefix else "text"
 
     denoiser = ScriptedDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=1e6))
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=1e6))
 
 
-def request(text=BUFFER, offset=OFFSET, extra=EXTRA, **more):
-    return FillRequest(Snapshot("file:///pkg/main.py", 0, text), offset, extra=extra, **more)
+def request(text=BUFFER, offset=OFFSET, snippets=EXTRA, **more):
+    return FillRequest(Snapshot("file:///pkg/main.py", 0, text), offset, snippets=snippets, **more)
 
 
 @pytest.mark.parametrize("decoder", [name for name in DecoderName if name is not DecoderName.INFILL])
 def test_every_decoder_sees_snippets(engine, decoder):
     assert engine.fill(request(decoder=decoder)).text == "clean(text)"
-    assert engine.fill(replace(request(decoder=decoder), extra=Snippets())).text == "text"
-
-
-def test_snippets_stand_before_the_files_own_path_and_code(engine, seen):
-    engine.fill(request())
-    assert seen[0] == f"# pkg/tools.py\ndef clean(text): ...\n# pkg/main.py\n{BUFFER[:OFFSET]}"
+    assert engine.fill(replace(request(decoder=decoder), snippets=Snippets())).text == "text"
 
 
 def test_typed_character_decodes_no_snippet_again(engine):
@@ -58,5 +53,5 @@ def test_typed_character_decodes_no_snippet_again(engine):
 def test_rewrite_sees_snippets(engine, seen):
     start = BUFFER.index("return")
     snapshot = Snapshot("file:///pkg/main.py", 0, BUFFER.replace("return ", "return text"))
-    drain(engine.rewrite(RewriteRequest(snapshot, start, start + 11, deadline_ms=1e6, extra=EXTRA)))
+    drain(engine.rewrite(RewriteRequest(snapshot, start, start + 11, deadline_ms=1e6, snippets=EXTRA)))
     assert "def clean(text): ..." in seen[-1]

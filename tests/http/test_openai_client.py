@@ -9,7 +9,7 @@ from chatty import chatty
 from http_server import TIMEOUT, Starter, metric, wait_for_disconnect, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 
 GAP = {"model": "any", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 MESSAGES = {"model": "any", "messages": [{"role": "user", "content": "hi"}]}
@@ -104,7 +104,7 @@ def test_the_client_retries_while_the_model_loads(start, connect):
     def open_engine(settings):
         assert may_open.wait(TIMEOUT)
         denoiser = ScriptedDenoiser("x")
-        return Engine(denoiser, denoiser.tokenizer, settings.completion)
+        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
     client = start(open_engine=open_engine, is_waited=False)
     with pytest.raises(openai.InternalServerError, match="Loading model"):

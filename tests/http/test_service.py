@@ -19,7 +19,7 @@ from http_server import (
 from starlette.requests import Request
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
 from dg_lsp.http.service import client_address
 
@@ -153,7 +153,7 @@ def test_health_and_requests_return_503_while_the_model_loads(start):
     def open_engine(settings):
         assert opened.wait(TIMEOUT)
         denoiser = ScriptedDenoiser("x")
-        return Engine(denoiser, denoiser.tokenizer, settings.completion)
+        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
     client = start(open_engine=open_engine, is_waited=False)
     loading = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'

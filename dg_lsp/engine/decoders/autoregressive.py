@@ -10,16 +10,15 @@ from itertools import islice
 import numpy as np
 
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.layout import Layout, TokenIds, among, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import Sampling
-from dg_lsp.diffusion.denoiser import Floats, Prediction
+from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress
 
 MAX_OPENING = 16
 """Prompt tokens that the first pass may decode along with the first token."""
-NOTHING = token_ids([])
 
 
 class AutoregressiveDecoder:
@@ -31,28 +30,34 @@ class AutoregressiveDecoder:
     def __init__(self, task: DecodeTask) -> None:
         self.num_decoded = self.num_passes = 0
         self._task = task
-        self._end_ids = token_ids(task.spec.end_ids)
+        self._end_ids = frozenset(task.spec.end_ids)
+        self._max_fill = 0
+        """Tokens that fit after the prompt."""
 
     def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
-        task, denoiser, slot = self._task, self._task.denoiser, self._task.slot
-        known_ids, num_prompt, draft = layout.prompt_ids, len(layout.prompt_ids), EMPTY
+        task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
+        known_ids, draft = layout.prompt_ids, EMPTY
+        self._max_fill = task.max_length - len(known_ids)
         num_new = self._prefill(known_ids, num_kept)
-        while not (self._is_done(draft, num_prompt) or task.limits.is_over()):
+        while not (self._is_done(draft) or limits.is_over()):
             drafted = yield from self._drafted(known_ids, draft)
-            if task.limits.is_over():
+            if limits.is_over():
                 break
-            prediction = denoiser.extend(slot, np.concatenate([known_ids[len(known_ids) - num_new :], drafted]))
+            new_ids, num_agreed = known_ids[len(known_ids) - num_new :], 0
+            prediction = denoiser.extend(slot, np.concatenate([new_ids, drafted]) if len(drafted) else new_ids)
             self.num_passes += 1
-            num_agreed = common_prefix_length(drafted, prediction.argmax_ids[num_new - 1 :])
+            if len(drafted):
+                num_agreed = common_prefix_length(drafted, prediction.argmax_ids[num_new - 1 :])
             accepted = slice(num_new - 1, num_new + num_agreed)
             known_ids = np.concatenate([known_ids, prediction.argmax_ids[accepted]])
             if num_agreed < len(drafted):
                 denoiser.prefill(slot, known_ids[:-1])
-            draft = self._grown(draft, prediction, accepted, num_prompt)
+            draft = self._grown(draft, prediction, accepted)
             num_new = 1
-            fill_ids = known_ids[num_prompt : num_prompt + len(draft.confidence)]
-            yield self._progress(draft, fill_ids, draft.confidence)
+            num_tokens = len(draft.confidence)
+            fill_ids = known_ids[len(layout.prompt_ids) : len(layout.prompt_ids) + num_tokens]
+            yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence)
         return (draft,)
 
     def _prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
@@ -72,24 +77,17 @@ class AutoregressiveDecoder:
         yield from ()
         return NOTHING
 
-    def _grown(self, draft: Draft, prediction: Prediction, accepted: slice, num_prompt: int) -> Draft:
+    def _grown(self, draft: Draft, prediction: Prediction, accepted: slice) -> Draft:
         """Grows token by token, so that the draft stops where it would without drafted tokens."""
         ids, confidence = prediction.argmax_ids[accepted], prediction.confidence[accepted]
         for i in range(len(ids)):
             draft = draft.grow(ids[i : i + 1], confidence[i : i + 1], self._end_ids)
-            if i + 1 < len(ids) and self._is_done(draft, num_prompt):
+            if i + 1 < len(ids) and self._is_done(draft):
                 break
         return draft
 
-    def _is_done(self, draft: Draft, num_prompt: int) -> bool:
-        return num_prompt + len(draft.confidence) >= self._task.max_length or self._task.is_done(draft)
-
-    def _progress(self, draft: Draft, fill_ids: TokenIds, confidence: Floats) -> Progress:
-        """Committed tokens, and drafted ones after them; both of shape (N,)."""
-        committed = np.arange(len(fill_ids)) < len(draft.confidence)
-        frozen = np.zeros(len(fill_ids), np.bool_)
-        step = Step(self.num_passes, fill_ids, fill_ids, frozen, committed, confidence)
-        return Progress(0, self.num_passes, step, draft)
+    def _is_done(self, draft: Draft) -> bool:
+        return len(draft.confidence) >= self._max_fill or self._task.is_done(draft)
 
 
 MIN_MATCH, MAX_MATCH = 2, 8
@@ -118,7 +116,7 @@ class PromptLookupDecoder(AutoregressiveDecoder):
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         del draft
-        yield from ()
+        yield from ()  # no pass
         fill_ids, repetition = known_ids[self._num_prompt :], self._task.repetition
         repeated = repetition.run(fill_ids, MAX_REPETITION) if repetition else NOTHING
         return repeated if len(repeated) else continuation(np.concatenate([self._text, fill_ids]))
@@ -132,17 +130,17 @@ def continuation(ids: TokenIds) -> TokenIds:
     ends = np.flatnonzero(is_match) + MIN_MATCH  # where the continuation begins
     if not len(ends):
         return NOTHING
-    length, best = max((_match_length(ids, end), end) for end in ends.tolist())
+    last = ids[: -MAX_MATCH - 1 : -1].tolist()
+    length, best = max((_match_length(ids[max(0, end - MAX_MATCH) : end].tolist(), last), end) for end in ends.tolist())
     following = ids[best : best + min(length - 1, MAX_LOOKUP)]
     borders = np.flatnonzero(following == _BORDER[0])
     return following[: borders[0]] if len(borders) else following
 
 
-def _match_length(ids: TokenIds, end: int) -> int:
-    """How many tokens before `end` equal the last ones, at most `MAX_MATCH`."""
-    size = min(end, MAX_MATCH)
-    same = (ids[end - size : end] == ids[len(ids) - size :])[::-1]
-    return size if same.all() else int(np.argmin(same))
+def _match_length(before: list[int], last: list[int]) -> int:
+    """How many tokens at the end of `before` equal the last ones, which are listed in reverse."""
+    pairs = enumerate(zip(reversed(before), last, strict=False))
+    return next((size for size, (token, wanted) in pairs if token != wanted), len(before))
 
 
 NUM_DRAFT_STEPS = 1
@@ -172,14 +170,14 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         for step in islice(steps, NUM_DRAFT_STEPS):
             self.num_passes += 1
             drafted = step.draft_ids[: self._num_likely(step)]
-            fill_ids = np.concatenate([draft.ids, step.draft_ids])
-            yield self._progress(draft, fill_ids, np.concatenate([draft.confidence, step.confidence]))
+            ids, confidence = (draft.ids, step.draft_ids), (draft.confidence, step.confidence)
+            yield Progress(0, self.num_passes, draft, np.concatenate(ids), np.concatenate(confidence))
         task.denoiser.prefill(task.slot, known_ids[:-1])
         return drafted
 
     def _num_likely(self, step: Step) -> int:
         """Length of the part worth verifying, the first end token included."""
-        ends = np.flatnonzero(among(step.draft_ids, self._end_ids))
-        length = int(ends[0]) + 1 if len(ends) else len(step.draft_ids)
+        ends = (at for at, token in enumerate(step.draft_ids.tolist(), start=1) if token in self._end_ids)
+        length = next(ends, len(step.draft_ids))
         unlikely = np.flatnonzero(np.cumprod(step.confidence[:length]) < MIN_PROBABILITY)
         return int(unlikely[0]) if len(unlikely) else length

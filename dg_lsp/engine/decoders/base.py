@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dg_lsp.canvas.layout import Layout, TokenIds, among, token_ids
+from dg_lsp.canvas.layout import NOTHING, Flags, Layout, TokenIds, among, token_ids
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -27,21 +27,21 @@ class Draft:
     join: float = 0.0
     """Mean log probability in nats of the frozen tokens after the fill; 0 where none are."""
 
-    def grow(self, ids: TokenIds, confidence: Floats, end_ids: TokenIds) -> "Draft":
+    def grow(self, ids: TokenIds, confidence: Floats, end_ids: frozenset[int]) -> "Draft":
         """This draft and committed tokens after it, up to the first end token."""
-        ends = among(ids, end_ids)
-        length = int(ends.argmax()) if ends.any() else len(ids)
+        # a scan of a list: numpy takes several times longer for so few tokens
+        length = next((at for at, token in enumerate(ids.tolist()) if token in end_ids), len(ids))
         is_ended = length < len(ids)
-        return Draft(
-            np.concatenate([self.ids, ids[:length]]) if len(self.ids) else ids[:length],
-            np.concatenate([self.confidence, confidence[: length + is_ended]]),
-            is_ended,
-        )
+        new_ids, new_confidence = ids[:length], confidence[: length + is_ended]
+        if len(self.confidence):
+            new_ids = np.concatenate([self.ids, new_ids])
+            new_confidence = np.concatenate([self.confidence, new_confidence])
+        return Draft(new_ids, new_confidence, is_ended)
 
-    def settle(self, step: Step, end_ids: TokenIds) -> "Draft":
+    def settle(self, step: Step, end_ids: frozenset[int]) -> "Draft":
         """This draft and the settled beginning of the canvas after it."""
-        settled = slice(0, step.num_settled)
-        return self.grow(step.canvas_ids[settled], step.confidence[settled], end_ids)
+        settled = step.num_settled
+        return self.grow(step.canvas_ids[:settled], step.confidence[:settled], end_ids)
 
     def cut(self, length: int) -> "Draft":
         """The first tokens, as a complete fill."""
@@ -60,7 +60,7 @@ class Draft:
         return float(np.log(np.maximum(self.confidence, 1e-9)).mean()) + self.join
 
 
-EMPTY = Draft(token_ids([]), np.empty(0, np.float32))
+EMPTY = Draft(NOTHING, np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,9 +71,18 @@ class Progress:
     """0 for the first canvas; a longer fill continues in further ones. Always 0 without canvases."""
     number: int
     """Passes so far, counted over the whole request."""
-    step: Step
-    """The canvas, or its gap where parts are frozen; without a canvas, the fill and the tokens drafted after it."""
     draft: Draft
+    ids: TokenIds
+    """Shape (N,): the canvas, or its gap where parts are frozen; without a canvas, the fill and the drafted tokens."""
+    confidence: Floats
+    """Shape (N,)."""
+    committed: Flags | None = None
+    """Shape (N,): tokens that do not change any more; None: those of the draft."""
+
+    @classmethod
+    def of(cls, block: int, number: int, step: Step, draft: Draft) -> "Progress":
+        """The canvas after a step."""
+        return cls(block, number, draft, step.draft_ids, step.confidence, step.committed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,12 +137,12 @@ class Framer:
 
     def frame(self, progress: Progress) -> Frame:
         """The canvas position by position, and the settled text."""
-        step = progress.step
-        ids, confidence, committed = step.draft_ids, step.confidence.tolist(), step.committed.tolist()
-        ends = among(ids, self._end_ids).tolist()
-        cells = tuple(
-            Cell(self._text(ids[i : i + 1]), confidence[i], committed[i], ends[i]) for i in range(len(confidence))
-        )
+        ids, confidence = progress.ids, progress.confidence.tolist()
+        committed = progress.committed
+        if committed is None:
+            committed = np.arange(len(ids)) < len(progress.draft.confidence)
+        flags = zip(committed.tolist(), among(ids, self._end_ids).tolist(), strict=True)
+        cells = tuple(Cell(self._text(ids[i : i + 1]), confidence[i], *each) for i, each in enumerate(flags))
         return Frame(progress.block, progress.number, cells, self._text(progress.draft.ids))
 
     def _text(self, ids: TokenIds) -> str:

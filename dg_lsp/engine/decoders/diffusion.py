@@ -21,7 +21,7 @@ class DiffusionDecoder:
         self.num_decoded = self.num_passes = 0
         self._task = task
         self._sampling = sampling
-        self._end_ids = token_ids(task.spec.end_ids)
+        self._end_ids = frozenset(task.spec.end_ids)
         self._is_full = False
         """The first canvas has no mask and no end."""
 
@@ -56,7 +56,7 @@ class DiffusionDecoder:
             self.num_passes += 1
             steps = tuple(map(gap_of, states))
             drafts = tuple(before.settle(step, self._end_ids) for step in steps)
-            yield Progress(block, self.num_passes, steps[0], drafts[0])
+            yield Progress.of(block, self.num_passes, steps[0], drafts[0])
             self._is_full = bool(steps[0].committed.all()) and not drafts[0].is_ended
             is_done = all(step.stop or task.is_done(draft) for step, draft in zip(steps, drafts, strict=True))
             if is_done or task.limits.is_over():

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from dg_lsp.canvas.infill import canvas_of, gap_lengths, grown, raced_length
-from dg_lsp.canvas.layout import Layout, TokenIds, among, noise
+from dg_lsp.canvas.layout import Layout, TokenIds, noise
 from dg_lsp.canvas.spec import MaskSampling, Sampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import race
@@ -87,7 +87,7 @@ class InfillDecoder(DiffusionDecoder):
         """The best candidate after one more pass."""
         self.num_passes += 1
         best = drafts.index(_best(drafts))
-        return Progress(block, self.num_passes, gap_of(steps[best]), drafts[best])
+        return Progress.of(block, self.num_passes, gap_of(steps[best]), drafts[best])
 
     def _joins(self, steps: Sequence[Step]) -> list[float]:
         """How well the first tokens after each gap follow its fill, from one pass in which they are masked."""
@@ -108,8 +108,7 @@ class InfillDecoder(DiffusionDecoder):
         """The canvas with only the shown part of the fill, and where the suffix begins in it."""
         where = gap_slice(step)
         fill = step.draft_ids[where]
-        ends = np.flatnonzero(among(fill, self._end_ids))
-        fill = fill[: int(ends[0])] if len(ends) else fill
+        fill = EMPTY.grow(fill, step.confidence[where], self._end_ids).ids
         fill = fill[: self._task.stop.num_shown(fill)]
         canvas = np.concatenate([step.canvas_ids[: where.start], fill, step.canvas_ids[where.stop :]])
         return canvas, where.start + len(fill)

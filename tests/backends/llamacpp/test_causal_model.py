@@ -8,7 +8,7 @@ from dg_lsp.canvas.fim import takes_extra
 from dg_lsp.canvas.spec import DecoderName, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.decoder_selection import measure_costs
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
@@ -26,7 +26,7 @@ def engine(request, write_model, opened):
     spec = describe(model.metadata, model.vocab_size, request.param, model.tokenizer.specials())
     denoiser = LlamaDenoiser(model, spec, CPU)
     settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
-    return opened(Engine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
+    return opened(LocalEngine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
 
 
 def fill(engine, text, **options):

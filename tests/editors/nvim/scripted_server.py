@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.server.app import serve_stdio
 from dg_lsp.server.transport import Protocol
 from dg_lsp.settings import CompletionSettings, Settings
@@ -42,7 +42,7 @@ class HeldDenoiser(ScriptedDenoiser):
 
 def open_engine(settings):
     denoiser = HeldDenoiser(fill)
-    return Engine(denoiser, denoiser.tokenizer, settings.completion)
+    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 def main():

@@ -34,7 +34,7 @@ def filled(make, script, limits, room=64):
     """(draft, passes) after a prompt; checks that the slot holds no rejected token."""
     spec = replace(MASK_SPEC, max_prompt_tokens=len(PROMPT) + 2, canvas_lengths=(room,))
     denoiser = ScriptedDenoiser(script, spec=spec)
-    stop = StopCriteria(denoiser.tokenizer, limits)
+    stop = StopCriteria(denoiser.tokenizer.decode, limits)
     decoder = make(DecodeTask(denoiser, 0, limits, stop, np.random.default_rng(0)))
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
     (draft,) = drain(decoder.run(Layout(prompt), 0))

@@ -9,8 +9,6 @@ import pytest
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.infill import MIN_SUFFIX, PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
-from dg_lsp.diffusion.samplers import Step
-from dg_lsp.engine.decoders.base import gap_of
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
@@ -37,13 +35,6 @@ def test_length_that_joins_with_the_suffix_wins(reciting, ask, spec, fill):
     result = engine.fill(ask(asked))
     assert (result.text, result.decoder) == (fill, DecoderName.INFILL)
     assert result.candidates[0].score > np.log(0.99) * 2.1
-
-
-@pytest.mark.parametrize("wanted", [DecoderName.INFILL, DecoderName.DIFFUSION, None])
-def test_model_in_the_format_infill_runs_infill(reciting, ask, wanted):
-    text, asked = buffer("side")
-    engine, _ = reciting(text, MASKS)
-    assert engine.fill(ask(asked, decoder=wanted)).decoder is DecoderName.INFILL
 
 
 def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(reciting, ask):
@@ -170,15 +161,3 @@ def test_canvas_without_room_for_a_gap_is_refused(reciting, ask):
     engine, _ = reciting(text, MASKS, CompletionSettings(canvas_length=PREFIX_TAIL + MIN_SUFFIX))
     with pytest.raises(RequestError, match="choose at least 20"):
         engine.fill(ask(asked))
-
-
-@pytest.mark.parametrize(
-    ("frozen", "gap"),
-    [("1100111", [2, 3]), ("110000111", [2, 3, 4, 5]), ("11111", []), ("0011", [0, 1]), ("000", [0, 1, 2])],
-    ids=["between", "grown", "gone", "no head", "open"],
-)
-def test_gap_is_what_is_not_frozen(frozen, gap):
-    flags = np.array(list(map(int, frozen)), bool)
-    ids = np.arange(len(flags), dtype=np.int32)
-    step = Step(1, ids, ids, flags, flags, flags.astype(np.float32))
-    assert gap_of(step).canvas_ids.tolist() == gap

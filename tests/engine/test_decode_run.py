@@ -6,7 +6,7 @@ from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.repetition import Repetition
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.request_denoiser import KVSlots, RequestDenoiser, Stopwatch
+from dg_lsp.engine.decode_run import KVSlots, RequestDenoiser, Stopwatch
 
 MASK = MASK_SPEC.sampling.mask_id
 PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
@@ -87,12 +87,6 @@ def test_slot_is_restored_only_after_another_request_has_used_the_model():
     assert model.held[2:] == [[*PROMPT.tolist(), 7]]
     second.extend(0, token_ids([8]))
     assert model.held[3:] == [PROMPT[:3].tolist()]
-
-
-def test_closing_a_request_leaves_the_model_open():
-    model = Constant()
-    RequestDenoiser(model, KVSlots(1), Stopwatch(), MASK_SPEC).close()
-    assert not model.is_closed
 
 
 A, B = token_ids([1, 2, 3, 4]), token_ids([9, 8, 7, 6])

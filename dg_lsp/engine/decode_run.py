@@ -1,19 +1,28 @@
-"""The model as one request sees it, and the slots of its KV cache that requests share."""
+"""A decoder at work for one request: the slot of the KV cache, the clock, and the model as this request sees it."""
 
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
-from dg_lsp.canvas.repetition import Repetition, RepetitionMatch
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.repetition import BufferTokens, Repetition, RepetitionMatch
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, Sampling
+from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint, Prediction
-from dg_lsp.engine.result import Timings
+from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
+from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, Progress
+from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
+from dg_lsp.engine.decoders.infill import InfillDecoder
+from dg_lsp.engine.result import FillResult, Timings
+from dg_lsp.engine.stop_criteria import Limits, StopCriteria
+from dg_lsp.errors import RequestError
+from dg_lsp.postprocess.validate import Candidate, Rejection
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -23,7 +32,7 @@ class KVSlots:
     """Which prompt each slot holds, least recently used first. Not thread-safe: owned by the engine."""
 
     def __init__(self, num_slots: int) -> None:
-        self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, token_ids([])) for slot in range(num_slots))
+        self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(num_slots))
         self.user: object = None
         """The request that used the model last."""
 
@@ -86,6 +95,39 @@ class Stopwatch:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """An open model as its requests share it. Belongs to the engine's thread."""
+
+    denoiser: Denoiser
+    tokenizer: Tokenizer
+    spec: ModelSpec
+    """With the prompt format in use."""
+    sampling: Sampling | None
+    slots: KVSlots
+    buffers: BufferTokens
+    token_bytes: Callable[[int], bytes]
+    """Text of one token."""
+
+    @classmethod
+    def of(cls, denoiser: Denoiser, tokenizer: Tokenizer) -> "EngineModel":
+        """The model with its own prompt format and sampling, and with empty slots and caches."""
+        spec = denoiser.spec
+        return cls(
+            denoiser,
+            CachingTokenizer(tokenizer),
+            spec,
+            spec.sampling,
+            KVSlots(denoiser.num_slots),
+            BufferTokens(tokenizer, spec.repetition_match),
+            lru_cache(None)(lambda token: tokenizer.decode(token_ids([token]))),
+        )
+
+    def decode(self, ids: TokenIds) -> bytes:
+        """See `Tokenizer.decode`; a step decodes a few tokens that are cached."""
+        return b"".join(map(self.token_bytes, ids.tolist()))
+
+
 class RequestDenoiser:
     """See `Denoiser`. Restores the request's slot, measures time, and overrides predictions with repetitions.
 
@@ -114,7 +156,7 @@ class RequestDenoiser:
         self._repetition = repetition
         self._num_known = num_known
         self._mask_id = spec.sampling.mask_id if isinstance(spec.sampling, MaskSampling) else None
-        self._held = token_ids([])
+        self._held = NOTHING
         """Tokens that the request has put into its slot."""
 
     @property
@@ -148,10 +190,11 @@ class RequestDenoiser:
         began = time.perf_counter()
         predictions = self._inner.predict(slot, canvases, temperature, rng, lanes)
         self._watch.predict += time.perf_counter() - began
-        if self._repetition is None or self._mask_id is None:
+        repetition, mask_id = self._repetition, self._mask_id
+        if repetition is None or mask_id is None:
             return predictions
         return [
-            _overridden(prediction, self._canvas_matches(self._repetition, canvas, self._mask_id))
+            _overridden(prediction, self._canvas_matches(repetition, canvas, mask_id))
             for prediction, canvas in zip(predictions, canvases, strict=True)
         ]
 
@@ -165,12 +208,10 @@ class RequestDenoiser:
         self._held = np.concatenate([self._held, ids])
         if self._repetition is None:
             return prediction
-        matches = []
-        for at in range(max(0, self._num_known - num_before - 1), len(ids)):
-            match = self._repetition.following(self._held[self._num_known : num_before + at + 1])
-            if match is not None:
-                matches.append((at, match))
-        return _overridden(prediction, matches)
+        find, num_known = self._repetition.following, self._num_known
+        places = range(max(0, num_known - num_before - 1), len(ids))
+        matches = [(at, find(self._held[num_known : num_before + at + 1])) for at in places]
+        return _overridden(prediction, [(at, match) for at, match in matches if match])
 
     def close(self) -> None:
         """Does nothing: the model outlives the request."""
@@ -194,7 +235,7 @@ class RequestDenoiser:
         matches = []
         while at < len(canvas) and canvas[at] == mask_id and (match := repetition.following(fill)):
             matches.append((at, match))
-            fill, at = np.append(fill, np.int32(match.token)), at + 1
+            fill, at = np.concatenate([fill, np.array([match.token], np.int32)]), at + 1
         return matches
 
 
@@ -211,3 +252,89 @@ def _overridden(prediction: Prediction, matches: Sequence[tuple[int, RepetitionM
             sampled_ids[at] = match.token
         argmax_ids[at] = match.token
     return replace(prediction, argmax_ids=argmax_ids, sampled_ids=sampled_ids, confidence=confidence)
+
+
+class DecodeRun:
+    """One decoder, one layout and one slot of the KV cache."""
+
+    def __init__(
+        self,
+        model: EngineModel,
+        decoder: DecoderName,
+        layout: Layout,
+        limits: Limits,
+        watch: Stopwatch,
+        *,
+        seed: int,
+        repetition: Repetition | None = None,
+    ) -> None:
+        """Chooses the slot.
+
+        Raises:
+            RequestError: the model lacks what the decoder needs.
+        """
+        self._model = model
+        self._layout = layout
+        self._watch = watch
+        self.stop = StopCriteria(model.decode, limits, layout.stop)
+        self.slot = model.slots.choose(layout.prompt_ids)
+        denoiser = RequestDenoiser(model.denoiser, model.slots, watch, model.spec, repetition, layout.num_known)
+        rng = np.random.default_rng(seed)
+        self.task = DecodeTask(denoiser, self.slot, limits, self.stop, rng, repetition)
+        self.name = decoder
+        self.decoder = new_decoder(decoder, self.task, model.sampling)
+
+    def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """One value per forward pass, then the drafts of all candidates."""
+        prompt_ids, slots = self._layout.prompt_ids, self._model.slots
+        num_kept = slots.num_shared(self.slot, prompt_ids)
+        slots.hold(self.slot, prompt_ids)
+        return (yield from self._watch.relay(self.decoder.run(self._layout, num_kept)))
+
+    def confidence(self, draft: Draft) -> float:
+        """Estimated probability from 0 to 1 that the draft's first line with text is right."""
+        text, length = b"", len(draft.confidence)
+        for number, token in enumerate(draft.ids.tolist(), start=1):
+            text += self._model.token_bytes(token)
+            if b"\n" in text.lstrip():
+                length = number
+                break
+        return float(np.prod(np.clip(draft.confidence[:length], 1e-9, 1.0), dtype=np.float64))
+
+    def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
+        """The result of a fill or an answer, and its costs so far."""
+        num_prompt = len(self._layout.prompt_ids)
+        return FillResult(
+            model=self._model.spec.name,
+            candidates=candidates,
+            rejections=rejections,
+            canvas_length=self.task.limits.canvas_length,
+            steps=self.decoder.num_passes,
+            output_tokens=len(best.confidence),
+            prompt_tokens=num_prompt,
+            cached_tokens=num_prompt - self.decoder.num_decoded,
+            timings=self._watch.timings(),
+            decoder=self.name,
+            slot=self.slot,
+        )
+
+
+def new_decoder(name: DecoderName, task: DecodeTask, sampling: Sampling | None) -> Decoder:
+    """A decoder other than `auto`.
+
+    Raises:
+        RequestError: the model lacks what the decoder needs.
+    """
+    spec = task.spec
+    if name.needs_causal_head and not spec.has_causal_head:
+        where = " in the prompt format infill" if spec.prompt_format is PromptFormat.INFILL else ""
+        raise RequestError(f"{spec.name} has no causal head{where}, which {name} needs; choose the decoder diffusion")
+    if name is DecoderName.AUTOREGRESSIVE:
+        return AutoregressiveDecoder(task)
+    if name is DecoderName.PROMPT_LOOKUP:
+        return PromptLookupDecoder(task)
+    if sampling is None:
+        raise RequestError(f"{spec.name} has no canvas, which {name} needs; choose autoregressive or prompt-lookup")
+    if name is DecoderName.SPECULATIVE:
+        return SpeculativeDecoder(task, sampling)
+    return InfillDecoder(task, sampling) if name is DecoderName.INFILL else DiffusionDecoder(task, sampling)
