@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from dg_lsp.context.document import LINE_END, is_word
 from dg_lsp.errors import PositionError, UsageError
 
@@ -40,8 +42,6 @@ class TypingModel:
 
     def delays(self, keys: Sequence[str], seed: int) -> tuple[float, ...]:
         """Milliseconds before each key, the same for the same keys and seed."""
-        import numpy as np  # not with this module: the command line reads its defaults here
-
         name = zlib.crc32("".join(keys).encode("utf-8", "surrogatepass"))
         normal = np.random.default_rng((seed, name)).standard_normal(len(keys))
         # the mean of a log-normal distribution is above its median

@@ -101,8 +101,8 @@ FILL = PromptTemplate(
     after="\n{fence}",
     answer="{fence}{language}\n",
 )
-EXTRA_BEFORE = "Other code, for reference:\n\n"
-EXTRA_CHUNK = "{path}\n{fence}{language}\n{text}{fence}\n\n"
+SNIPPETS_HEADING = "Other code, for reference:\n\n"
+SNIPPET_TEMPLATE = "{path}\n{fence}{language}\n{text}{fence}\n\n"
 """One snippet before a question; `{text}` ends with a line end."""
 REWRITE = PromptTemplate(
     before=(
@@ -213,7 +213,7 @@ def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_to
 
 def fence_of(prompt: Prompt) -> str:
     """A code fence longer than any in the code."""
-    others = (chunk.text for chunk in prompt.extra.chunks)
+    others = (chunk.text for chunk in prompt.snippets.chunks)
     code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *others))
     longest = max((len(run) for run in _FENCES.findall(code)), default=0)
     return "`" * max(3, longest + 1)
@@ -233,10 +233,10 @@ class _Question:
         chat = template_of(self.spec.template, self.spec.name)
         template, encode = self.template, self.tokenizer.encode
         begin, asked = chat.before, self._text(template.before)
-        extra = self._extra(int(max_tokens * self.prompt.extra.share))
-        if len(extra):
-            opening = encoded((*begin, EXTRA_BEFORE), self.tokenizer, self.spec.name)
-            before = token_ids(np.concatenate([opening, extra, encode(asked)]))
+        snippets = self._snippet_ids(int(max_tokens * self.prompt.snippets.share))
+        if len(snippets):
+            opening = encoded((*begin, SNIPPETS_HEADING), self.tokenizer, self.spec.name)
+            before = token_ids(np.concatenate([opening, snippets, encode(asked)]))
         else:
             before = encoded((*begin, asked), self.tokenizer, self.spec.name)
         after = encoded((self._text(template.after), *chat.after), self.tokenizer, self.spec.name)
@@ -252,14 +252,16 @@ class _Question:
             stop=fence_of(self.prompt),
         )
 
-    def _extra(self, room: int) -> TokenIds:
+    def _snippet_ids(self, room: int) -> TokenIds:
         """Token ids of the snippets that fit, shape (0..room,)."""
         fence = fence_of(self.prompt)
 
         def encode(chunk: Snippet) -> TokenIds:
             text = chunk.text.strip("\n") + "\n"
             language = self.prompt.language
-            return self.tokenizer.encode(EXTRA_CHUNK.format(path=chunk.path, fence=fence, language=language, text=text))
+            return self.tokenizer.encode(
+                SNIPPET_TEMPLATE.format(path=chunk.path, fence=fence, language=language, text=text)
+            )
 
         return token_ids(np.concatenate([NOTHING, *fitting(self.prompt, room, encode)]))
 

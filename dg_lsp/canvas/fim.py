@@ -28,13 +28,13 @@ _DASHES = frozenset(("lua", "sql", "haskell"))
 Encode = Callable[[Snippet], TokenIds]
 
 
-def takes_extra(spec: ModelSpec, when: str) -> bool:
+def takes_snippets(spec: ModelSpec, when: str) -> bool:
     """Whether the prompt includes snippets of other files; `auto`: for models trained on several files."""
     is_trained = spec.file_separator_id is not None or spec.prompt_format is PromptFormat.INSTRUCT
     return when == "always" or (when == "auto" and is_trained)
 
 
-def extra_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
+def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
     """Snippets, each with its path, and then the path of the file itself; shape (N,).
 
     At most the prompt's fraction of `max_tokens`. A path follows the model's file separator, or is a comment.
@@ -47,17 +47,17 @@ def extra_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
         ids = tokenizer.encode(f"{chunk.path}\n{text}")
         return token_ids(np.concatenate([[spec.file_separator_id], ids]))
 
-    if not prompt.extra.chunks:
+    if not prompt.snippets.chunks:
         return NOTHING
-    own = encode(Snippet(prompt.extra.chunks[0].source, prompt.path or "untitled", ""))
-    chunks = fitting(prompt, int(prompt.extra.share * max_tokens) - len(own), encode)
+    own = encode(Snippet(prompt.snippets.chunks[0].source, prompt.path or "untitled", ""))
+    chunks = fitting(prompt, int(prompt.snippets.share * max_tokens) - len(own), encode)
     return token_ids(np.concatenate([*chunks, own])) if chunks else NOTHING
 
 
 def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
     """The snippets that fit into `room` tokens, in prompt order. Important ones are placed first."""
     taken: list[tuple[int, int, TokenIds]] = []
-    for number, chunk in enumerate(by_importance(prompt.extra.chunks)):
+    for number, chunk in enumerate(by_importance(prompt.snippets.chunks)):
         ids = _cut(chunk, room, encode)
         if len(ids):
             taken.append((in_place(chunk), -number, ids))
@@ -111,11 +111,11 @@ def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     file for models with a file separator token.
     """
     start = token_ids(spec.start_ids)
-    extra = extra_ids(prompt, tokenizer, spec, max_tokens)
-    room = max(0, max_tokens - len(start) - len(extra))
+    snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
+    room = max(0, max_tokens - len(start) - len(snippets))
     if spec.prompt_format is PromptFormat.PREFIX:
         # the prompt must not be empty
-        return token_ids(np.concatenate([start, extra, end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
+        return token_ids(np.concatenate([start, snippets, end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
     if spec.fim is None:
         raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
     room = max(0, room - 3)
@@ -123,10 +123,10 @@ def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     prefix = end_of(tokenizer.encode(prompt.prefix), room - len(suffix))
     fim = spec.fim
     is_inside = spec.file_separator_id is None
-    parts = [[fim.suffix_id], suffix, [fim.prefix_id], np.concatenate([extra, prefix]) if is_inside else prefix]
+    parts = [[fim.suffix_id], suffix, [fim.prefix_id], np.concatenate([snippets, prefix]) if is_inside else prefix]
     if fim.order is FimOrder.PREFIX_FIRST:
         parts = [*parts[2:], *parts[:2]]
-    before = start if is_inside else np.concatenate([start, extra])
+    before = start if is_inside else np.concatenate([start, snippets])
     return token_ids(np.concatenate([before, *parts, [fim.middle_id]]))
 
 

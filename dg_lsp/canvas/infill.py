@@ -6,7 +6,7 @@ gap lengths are tried in one pass; all canvases of a pass are equally long, and 
 
 import numpy as np
 
-from dg_lsp.canvas.fim import extra_ids
+from dg_lsp.canvas.fim import snippet_ids
 from dg_lsp.canvas.layout import Layout, end_of, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -30,12 +30,12 @@ def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
     before = tokenizer.encode(prompt.prefix or "\n")  # the prompt must not be empty
     num_head = min(PREFIX_TAIL, len(before) - (not len(start)))
     cut = len(before) - num_head
-    extra = extra_ids(prompt, tokenizer, spec, max_tokens)
-    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(extra)))
+    snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
+    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)))
     room = max(0, spec.longest_block - num_head - 1)
     after = tokenizer.encode(prompt.suffix[: room * _CHARS_PER_TOKEN])
     return Layout(
-        token_ids(np.concatenate([start, extra, cached])),
+        token_ids(np.concatenate([start, snippets, cached])),
         head_ids=before[cut:],
         tail_ids=after[:room],
         before_ids=before,

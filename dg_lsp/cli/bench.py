@@ -6,13 +6,11 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import Decoder, GpuLayers, Json, Model, Remote, Seed, Threads, configure, overrides
 
 app = typer.Typer(help="Measure fills and steps.")
-_TYPING, _EDITOR = TypingModel(), EditorModel()
 
 Data = Annotated[Path, Argument(metavar="DATA.jsonl[.gz]", help="Test cases in the HumanEval-Infilling format.")]
 Limit = Annotated[int | None, Option(min=1, metavar="N", help="Number of random cases.")]
@@ -94,12 +92,13 @@ def replay(
     start: Annotated[int | None, Option(min=1, metavar="LINE", help="Type everything from this line on.")] = None,
     limit: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N requests of each file.")] = None,
     seed: Seed = 0,
-    speed: Annotated[float, Option(min=0.1, max=100, metavar="X", help="Typing speed; 1 is average.")] = _TYPING.speed,
-    reaction: Annotated[float, Option(min=0, metavar="MS", help="From item to acceptance.")] = _TYPING.reaction_ms,
-    debounce: Annotated[float, Option(min=0, metavar="MS", help="From a key to the request.")] = _EDITOR.debounce_ms,
+    speed: Annotated[float, Option(min=0.1, max=100, metavar="X", help="Typing speed; 1 is average.")] = 1.0,
+    reaction: Annotated[float, Option(min=0, metavar="MS", help="From item to acceptance.")] = 380.0,
+    debounce: Annotated[float, Option(min=0, metavar="MS", help="From a key to the request.")] = 50.0,
     on_matching_key: Annotated[
-        MatchingKey, Option(help="If a key matches the item: send a request, keep the item, or dismiss it.")
-    ] = _EDITOR.on_matching_key,
+        Literal["request", "keep", "dismiss"],
+        Option(help="If a key matches the item: send a request, keep the item, or dismiss it."),
+    ] = "request",
     model: Model = None,
     remote: Remote = None,
     decoder: Decoder = None,
@@ -111,10 +110,11 @@ def replay(
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
     from dg_lsp.bench.replay import Replay
+    from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
     from dg_lsp.cli.measurements import measure_replay, typing_tasks
 
     selection, tasks = typing_tasks(files, region, start, bodies=bodies)
-    typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, on_matching_key)
+    typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, MatchingKey(on_matching_key))
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     played = Replay(tasks, typing, editor, seed, limit, decoder)
     return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html)

@@ -49,15 +49,15 @@ def in_place(chunk: Snippet) -> int:
     return list(SnippetSource).index(chunk.source)
 
 
-def within(extra: Snippets, chars: int) -> Snippets:
+def within(snippets: Snippets, chars: int) -> Snippets:
     """The snippets that fit completely into `chars` characters, important ones first, in prompt order."""
     taken: list[Snippet] = []
-    for chunk in by_importance(extra.chunks):
+    for chunk in by_importance(snippets.chunks):
         size = len(chunk.path) + len(chunk.text)
         if size <= chars:
             taken.insert(0, chunk)  # within one source the most important snippet is last, nearest to the code
             chars -= size
-    return replace(extra, chunks=tuple(sorted(taken, key=in_place)))
+    return replace(snippets, chunks=tuple(sorted(taken, key=in_place)))
 
 
 WINDOW = 24  # lines

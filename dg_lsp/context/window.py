@@ -25,7 +25,7 @@ class Prompt:
     selection: str = ""  # text between prefix and suffix that is rewritten; empty for a fill
     path: str = ""  # shortened, see `shown_path`
     language: str = ""  # LSP language id
-    extra: Snippets = NO_SNIPPETS  # code of other files
+    snippets: Snippets = NO_SNIPPETS  # code of other files
 
 
 def shown_path(uri: str) -> str:

@@ -223,7 +223,7 @@ class LocalEngine(Engine):
         """Prompt and canvas; for a causal head all that precedes the gap is prompt."""
         max_tokens = model.spec.max_prompt_tokens
         prompt = prompt_of(request.snapshot, request.offset, max_tokens, request.suffix_lines)
-        layout = layout_of(replace(prompt, extra=request.snippets), model.tokenizer, model.spec, max_tokens)
+        layout = layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
         return layout.in_prompt() if decoder.needs_causal_head else layout
 
     def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Candidate | Rejection:

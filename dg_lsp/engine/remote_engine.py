@@ -86,7 +86,7 @@ class RemoteEngine(Engine):
         with watch.stage("prompt"):
             limits = limits_of(request, self.settings, self.spec, DecoderName.AUTOREGRESSIVE, deadline)
             max_chars = int(request.snippets.share * self.spec.max_prompt_tokens * CHARS_PER_TOKEN)
-            prompt = replace(self._prompt(request), extra=within(request.snippets, max_chars))
+            prompt = replace(self._prompt(request), snippets=within(request.snippets, max_chars))
             counts = limits.max_tokens, request.num_candidates
             query = RemoteQuery(RemoteTask.FILL, prompt, *counts, request.seed, session=request.snapshot.uri)
         answer = yield from watch.relay(self._stream(query, limits))

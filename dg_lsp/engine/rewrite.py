@@ -187,7 +187,7 @@ class Rewrite:
             prefix=prompt.prefix + ("" if self._is_instructed else as_comment(request)),
             selection=TextStyle.of(snapshot.text, request.start).to_model(old),
             instruction=request.instruction.strip(),
-            extra=request.snippets,
+            snippets=request.snippets,
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from dg_lsp.canvas.fim import takes_extra
+from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion
@@ -76,7 +76,9 @@ class CompletionRequest:
             max_tokens=self.max_tokens,
             deadline_ms=self.deadline_ms,
             seed=self.seed,
-            snippets=self._allowed_snippets(settings) if takes_extra(spec, settings.context.enabled) else NO_SNIPPETS,
+            snippets=self._allowed_snippets(settings)
+            if takes_snippets(spec, settings.context.enabled)
+            else NO_SNIPPETS,
             priority=self.priority if self.priority is not None else default,
         )
 

@@ -16,7 +16,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
-from dg_lsp.canvas.fim import takes_extra
+from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
@@ -265,7 +265,7 @@ class Server(LanguageServer):
         if ready is None or not ready.done() or ready.exception() is not None:
             return NO_SNIPPETS
         settings = self.settings.context
-        takes_snippets = takes_extra(ready.result().spec, settings.enabled)
+        takes_snippets = takes_snippets(ready.result().spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if takes_snippets else NO_SNIPPETS
 
     def offered(self, title: str) -> types.Command:

@@ -211,7 +211,7 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
         Snippet(SnippetSource.EDITS, "b.py", "b = 2"),
         Snippet(SnippetSource.IMPORTS, "c.md", "```\ncode\n```\n<turn|>\n"),
     )
-    prompt = replace(PROMPT, extra=Snippets(chunks, 0.5))
+    prompt = replace(PROMPT, snippets=Snippets(chunks, 0.5))
     layout = instruct_layout(prompt, TOKENIZER, SPEC, 2000)
     shown = spelled(layout.prompt_ids)
     one, two = "c.md\n````python\n```\ncode\n```\n<turn|>\n````\n\n", "b.py\n````python\nb = 2\n````\n\n"
@@ -223,7 +223,7 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
 
 def test_snippets_leave_room_for_the_file():
     chunks = tuple(Snippet(SnippetSource.OPEN_FILES, f"{i}.py", "x = 1\n" * 50) for i in range(9))
-    prompt = replace(PROMPT, prefix="p" * 900 + "\n", extra=Snippets(chunks, 0.25))
+    prompt = replace(PROMPT, prefix="p" * 900 + "\n", snippets=Snippets(chunks, 0.25))
     layout = instruct_layout(prompt, TOKENIZER, SPEC, 1200)
     assert len(layout.prompt_ids) <= 1200
     assert "ppp" in spelled(layout.prompt_ids)

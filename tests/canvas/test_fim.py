@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
-from dg_lsp.canvas.fim import extra_ids, fim_layout, fim_prompt, open_canvas, prompt_parts, takes_extra
+from dg_lsp.canvas.fim import fim_layout, fim_prompt, open_canvas, prompt_parts, snippet_ids, takes_snippets
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, FimOrder, FimTokens, PromptFormat
@@ -181,7 +181,7 @@ CHUNKS = (
 
 
 def prompt(*chunks, share=0.5, language="python"):
-    return Prompt("x = ", "\n", path="pkg/x.py", language=language, extra=Snippets(chunks, share))
+    return Prompt("x = ", "\n", path="pkg/x.py", language=language, snippets=Snippets(chunks, share))
 
 
 def text_of(ids):
@@ -189,7 +189,7 @@ def text_of(ids):
 
 
 def test_a_prompt_without_snippets_is_unchanged():
-    assert len(extra_ids(prompt(), TOKENIZER, MASK_SPEC, 1000)) == 0
+    assert len(snippet_ids(prompt(), TOKENIZER, MASK_SPEC, 1000)) == 0
     assert (
         fim_prompt(prompt(), TOKENIZER, MASK_SPEC, 1000).tolist()
         == fim_prompt(Prompt("x = ", "\n"), TOKENIZER, MASK_SPEC, 1000).tolist()
@@ -224,7 +224,7 @@ def test_text_before_the_cursor_includes_the_snippets(spec):
 
 def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
     long = Snippet(SnippetSource.OPEN_FILES, "pkg/long.py", "\n".join(f"line_{i} = {i}" for i in range(40)))
-    shown = text_of(extra_ids(prompt(long, *CHUNKS, share=0.25), TOKENIZER, MASK_SPEC, 800))
+    shown = text_of(snippet_ids(prompt(long, *CHUNKS, share=0.25), TOKENIZER, MASK_SPEC, 800))
     assert len(shown) <= 200
     assert "def a()" in shown
     assert "b = 2" in shown
@@ -235,12 +235,12 @@ def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
 
 def test_the_most_important_snippet_of_a_source_is_nearest_to_the_code():
     one, two = Snippet(SnippetSource.OPEN_FILES, "one", "1"), Snippet(SnippetSource.OPEN_FILES, "two", "2")
-    shown = text_of(extra_ids(prompt(one, two), TOKENIZER, MASK_SPEC, 1000))
+    shown = text_of(snippet_ids(prompt(one, two), TOKENIZER, MASK_SPEC, 1000))
     assert shown.index("two") < shown.index("one")
 
 
 def test_without_room_neither_snippet_nor_path_is_shown():
-    assert len(extra_ids(prompt(*CHUNKS, share=0.02), TOKENIZER, MASK_SPEC, 500)) == 0
+    assert len(snippet_ids(prompt(*CHUNKS, share=0.02), TOKENIZER, MASK_SPEC, 500)) == 0
 
 
 @pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX, PromptFormat.INFILL])
@@ -258,7 +258,7 @@ def test_infill_and_prefix_prompts_begin_with_snippets():
 
 
 def test_paths_are_comments_of_the_language():
-    assert text_of(extra_ids(prompt(*CHUNKS, language="go"), TOKENIZER, MASK_SPEC, 1000)).startswith("// pkg/a.py\n")
+    assert text_of(snippet_ids(prompt(*CHUNKS, language="go"), TOKENIZER, MASK_SPEC, 1000)).startswith("// pkg/a.py\n")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_paths_are_comments_of_the_language():
     ],
 )
 def test_snippets_depend_on_the_setting_and_on_the_training(spec, when, expected):
-    assert takes_extra(spec, when) is expected
+    assert takes_snippets(spec, when) is expected
 
 
 def test_only_the_part_of_a_huge_snippet_that_may_fit_is_tokenized():
@@ -285,10 +285,10 @@ def test_only_the_part_of_a_huge_snippet_that_may_fit_is_tokenized():
 
     tokenizer = Counting()
     lines = "\n".join(f"value_{number} = {number}" for number in range(300_000))
-    ids = extra_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", lines)), tokenizer, MASK_SPEC, 1000)
+    ids = snippet_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", lines)), tokenizer, MASK_SPEC, 1000)
     assert text_of(ids).startswith("# a.py\nvalue_0 = 0\nvalue_1 = 1\n")
     assert 400 < len(ids) <= 500
     assert tokenizer.num_chars < 200_000
     assert (
-        len(extra_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", "x" * 5_000_000)), tokenizer, MASK_SPEC, 1000)) == 0
+        len(snippet_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", "x" * 5_000_000)), tokenizer, MASK_SPEC, 1000)) == 0
     )

@@ -70,7 +70,7 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
     )
     model = FakeModel("width * height")
     fill(model, snippets=Snippets(chunks, share=0.25))
-    assert [chunk.path for chunk in model.queries[0].prompt.extra.chunks] == ["large.py", "d"]
+    assert [chunk.path for chunk in model.queries[0].prompt.snippets.chunks] == ["large.py", "d"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from dg_lsp.canvas.chat import EXTRA_BEFORE, EXTRA_CHUNK, REWRITE, fence_of
+from dg_lsp.canvas.chat import REWRITE, SNIPPET_TEMPLATE, SNIPPETS_HEADING, fence_of
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]
@@ -141,7 +141,7 @@ class InfillDialect(Dialect):
             "input_prefix": prompt.prefix[:line_start],
             "prompt": prompt.prefix[line_start:],
             "input_suffix": prompt.suffix,
-            "input_extra": [{"text": chunk.text, "filename": chunk.path} for chunk in prompt.extra.chunks],
+            "input_extra": [{"text": chunk.text, "filename": chunk.path} for chunk in prompt.snippets.chunks],
             "n_predict": query.max_tokens,
             "temperature": temperature,
             "seed": query.seed,
@@ -201,10 +201,10 @@ def fill_question(prompt: Prompt) -> str:
     """The file with a gap marked, after the extra code."""
     fence, language = fence_of(prompt), prompt.language
     chunks = [
-        EXTRA_CHUNK.format(path=chunk.path, fence=fence, language=language, text=chunk.text.strip("\n") + "\n")
-        for chunk in prompt.extra.chunks
+        SNIPPET_TEMPLATE.format(path=chunk.path, fence=fence, language=language, text=chunk.text.strip("\n") + "\n")
+        for chunk in prompt.snippets.chunks
     ]
-    extra = EXTRA_BEFORE + "".join(chunks) if chunks else ""
+    extra = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
     return extra + _FILL_QUESTION.format(prefix=prompt.prefix, suffix=prompt.suffix, **_words(prompt))
 
 

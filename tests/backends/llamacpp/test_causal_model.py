@@ -4,7 +4,7 @@ import pytest
 import tiny_masked
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel
-from dg_lsp.canvas.fim import takes_extra
+from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.spec import DecoderName, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.decoder_selection import measure_costs
@@ -39,7 +39,7 @@ def test_special_tokens_are_found(engine):
     assert spec.prompt_format is (PromptFormat.FIM if is_fim else PromptFormat.PREFIX)
     assert spec.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST) if is_fim else None)
     assert spec.file_separator_id == (0 if is_fim else None)
-    assert takes_extra(spec, "auto") is is_fim
+    assert takes_snippets(spec, "auto") is is_fim
     assert spec.start_ids == (() if is_fim else (4,))
     assert 1 in spec.end_ids
     assert {0, 2, 3} - {*spec.end_ids} <= {*spec.banned_ids}

@@ -25,7 +25,7 @@ QUERY = RemoteQuery(RemoteTask.FILL, PROMPT, 64)
 
 def test_infill_sends_the_line_of_the_cursor_apart():
     extra = Snippets((Snippet(SnippetSource.OPEN_FILES, "other.py", "x = 1\n"),))
-    query = RemoteQuery(RemoteTask.FILL, Prompt("a\n  b = ", "\nc\n", extra=extra), 32, num_answers=3, seed=5)
+    query = RemoteQuery(RemoteTask.FILL, Prompt("a\n  b = ", "\nc\n", snippets=extra), 32, num_answers=3, seed=5)
     body = INFILL.body(query, 0.5, 249.7)
     assert (body["input_prefix"], body["prompt"], body["input_suffix"]) == ("a\n", "  b = ", "\nc\n")
     assert body["input_extra"] == [{"text": "x = 1\n", "filename": "other.py"}]
@@ -69,7 +69,7 @@ def test_a_chat_fill_sends_extra_code_first():
         Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
         Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
     )
-    [message] = CHAT.body(replace(QUERY, prompt=replace(PROMPT, extra=Snippets(chunks))), 0.0, 1.0)["messages"]
+    [message] = CHAT.body(replace(QUERY, prompt=replace(PROMPT, snippets=Snippets(chunks))), 0.0, 1.0)["messages"]
     content = message["content"]
     assert "other.py\n````python\nx = {1}\n```\n````" in content
     assert content.index("other.py") < content.index("third.py") < content.index("<GAP>")
