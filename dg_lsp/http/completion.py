@@ -76,9 +76,7 @@ class CompletionRequest:
             max_tokens=self.max_tokens,
             deadline_ms=self.deadline_ms,
             seed=self.seed,
-            snippets=self._allowed_snippets(settings)
-            if takes_snippets(spec, settings.context.enabled)
-            else NO_SNIPPETS,
+            snippets=self._allowed_snippets(spec, settings),
             priority=self.priority if self.priority is not None else default,
         )
 
@@ -88,7 +86,9 @@ class CompletionRequest:
         texts = [candidate.text for candidate in result.candidates] or [""]
         return tuple(cut_at_stops(_cut_at_dedent(text, self.min_indent), self.stops, is_full=is_full) for text in texts)
 
-    def _allowed_snippets(self, settings: Settings) -> Snippets:
+    def _allowed_snippets(self, spec: ModelSpec, settings: Settings) -> Snippets:
+        if not takes_snippets(spec, settings.context.enabled):
+            return NO_SNIPPETS
         exclusion, allowed = Exclusion(settings.privacy), []
         for snippet in self.snippets:
             path = snippet.path.replace("\\", "/")

@@ -265,8 +265,9 @@ class Server(LanguageServer):
         if ready is None or not ready.done() or ready.exception() is not None:
             return NO_SNIPPETS
         settings = self.settings.context
-        takes_snippets = takes_snippets(ready.result().spec, settings.enabled)
-        return self.context_provider.snippets(snapshot, offset, settings) if takes_snippets else NO_SNIPPETS
+        if not takes_snippets(ready.result().spec, settings.enabled):
+            return NO_SNIPPETS
+        return self.context_provider.snippets(snapshot, offset, settings)
 
     def offered(self, title: str) -> types.Command:
         """The command that the client runs when the user accepts a new item."""
