@@ -261,9 +261,8 @@ def convert_checkpoint(folder: Path) -> ModelParts:
 
 def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> None:
     """The encoder uses the decoder's weights. Some tensors are saved twice, but llama.cpp has one of each."""
-    is_equal = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
-    pairs = zip(encoder.blocks(), decoder.blocks(), strict=True) if is_equal else ()
-    if not is_equal or any(bytes(one) != bytes(other) for one, other in pairs):
+    is_alike = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
+    if not is_alike or any(one != other for one, other in zip(encoder.blocks(), decoder.blocks(), strict=True)):
         raise ModelUnsupportedError(
             f"{source}: {encoder.name} differs from the decoder's, and llama.cpp's {checkpoint.ARCHITECTURE} graph has "
             "one for both: use the checkpoint with the transformers backend"
