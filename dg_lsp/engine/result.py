@@ -70,6 +70,11 @@ class FillResult:
         return self.candidates[0].text if self.candidates else ""
 
     @property
+    def reason(self) -> Reason | None:
+        """Why there is no candidate; None with a candidate, and if nothing was rejected."""
+        return None if self.candidates or not self.rejections else self.rejections[0].reason
+
+    @property
     def tokens_per_forward(self) -> float:
         """Output tokens per forward pass."""
         return self.output_tokens / self.steps if self.steps else 0.0
