@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,23 @@ def test_an_interrupt_prints_no_traceback():
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert (process.returncode, process.stderr) == (130, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
+def test_on_a_terminal_the_canvas_is_shown_live():
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "fill", "samples/inventory.py:13", "--visual"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        out = b""
+        with suppress(OSError):  # on Linux, when the other end is closed
+            while chunk := os.read(ours, 65536):
+                out += chunk
+    os.close(ours)
+    assert process.returncode in (0, 1)
+    assert out.count(b"\x1b[?25l") == out.count(b"\x1b[?25h") == 1, "the cursor is hidden and shown again"
+    assert b"\x1b[2K" in out
+    assert b"prefill" in out
