@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import attrs
-
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
@@ -26,7 +24,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex, imports_of
-from dg_lsp.settings import PrivacySettings, Settings
+from dg_lsp.settings import ModelSettings, PrivacySettings, Settings
 
 NUM_OPEN = 6
 """Number of other files of the package that count as open."""
@@ -118,7 +116,7 @@ def main() -> None:
     files = {f"{row['package']}/{row['path']}": row["text"] for row in rows}
     cases = [case for case in read_cases(asked.cases) if case.path in files]
     cases = random.Random(0).sample(cases, min(asked.limit, len(cases)))
-    engine = open_engine(attrs.evolve(Settings(), model=asked.model))
+    engine = open_engine(Settings(model=ModelSettings(name=asked.model)))
     print("| source | places with any | prompt tokens | shown | exact | first line | gained, lost | ms to collect |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
