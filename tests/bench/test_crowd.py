@@ -1,6 +1,6 @@
-"""`benchmarks/crowd.py`: every client gets its own answers, and mistakes of a server are detected.
+"""`benchmarks/crowd.py`: every client gets its own answers, and errors of a server are detected.
 
-The clients send a number of requests instead of requests for a time, so that the load of the machine does not matter.
+Each client sends a fixed number of requests, so that the load of the machine does not matter.
 """
 
 import asyncio

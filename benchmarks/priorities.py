@@ -1,10 +1,10 @@
-"""What a completion waits for while long fills keep the model busy: by priority, and first come, first served.
+"""Waiting time of completions while long fills keep the model busy: with priorities, and in order of arrival.
 
     python benchmarks/turns.py [--requests 200] [--seed 0]
 
-One thread asks for blocks of 200 tokens in one file, one after another; the other asks for lines at places of another
-file, a moment apart. Both ways are taken in turns, so that a busy machine troubles both alike. Every line has to be the
-one that is given when nothing else runs.
+One thread requests blocks of 200 tokens in one file, one after another. The main thread requests lines at positions of
+another file, with short pauses. Both orders alternate, so that the load of the machine affects them alike. Prints the
+number of lines that differ from the answer without other requests.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 SAMPLES = Path(__file__).parents[1] / "samples"
 LONG = "class Ledger:\n    def __init__(self, owner):\n        self.owner = owner\n\n    def describe(self):\n        "
 ROUND = 25
-"""Requests after which the other way has its turn."""
+"""Number of requests after which the other order is measured."""
 
 
-def places(name: str) -> list[FillRequest]:
-    """Behind the first half of each longer line."""
+def line_requests(name: str) -> list[FillRequest]:
+    """Requests in the middle of each longer line of a sample file."""
     text, found, at = (SAMPLES / name).read_text(encoding="utf-8"), [], 0
     for line in text.splitlines(keepends=True):
         if len(line.strip()) > 12:
@@ -41,60 +41,60 @@ def places(name: str) -> list[FillRequest]:
 
 
 class Background:
-    """Long fills without a pause, as urgent as it is told."""
+    """Sends long fills without a pause, with the priority of its attribute."""
 
     def __init__(self, worker: Scheduler) -> None:
         self.priority = Priority.TYPED
         self.num_done = 0
         self._worker = worker
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """After the fill that it is at."""
+        """Waits for the current fill and sends no other."""
         self._is_over.set()
         self._thread.join()
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         number = 0
         while not self._is_over.is_set():
             number += 1
             snapshot = Snapshot("file:///long.py", number, LONG, "python")
-            asked = FillRequest(snapshot, len(LONG), max_lines=40, max_tokens=200, early_stop_ms=0, seed=number)
-            asked = replace(asked, priority=self.priority, decoder=DecoderName.DIFFUSION, deadline_ms=60_000)
+            request = FillRequest(snapshot, len(LONG), max_lines=40, max_tokens=200, early_stop_ms=0, seed=number)
+            request = replace(request, priority=self.priority, decoder=DecoderName.DIFFUSION, deadline_ms=60_000)
             try:
-                self._worker.submit(asked).result()
+                self._worker.submit(request).result()
             except CancelledError:
                 return
             self.num_done += 1
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     fill = CompletionSettings(type_through=False, speculate=False, deadline_ms=60_000)
     worker = Scheduler.of(open_engine, Settings(completion=fill, model=ModelSettings(gpu_layers=0)))
     worker.ready.result()
-    lines, pause = places("inventory.py"), random.Random(given.seed)
+    lines, pause = line_requests("inventory.py"), random.Random(options.seed)
     alone = {one.offset: worker.submit(one).result().text for one in lines}
-    background, waits, num_other = Background(worker), {}, 0
-    for number in range(2 * given.requests):
-        way = "by priority" if number // ROUND % 2 else "as they come"
-        background.priority = Priority.REWRITE if way == "by priority" else Priority.TYPED
+    background, waits, num_changed = Background(worker), {}, 0
+    for number in range(2 * options.requests):
+        order = "by priority" if number // ROUND % 2 else "by arrival"
+        background.priority = Priority.REWRITE if order == "by priority" else Priority.TYPED
         time.sleep(pause.uniform(0.005, 0.03))
-        asked, began = lines[number % len(lines)], time.perf_counter()
-        text = worker.submit(asked).result().text
-        waits.setdefault(way, []).append(1e3 * (time.perf_counter() - began))
-        num_other += text != alone[asked.offset]
+        request, began = lines[number % len(lines)], time.perf_counter()
+        text = worker.submit(request).result().text
+        waits.setdefault(order, []).append(1e3 * (time.perf_counter() - began))
+        num_changed += text != alone[request.offset]
     background.stop()
-    for way, times in waits.items():
+    for order, times in waits.items():
         cuts = statistics.quantiles(times, n=20)
-        print(f"{way:14}  p50 {statistics.median(times):6.1f} ms  p95 {cuts[18]:6.1f} ms  of {len(times)} lines")
-    print(f"{background.num_done} blocks meanwhile; {num_other} lines were others than alone")
+        print(f"{order:12}  p50 {statistics.median(times):6.1f} ms  p95 {cuts[18]:6.1f} ms  of {len(times)} lines")
+    print(f"{background.num_done} blocks at the same time; {num_changed} lines differ from those without them")
     worker.close()
 
 
