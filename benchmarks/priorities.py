@@ -1,6 +1,6 @@
 """Waiting time of completions while long fills keep the model busy: with priorities, and in order of arrival.
 
-    python benchmarks/turns.py [--requests 200] [--seed 0]
+    python benchmarks/priorities.py [--requests 200] [--seed 0]
 
 One thread requests blocks of 200 tokens in one file, one after another. The main thread requests lines at positions of
 another file, with short pauses. Both orders alternate, so that the load of the machine affects them alike. Prints the
