@@ -30,17 +30,5 @@ class CachingTokenizer:
     """A `Tokenizer` that caches encoded texts; between two keystrokes most of a prompt stays the same."""
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
-        self._inner = inner
-        self._encoded = lru_cache(capacity)(inner.encode)
-
-    def encode(self, text: str) -> TokenIds:
-        """See `Tokenizer`."""
-        return self._encoded(text)
-
-    def decode(self, ids: TokenIds) -> bytes:
-        """See `Tokenizer`."""
-        return self._inner.decode(ids)
-
-    def special(self, spelling: str) -> int | None:
-        """See `Tokenizer`."""
-        return self._inner.special(spelling)
+        self.encode = lru_cache(capacity)(inner.encode)
+        self.decode, self.special = inner.decode, inner.special
