@@ -30,5 +30,9 @@ class CachingTokenizer:
     """A `Tokenizer` that caches encoded texts; between two keystrokes most of a prompt stays the same."""
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
-        self.encode = lru_cache(capacity)(inner.encode)
-        self.decode, self.special = inner.decode, inner.special
+        self._inner = inner
+        self.encode, self.decode = lru_cache(capacity)(inner.encode), inner.decode
+
+    def special(self, spelling: str) -> int | None:
+        """See `Tokenizer`."""
+        return self._inner.special(spelling)
