@@ -20,7 +20,7 @@ import numpy as np
 from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
-from dg_lsp.canvas.fim import fim_prompt, prompt_parts
+from dg_lsp.canvas.fim import fim_layout
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -209,13 +209,13 @@ class LlamaDiffusionCli:
         steps = self._num_steps or length
         limit = self._spec.max_prompt_tokens
         before_prefix, before_suffix, before_gap, end = self._sentinels
-        prompt_ids = fim_prompt(prompt_of(case.snapshot, case.offset, limit), self._tokenizer, self._spec, limit)
+        layout = fim_layout(prompt_of(case.snapshot, case.offset, limit), self._tokenizer, self._spec, limit)
         prefix, suffix = (
-            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in prompt_parts(prompt_ids, self._spec)
+            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in (layout.before_ids, layout.after_ids)
         )
         prompt = f"{before_suffix}{suffix}{before_prefix}{prefix}{before_gap}"
         start = time.perf_counter()
-        output = self._run(prompt, len(prompt_ids) + length, steps)
+        output = self._run(prompt, len(layout.prompt_ids) + length, steps)
         wall_ms = 1e3 * (time.perf_counter() - start)
         times = _TIMES.search(output)
         if times is None:

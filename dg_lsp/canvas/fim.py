@@ -97,14 +97,7 @@ SUFFIX_SHARE = 0.3
 
 
 def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """A fill-in-the-middle prompt, followed by an open canvas."""
-    prompt_ids = fim_prompt(prompt, tokenizer, spec, max_tokens)
-    before_ids, after_ids = prompt_parts(prompt_ids, spec)
-    return Layout(prompt_ids, before_ids=before_ids, after_ids=after_ids)
-
-
-def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
-    """Prompt ids: at least one and at most `max_tokens`.
+    """A prompt of 1 to `max_tokens` ids, followed by an open canvas; snippets belong to the code before the gap.
 
     A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
     start of the prompt, which would invalidate the cache. Snippets come right before the prefix, or before the whole
@@ -115,31 +108,20 @@ def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     room = max(0, max_tokens - len(start) - len(snippets))
     if spec.prompt_format is PromptFormat.PREFIX:
         # the prompt must not be empty
-        return token_ids(np.concatenate([start, snippets, end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
+        before_ids = token_ids(np.concatenate([snippets, end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
+        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids)
     if spec.fim is None:
         raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
     room = max(0, room - 3)
     suffix = tokenizer.encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
     prefix = end_of(tokenizer.encode(prompt.prefix), room - len(suffix))
-    fim = spec.fim
-    is_inside = spec.file_separator_id is None
-    parts = [[fim.suffix_id], suffix, [fim.prefix_id], np.concatenate([snippets, prefix]) if is_inside else prefix]
+    before_ids = token_ids(np.concatenate([snippets, prefix]))
+    fim, has_separator = spec.fim, spec.file_separator_id is not None
+    parts = [[fim.suffix_id], suffix, [fim.prefix_id], prefix if has_separator else before_ids]
     if fim.order is FimOrder.PREFIX_FIRST:
         parts = [*parts[2:], *parts[:2]]
-    before = start if is_inside else np.concatenate([start, snippets])
-    return token_ids(np.concatenate([before, *parts, [fim.middle_id]]))
-
-
-def prompt_parts(prompt_ids: TokenIds, spec: ModelSpec) -> tuple[TokenIds, TokenIds]:
-    """Prefix and suffix of a prompt, without sentinels; snippets belong to the prefix."""
-    body = prompt_ids[len(spec.start_ids) :]
-    if spec.fim is None or spec.prompt_format is PromptFormat.PREFIX:
-        return body, body[:0]
-    prefix_at, suffix_at = (int(np.argmax(body == sentinel)) for sentinel in (spec.fim.prefix_id, spec.fim.suffix_id))
-    begin, second = min(prefix_at, suffix_at), max(prefix_at, suffix_at)
-    first, last = body[begin + 1 : second], body[second + 1 : -1]
-    prefix, suffix = (last, first) if suffix_at < prefix_at else (first, last)
-    return token_ids(np.concatenate([body[:begin], prefix])), suffix
+    first = [start, snippets] if has_separator else [start]
+    return Layout(token_ids(np.concatenate([*first, *parts, [fim.middle_id]])), before_ids=before_ids, after_ids=suffix)
 
 
 def open_canvas(prompt_ids: TokenIds, spec: ModelSpec, length: int, rng: np.random.Generator) -> Canvas:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dg_lsp.canvas.chat import TEMPLATES, Special, instruct_layout
+from dg_lsp.canvas.chat import TEMPLATES, instruct_layout
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
 from dg_lsp.canvas.infill import infill_layout
 from dg_lsp.canvas.layout import Layout
@@ -38,16 +38,11 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
     Raises:
         ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
     """
-    if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids:
-        spec = replace(spec, start_ids=_start_ids(tokenizer, spec))
+    if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids and spec.template in TEMPLATES:
+        # instruct models were trained with the template's first token on all texts
+        tokens = (tokenizer.special(one.spelling) for one in TEMPLATES[spec.template].start)
+        spec = replace(spec, start_ids=tuple(token for token in tokens if token is not None))
     return _BUILDERS[spec.prompt_format](prompt, tokenizer, spec, max_tokens)
-
-
-def _start_ids(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[int, ...]:
-    """First token of the chat template: instruct models were trained with it on all texts."""
-    first = TEMPLATES[spec.template].before[0] if spec.template in TEMPLATES else ""
-    token = tokenizer.special(first.spelling) if isinstance(first, Special) else None
-    return () if token is None else (token,)
 
 
 def in_format(spec: ModelSpec, name: str) -> ModelSpec:

@@ -26,17 +26,9 @@ def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> fl
 
 
 def denoise(
-    denoiser: Denoiser,
-    slot: int,
-    canvas: Canvas,
-    sampling: Sampling,
-    rng: np.random.Generator,
+    denoiser: Denoiser, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
-    """Steps of one canvas until it stops; the last one has `stop` set.
-
-    Raises:
-        RequestError, BackendError: see `Denoiser.predict`.
-    """
+    """Steps of one canvas until it stops; the last one has `stop` set. Raises as `Denoiser.predict` does."""
     for (step,) in race(denoiser, slot, [canvas], sampling, rng):
         yield step
 

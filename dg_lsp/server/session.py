@@ -265,9 +265,8 @@ class Server(LanguageServer):
         if ready is None or not ready.done() or ready.exception() is not None:
             return NO_SNIPPETS
         settings = self.settings.context
-        if not takes_snippets(ready.result().spec, settings.enabled):
-            return NO_SNIPPETS
-        return self.context_provider.snippets(snapshot, offset, settings)
+        is_allowed = takes_snippets(ready.result().spec, settings.enabled)
+        return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
     def offered(self, title: str) -> types.Command:
         """The command that the client runs when the user accepts a new item."""

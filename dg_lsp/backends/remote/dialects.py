@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from dg_lsp.canvas.chat import REWRITE, SNIPPET_TEMPLATE, SNIPPETS_HEADING, fence_of
+from dg_lsp.canvas.chat import CODE_CLOSING, REWRITE, SNIPPETS_HEADING, fence_of, snippet_text, template_words
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]
@@ -199,21 +199,18 @@ def dialect_of(api: str, fim: str) -> Dialect:
 
 def fill_question(prompt: Prompt) -> str:
     """The file with a gap marked, after the extra code."""
-    fence, language = fence_of(prompt), prompt.language
-    chunks = [
-        SNIPPET_TEMPLATE.format(path=chunk.path, fence=fence, language=language, text=chunk.text.strip("\n") + "\n")
-        for chunk in prompt.snippets.chunks
-    ]
+    fence = fence_of(prompt)
+    chunks = [snippet_text(chunk, fence, prompt.language) for chunk in prompt.snippets.chunks]
     extra = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    return extra + _FILL_QUESTION.format(prefix=prompt.prefix, suffix=prompt.suffix, **_words(prompt))
+    return extra + _FILL_QUESTION.format(prefix=prompt.prefix, suffix=prompt.suffix, **template_words(prompt))
 
 
 def rewrite_question(prompt: Prompt) -> str:
     """The question that local models get."""
-    words = {"instruction": prompt.instruction, **_words(prompt)}
+    words = template_words(prompt)
     selection = prompt.selection.removesuffix("\n") + "\n"
     code = prompt.prefix + REWRITE.opening + selection + REWRITE.closing + prompt.suffix
-    return REWRITE.before.format(**words) + code + REWRITE.after.format(**words)
+    return REWRITE.before.format(**words) + code + CODE_CLOSING.format(**words)
 
 
 def fenced_code(answer: str) -> tuple[str, bool]:
@@ -263,10 +260,6 @@ def usage_of(tree: Json) -> dict[str, int]:
 def _sampling(query: RemoteQuery, max_tokens: int, temperature: float) -> Json:
     tree: Json = {"max_tokens": max_tokens, "temperature": temperature, "seed": query.seed, "stream": True}
     return {**tree, "n": query.num_answers} if query.num_answers > 1 else tree
-
-
-def _words(prompt: Prompt) -> dict[str, str]:
-    return {"path": prompt.path or "a file", "language": prompt.language or "text", "fence": fence_of(prompt)}
 
 
 def _piece(choice: Json, text: Any) -> TextPiece:
