@@ -9,7 +9,7 @@ import numpy as np
 
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling
-from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.diffusion.denoiser import Passes
 from dg_lsp.diffusion.samplers import Step, renoise, unmask
 
 
@@ -26,7 +26,7 @@ def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> fl
 
 
 def denoise(
-    denoiser: Denoiser,
+    denoiser: Passes,
     slot: int,
     canvas: Canvas,
     sampling: Sampling,
@@ -35,14 +35,14 @@ def denoise(
     """Steps of one canvas until it stops; the last one has `stop` set.
 
     Raises:
-        RequestError, BackendError: see `Denoiser.predict`.
+        RequestError, BackendError: see `Passes.predict`.
     """
     for (step,) in race(denoiser, slot, [canvas], sampling, rng):
         yield step
 
 
 def race(
-    denoiser: Denoiser,
+    denoiser: Passes,
     slot: int,
     canvases: Sequence[Canvas],
     sampling: Sampling,

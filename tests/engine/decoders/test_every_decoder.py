@@ -69,12 +69,6 @@ def test_fill_on_a_line_with_text_stops_at_the_line_end(engine_of, ask, decoder)
 
 
 @every_decoder
-def test_blank_line_may_get_several_lines(engine_of, ask, decoder):
-    engine, _ = engine_of("x = 1\n    return x")
-    assert engine.fill(ask("def f():\n    |\n", decoder=decoder)).text == "x = 1\n    return x"
-
-
-@every_decoder
 def test_repetitive_fill_is_stopped_and_rejected(engine_of, ask, decoder):
     engine, denoiser = engine_of("width, " * 9)
     result = engine.fill(ask("a = f(|\n", decoder=decoder))
