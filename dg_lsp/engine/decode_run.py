@@ -197,10 +197,7 @@ class RequestDenoiser:
         self, repetition: Repetition, canvas: TokenIds, mask_id: int
     ) -> list[tuple[int, RepetitionMatch]]:
         """Positions from the leftmost mask on, and the repetition at each."""
-        masks = np.flatnonzero(canvas == mask_id)
-        if not len(masks):
-            return []
-        at = int(masks[0])
+        at = int((canvas == mask_id).argmax())  # 0 without a mask
         num_head = max(0, self.num_known - len(self._held))  # frozen before the gap
         fill = np.concatenate([self._held[self.num_known :], canvas[num_head:at]])
         matches = []

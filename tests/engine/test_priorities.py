@@ -148,15 +148,3 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
     assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_deadline_covers_opening_the_model_again(scheduler_of):
-    can_open = threading.Event()
-    can_open.set()
-    scheduler = scheduler_of(ScriptedDenoiser("x"), before=lambda: can_open.wait(TIMEOUT), idle_seconds=0.01)
-    scheduler.submit(ask()).result(TIMEOUT)
-    wait_until(lambda: scheduler.is_asleep)
-    can_open.clear()
-    assert not scheduler.submit(ask("file:///b.py", deadline_ms=20)).result(TIMEOUT).candidates
-    can_open.set()
-    assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"

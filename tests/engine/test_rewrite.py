@@ -4,6 +4,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.rewrite import checked_request
@@ -63,16 +64,17 @@ def test_min_confidence_rejects_an_unlikely_rewrite(strength):
     assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, Reason.LOW_CONFIDENCE)
 
 
-def test_model_without_a_template_sees_the_instruction_as_a_comment():
+def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_snippets():
+    snippets = Snippets((Snippet(SnippetSource.IMPORTS, "tools.py", "def clean(text): ..."),))
     seen = []
 
     def fill(prefix, _suffix):
         seen.append(prefix)
         return "total = 3"
 
-    result = rewritten(engine_of(fill), request(instruction="make it\nthree"))
+    result = rewritten(engine_of(fill), request(instruction="make it\nthree", snippets=snippets))
     assert not result.follows_instructions
-    assert "    # make it three\n    " in seen[-1]
+    assert "def clean(text): ..." in seen[-1].split("    # make it three\n    ")[0]
     assert applied(result) == SOURCE.replace("a + 1", "3")
 
 

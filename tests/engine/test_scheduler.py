@@ -1,6 +1,5 @@
 """Requests from opening the model to closing it: replacement, cancellation, deadlines and failures."""
 
-import threading
 from concurrent.futures import CancelledError
 
 import pytest
@@ -48,31 +47,6 @@ def test_closing_cancels_all_requests_and_closes_the_model():
     assert [future.cancelled() for future in futures] == [True, True]
     assert denoiser.is_closed
     assert scheduler.submit(ask()).cancelled()
-
-
-def test_each_of_many_requests_from_many_threads_ends_once(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser("x"))
-    futures, lock = [], threading.Lock()
-
-    def submit(number):
-        for _ in range(25):
-            future = scheduler.submit(ask(f"file:///{number % 2}.py"))
-            with lock:
-                futures.append(future)
-
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    outcomes = []
-    for future in futures:
-        try:
-            outcomes.append(future.result(TIMEOUT).text)
-        except CancelledError:
-            outcomes.append(None)
-    assert len(outcomes) == 100
-    assert outcomes.count("x") >= 2
 
 
 def test_sessions_never_cancel_or_read_each_others_requests(scheduler_of):
