@@ -97,7 +97,7 @@ def test_an_answer_that_is_not_worth_showing_is_rejected(answer, reason):
         pytest.param(HEADER, "    x = 1\n" * 5, "    x = 1", {}, id="a repetition"),
     ],
 )
-def test_a_stream_is_closed_after(before, text, shown, options):
+def test_a_stream_is_closed_after_as_much_as_can_be_shown(before, text, shown, options):
     model = FakeModel(RemoteAnswer((text,)), RemoteAnswer((text + "    b = 1\n",)))
     assert fill(model, before, AFTER, **options).text.rstrip() == shown
     assert model.num_yielded == 1
@@ -172,3 +172,11 @@ def test_frames_contain_the_text_and_no_cells():
     steps = engine.run(FillRequest(Snapshot("a.py", 0, BEFORE + AFTER), len(BEFORE)))
     assert engine.frame(next(steps)).settled_text == "width"
     assert engine.frame(next(steps)).cells == ()
+
+
+def test_an_engine_with_other_settings_shares_the_connections():
+    model = FakeModel()
+    engine = RemoteEngine(model, CompletionSettings()).configured(CompletionSettings(max_tokens=7))
+    assert engine.settings.max_tokens == 7
+    engine.close()
+    assert model.is_closed
