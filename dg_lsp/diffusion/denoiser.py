@@ -59,8 +59,8 @@ class Footprint:
     """GPUs that the model runs on."""
 
 
-class Denoiser(Protocol):
-    """A model with a KV cache of several slots, one prompt each.
+class Passes(Protocol):
+    """The passes of a model with a KV cache of several slots, one prompt each: what a decoder uses.
 
     With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
     runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
@@ -69,16 +69,6 @@ class Denoiser(Protocol):
     @property
     def spec(self) -> ModelSpec:
         """Noise kind, special ids, canvas lengths, defaults."""
-        ...
-
-    @property
-    def num_slots(self) -> int:
-        """Slots are numbered 0 to `num_slots - 1`."""
-        ...
-
-    @property
-    def footprint(self) -> Footprint:
-        """Memory that the model holds. Thread-safe."""
         ...
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
@@ -125,6 +115,20 @@ class Denoiser(Protocol):
             ModelMemoryError: see `prefill`.
             BackendError: the runtime failed and the slot is empty, or the model cannot decode causally.
         """
+        ...
+
+
+class Denoiser(Passes, Protocol):
+    """A model in memory."""
+
+    @property
+    def num_slots(self) -> int:
+        """Slots are numbered 0 to `num_slots - 1`."""
+        ...
+
+    @property
+    def footprint(self) -> Footprint:
+        """Memory that the model holds. Thread-safe."""
         ...
 
     def close(self) -> None:

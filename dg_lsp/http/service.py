@@ -164,7 +164,7 @@ class Service:
         loop, frames = asyncio.get_running_loop(), asyncio.Queue[Frame | None]()
 
         def on_step(progress: Progress) -> None:  # on the model's thread
-            frame = self.worker.framer().frame(progress)
+            frame = self.worker.frame(progress)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(frames.put_nowait, frame)
 
@@ -199,7 +199,7 @@ class Service:
     def _submit(self, request: CompletionRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
         number = next(self._numbers)
         if isinstance(request, ChatRequest):
-            return self.worker.submit_chat(replace(request, name=f"http:{number}"), on_step)
+            return self.worker.submit(replace(request, name=f"http:{number}"), on_step)
         return self.worker.submit(request.to_engine(number, self.engine.spec, self.settings), on_step)
 
     def _end(self, address: str, outcome: Outcome) -> None:

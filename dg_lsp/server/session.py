@@ -221,7 +221,7 @@ class Server(LanguageServer):
         """
         if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        submitted = self._scheduler.submit_rewrite(request, on_step)
+        submitted = self._scheduler.submit(request, on_step)
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite")
         return await asyncio.wrap_future(submitted)
@@ -319,7 +319,7 @@ class Server(LanguageServer):
         loop = asyncio.get_running_loop()
 
         def send(progress: Progress) -> None:
-            frame = scheduler.framer().frame(progress)
+            frame = scheduler.frame(progress)
             params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
             loop.call_soon_threadsafe(self.protocol.notify, "dg-lsp/denoising", params)
 
