@@ -9,8 +9,8 @@ import torch
 from diffusiongemma_reference import Reference
 from tiny_diffusiongemma import TinyShape, tiny_model
 
-from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, reduce_logits, soft_cap
+from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepOptions, reduce_logits, soft_cap
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 
 WINDOW = 24
@@ -73,8 +73,8 @@ def open_denoiser(float64_models):
     """Opens denoisers over the tiny network, and closes them after the test."""
     opened = []
 
-    def open_one(network=float64_models[1], spec=SPEC, **options):
-        opened.append(TransformersDenoiser(network, spec, None, TokenLimits(4, spec.max_prompt_tokens, 128), **options))
+    def open_one(network=float64_models[1], **options):
+        opened.append(TransformersDenoiser(network, SPEC, None, 4, StepOptions(**options)))
         return opened[-1]
 
     yield open_one

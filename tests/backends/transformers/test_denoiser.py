@@ -1,16 +1,12 @@
 """What `tests/backends/test_contract.py` does not cover: self-conditioning by lane, failures, cancellation."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from dg_lsp.backends.transformers.cache import RollbackSlidingLayer
 from dg_lsp.backends.transformers.network import reduce_logits
-from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
-
-from .conftest import SPEC
+from dg_lsp.errors import BackendError, RequestError
 
 
 def predict(denoiser, canvas, temperature=0.7, slot=0, lanes=()):
@@ -42,11 +38,6 @@ def test_a_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(o
 def test_each_canvas_needs_a_lane(open_denoiser, draw_ids):
     with pytest.raises(RequestError, match="lanes"):
         predict(open_denoiser(), draw_ids(8), lanes=(0, 1))
-
-
-def test_a_spec_of_another_vocabulary_is_refused(open_denoiser):
-    with pytest.raises(ModelUnsupportedError, match="vocabulary"):
-        open_denoiser(spec=replace(SPEC, vocab_size=600))
 
 
 def test_a_failed_prefill_leaves_the_slot_empty(open_denoiser, draw_ids, float64_models, monkeypatch):

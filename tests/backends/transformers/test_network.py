@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dg_lsp.backends.transformers import network
-from dg_lsp.backends.transformers.network import Stepper, reduce_logits
+from dg_lsp.backends.transformers.network import StepOptions, Stepper
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def graphs(monkeypatch):
     class RecordedGraph:
         def __init__(self, run, example, _other):
             self._run = run
-            seen.append(("capture", len(example.ids)))
+            seen.append(("capture", len(example.conditioning)))
 
         def replay(self, inputs):
-            seen.append(("replay", len(inputs.ids)))
+            seen.append(("replay", len(inputs.conditioning)))
             return self._run(inputs)
 
     monkeypatch.setattr(network, "_Graph", RecordedGraph)
@@ -35,7 +35,7 @@ def predict(denoiser, canvas, seed=0):
 
 def test_captured_steps_have_few_capacities(float64_models):
     def capacities(lengths, **options):
-        stepper = Stepper(float64_models[1], None, reduce_logits, None, prompt_limit=5000, **options)
+        stepper = Stepper(float64_models[1], 5000, None, StepOptions(**options))
         return [stepper.capacity(length) for length in lengths]
 
     assert capacities((0, 1, 512, 513, 2048, 4097), captures=True) == [512, 512, 512, 1024, 2048, 5000]
