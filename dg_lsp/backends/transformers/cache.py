@@ -96,10 +96,11 @@ class PromptBuffers:
     def __init__(self, text_config: Any, prompt_limit: int, like: torch.Tensor) -> None:
         """`like` gives number format and device."""
         self._window = text_config.sliding_window - 1
+        self._is_sliding = [kind == "sliding_attention" for kind in text_config.layer_types]
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for kind, layer in zip(text_config.layer_types, text_config.per_layer_config, strict=True):
-            num_tokens = self._window if kind == "sliding_attention" else prompt_limit
-            size = (1, layer.num_key_value_heads, num_tokens, layer.head_dim)
+        for number, is_sliding in enumerate(self._is_sliding):
+            layer = text_config.per_layer_config[number]
+            size = (1, layer.num_key_value_heads, self._window if is_sliding else prompt_limit, layer.head_dim)
             # zeros: a masked key has weight 0, and 0 times an uninitialized NaN is NaN
             self._buffers.append((like.new_zeros(size), like.new_zeros(size)))
 
@@ -113,15 +114,15 @@ class PromptBuffers:
             values[:, :, :length].copy_(layer.values[:, :, -length:])
 
     def layer(self, number: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a layer, shape (1, heads, N, width): N is `capacity`, at most the window if it slides."""
+        """Keys and values of a layer, shape (1, heads, N, width): N is `capacity`, or the window of a sliding layer."""
         keys, values = self._buffers[number]
-        return keys[:, :, :capacity], values[:, :, :capacity]
+        return (keys, values) if self._is_sliding[number] else (keys[:, :, :capacity], values[:, :, :capacity])
 
     def masks(self, canvas_numbers: torch.Tensor, length: torch.Tensor, capacity: int) -> dict[str, torch.Tensor]:
         """For each kind of layer, which keys each of T canvas tokens attends to: shape (1, 1, T, N + T).
 
         All of the prompt of this `length` in full layers, its last `sliding_window - 1` tokens in sliding layers, then
-        all tokens of the same canvas, by `canvas_numbers` of shape (T,).
+        all tokens of the same canvas, by `canvas_numbers` of shape (T,). Full layers have room for `capacity` tokens.
         """
         same_canvas = canvas_numbers[:, None] == canvas_numbers[None, :]
 
@@ -129,7 +130,7 @@ class PromptBuffers:
             in_prompt = torch.arange(size, device=length.device) < length
             return torch.cat([in_prompt.expand(len(same_canvas), -1), same_canvas], dim=1)[None, None]
 
-        return {"full_attention": mask(capacity), "sliding_attention": mask(min(capacity, self._window))}
+        return {"full_attention": mask(capacity), "sliding_attention": mask(self._window)}
 
 
 def prefix_bytes(text_config: Any, num_tokens: int, itemsize: int) -> int:
