@@ -131,8 +131,8 @@ def _llamacpp_subjects(shape: Shape, kind: str, path: Path, options: argparse.Na
 def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
     import torch
 
-    from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser
-    from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepOptions
     from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 
     if options.toy:
@@ -151,8 +151,8 @@ def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterato
     )
     modes = {"eager": (False, False), "graphs": (True, False), "compiled graphs": (True, True)}
     for mode, (captures, compiles) in modes.items() if on_gpu else [("eager", (False, False))]:
-        limits = TokenLimits(1, spec.max_prompt_tokens, max(options.canvas))
-        denoiser = TransformersDenoiser(network, spec, _NoText(), limits, captures=captures, compiles=compiles)
+        steps = StepOptions(captures=captures, compiles=compiles)
+        denoiser = TransformersDenoiser(network, spec, _NoText(), 1, steps)
         name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
         try:
             yield Subject(denoiser, "transformers", "bfloat16", mode, name)
