@@ -71,44 +71,6 @@ def test_a_prompt_that_is_too_long_is_an_error(served, model_of):
         last_answer(model_of(served.url), long)
 
 
-def test_errors_name_the_state_of_a_server_that_starts(fresh, model_of):
-    server = fresh
-    model = model_of(server.url)
-    messages = set()
-    server.start()
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            answer = last_answer(model, query())
-        except RemoteError as error:
-            messages.add(str(error).partition(" ")[2])
-            assert time.monotonic() < deadline
-        else:
-            break
-    assert answer.texts
-    assert messages
-    assert messages <= {"does not accept connections; is the server running?", "is not ready (status 503)"}
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_a_killed_server_is_an_error_until_it_runs_again(fresh, model_of, api):
-    server = fresh
-    server.start()
-    server.wait()
-    model = model_of(server.url, api=api, extra=ENDLESS)
-    answers = model.stream(query(1900), time.monotonic() + 60)
-    while not server.is_busy:
-        next(answers)
-    server.kill()
-    with pytest.raises(RemoteError, match="broke the connection"):
-        list(answers)
-    with pytest.raises(RemoteError, match="does not accept connections"):
-        last_answer(model, query())
-    server.start()
-    server.wait()
-    assert last_answer(model, query()).output_tokens
-
-
 def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):
     server = fresh
     server.start()

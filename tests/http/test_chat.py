@@ -31,13 +31,6 @@ def test_an_answer_has_openais_fields(post):
     assert tree["diffusion"]["blocks"] == 2
 
 
-def test_an_answer_is_streamed_as_it_settles(post):
-    found = choices(post(ANSWER, {**MESSAGES, "stream": True}, tokens_per_step=3))
-    assert "".join(one["delta"]["content"] for one in found) == ANSWER
-    assert len(found) > 10
-    assert [one["finish_reason"] for one in found] == [None] * (len(found) - 1) + ["stop"]
-
-
 def test_drafts_of_the_second_canvas_include_the_first(post):
     text = " ".join(map(str, range(100, 120)))
     found = choices(post(text, {**MESSAGES, "stream": True, "diffusing": True}, tokens_per_step=32))

@@ -5,7 +5,6 @@ import json
 import pytest
 import schemathesis
 from chatty import chatty
-from http_server import Starter
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks
 
@@ -43,12 +42,10 @@ BOUNDED = settings(
 
 
 @pytest.fixture(scope="module")
-def base_urls():
+def base_urls(module_start):
     """Servers of a model that completes and of one that chats."""
-    starter = Starter()
     models = ScriptedDenoiser("total"), chatty("def f():\n    return 1\n")
-    yield [f"http://127.0.0.1:{starter(model).port}" for model in models]
-    starter.stop()
+    return [f"http://127.0.0.1:{module_start(model).port}" for model in models]
 
 
 def check_errors(_context, response, _case):

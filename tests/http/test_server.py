@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -15,12 +14,6 @@ from dg_lsp.http import app
 from dg_lsp.http.app import Address, HttpServer
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.settings import Settings
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor() as pool:
-        yield pool
 
 
 def make_server(open_engine, **options):
