@@ -10,7 +10,6 @@ from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt
-from dg_lsp.errors import RemoteError
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
 PROMPT = Prompt("def area(w, h):\n    return ", "\n\n\ndef name():\n    pass\n", path="shapes.py", language="python")
@@ -63,12 +62,6 @@ def test_closing_a_stream_stops_the_server(served, model_of, api):
         next(answers)
     answers.close()
     served.wait_idle(10)
-
-
-def test_a_prompt_that_is_too_long_is_an_error(served, model_of):
-    long = RemoteQuery(RemoteTask.FILL, Prompt("x = 1\n" * 20_000, ""), 16)
-    with pytest.raises(RemoteError, match=r"lower remote\.max_prompt_tokens"):
-        last_answer(model_of(served.url), long)
 
 
 def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):

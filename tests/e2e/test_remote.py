@@ -1,7 +1,9 @@
 """The command line, the HTTP server and the language server over `dg-lsp serve` with the bundled model."""
 
 import json
+import os
 import socket
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -61,6 +63,13 @@ def test_a_remote_fill_equals_the_local_one(served, home, capsys, api):
     assert (code, remote["model"]) == (0, "dg-mini")
     assert remote["text"] == local["text"]
     assert remote["prompt_tokens"] > 0
+
+
+def test_a_remote_fill_does_not_import_llama_cpp(served, home):
+    arguments = ["fill", f"{SAMPLES / 'shapes.py'}:11", "--remote", served]
+    code = f"import sys; from dg_lsp.cli import run; sys.exit(run({arguments}) or 'llama_cpp' in sys.modules)"
+    env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
+    assert subprocess.run([sys.executable, "-P", "-c", code], env=env, check=False).returncode == 0
 
 
 def test_a_server_rewrites_a_line(served, home, capsys):

@@ -94,16 +94,6 @@ def test_a_client_that_does_not_read_does_not_keep_its_place(start):
     wait_until(lambda: metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="200"}') == 2)
 
 
-def test_identical_requests_of_unknown_clients_are_all_answered(start, gated, pool):
-    """minuet sends one request several times at once."""
-    denoiser = gated("x")
-    client = start(denoiser)
-    replies = [pool.submit(client.post, "/v1/completions", {"prompt": "a = "}) for _ in range(3)]
-    wait_for_active(client, 3)
-    denoiser.go_on.set()
-    assert [one.result(TIMEOUT).status for one in replies] == [200] * 3
-
-
 def test_a_newer_request_for_a_document_replaces_the_older_one(start, gated, pool):
     denoiser = gated("x")
     client = start(denoiser)
