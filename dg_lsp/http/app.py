@@ -205,10 +205,8 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
         responses=_documented_errors(),
         middleware=middleware,
         exception_handlers={
-            HTTPException: _http_error,
             RequestValidationError: _invalid_body,
-            ClientDisconnect: lambda *_: Response(status_code=CANCELLED),
-            Exception: lambda _, error: error_response(api_error(error)),
+            **dict.fromkeys((HTTPException, ClientDisconnect, Exception), _error),
         },
     )
     app.include_router(router)
@@ -277,11 +275,13 @@ def _documented_errors() -> dict[int | str, dict[str, Any]]:
     return documented
 
 
-async def _http_error(_request: Request, error: HTTPException) -> Response:
-    if not isinstance(error, ApiError):
+async def _error(_request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CANCELLED)
+    if isinstance(error, HTTPException) and not isinstance(error, ApiError):
         message = _MESSAGES.get(error.status_code, error.detail)
         error = ApiError(error.status_code, message, headers=error.headers)
-    return error_response(error)
+    return error_response(error if isinstance(error, ApiError) else api_error(error))
 
 
 async def _invalid_body(_request: Request, error: RequestValidationError) -> Response:

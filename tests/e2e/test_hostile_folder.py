@@ -90,19 +90,16 @@ def test_the_server_that_replaces_a_daemon_executes_nothing_of_the_folder(shared
     assert executed(marks) == []
 
 
-@pytest.mark.usefixtures("hostile_cwd")
-def test_quantization_executes_nothing_of_the_folder(tiny_repacked, tmp_path):
+def test_quantization_executes_nothing_of_the_folder(hostile_cwd, tiny_repacked, tmp_path):
     quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"))
     assert read_header(tmp_path / "small.gguf").tensors
 
 
-@pytest.mark.usefixtures("hostile_cwd")
-def test_the_test_of_a_runtime_executes_nothing_of_the_folder():
+def test_the_test_of_a_runtime_executes_nothing_of_the_folder(hostile_cwd):
     assert models._supports_bidirectional(None) in (True, False)
 
 
-@pytest.mark.usefixtures("hostile_cwd")
-def test_pip_executes_nothing_of_the_folder(tmp_path):
+def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):
     with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         for name, text in {
             "METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
