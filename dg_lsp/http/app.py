@@ -206,7 +206,9 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
         middleware=middleware,
         exception_handlers={
             RequestValidationError: _invalid_body,
-            **dict.fromkeys((HTTPException, ClientDisconnect, Exception), _error),
+            HTTPException: _error,
+            ClientDisconnect: _error,
+            Exception: _error,
         },
     )
     app.include_router(router)
