@@ -32,6 +32,7 @@ class CrashLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._in_use: Sequence[str] = []
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def crashes(self) -> list[tuple[float, list[str]]]:
@@ -41,9 +42,14 @@ class CrashLog:
     def set_in_use(self, models: Sequence[str]) -> None:
         """Names the models that are at fault if the daemon crashes now."""
         with self._lock:
-            if models != self._in_use:
+            if models != self._in_use and not self._is_closed:
                 self._in_use = models
                 self._write(models, self.crashes())
+
+    def close(self) -> None:
+        """No model is at fault any more; from now on the file belongs to another daemon."""
+        self.set_in_use([])
+        self._is_closed = True
 
     def add_crash(self) -> None:
         """The previous daemon crashed; the models that it named last are at fault."""
@@ -113,7 +119,7 @@ class Pool:
     def __init__(self, open_engine: Callable[[Settings], Engine], idle_seconds: float, crash_log: CrashLog) -> None:
         self._open_engine = open_engine
         self._idle_seconds = idle_seconds
-        self._crash_log: CrashLog | None = crash_log
+        self._crash_log = crash_log
         self._models: dict[tuple[object, ...], _OpenModel] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -153,13 +159,6 @@ class Pool:
                 for model in self._models.values()
             ]
 
-    def stop_crash_log(self) -> None:
-        """From now on the file belongs to another daemon."""
-        with self._lock:
-            if self._crash_log is not None:
-                self._crash_log.set_in_use([])
-                self._crash_log = None
-
     def close(self) -> None:
         """Closes all models."""
         with self._lock:
@@ -188,8 +187,7 @@ class Pool:
             model = self._models.get(key)
             if model is None:
                 raise BackendError("the model was closed before it was opened")
-            if self._crash_log is not None:
-                self._crash_log.check(model.name)
+            self._crash_log.check(model.name)
             model.is_opening, model.is_opened = True, False
             self._update_crash_log()
         try:
@@ -207,8 +205,7 @@ class Pool:
 
     def _update_crash_log(self) -> None:
         """The caller holds the lock."""
-        if self._crash_log is not None:
-            self._crash_log.set_in_use(sorted({one.name for one in self._models.values() if one.is_in_use}))
+        self._crash_log.set_in_use(sorted({one.name for one in self._models.values() if one.is_in_use}))
 
     def _with_holders(self, error: ModelMemoryError) -> ModelMemoryError:
         ready = [(one["model"], one["sessions"]) for one in self.facts() if one["state"] == "ready"]

@@ -41,7 +41,7 @@ def send(monkeypatch):
         return clients.tally
 
     yield call
-    serve.stop()
+    serve.close()
     del sys.modules["crowd"]
 
 
