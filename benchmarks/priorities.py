@@ -43,10 +43,10 @@ def line_requests(name: str) -> list[FillRequest]:
 class Background:
     """Sends long fills without a pause, with the priority of its attribute."""
 
-    def __init__(self, worker: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.priority = Priority.TYPED
         self.num_done = 0
-        self._worker = worker
+        self._scheduler = scheduler
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -64,7 +64,7 @@ class Background:
             request = FillRequest(snapshot, len(LONG), max_lines=40, max_tokens=200, early_stop_ms=0, seed=number)
             request = replace(request, priority=self.priority, decoder=DecoderName.DIFFUSION, deadline_ms=60_000)
             try:
-                self._worker.submit(request).result()
+                self._scheduler.submit(request).result()
             except CancelledError:
                 return
             self.num_done += 1
@@ -77,17 +77,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     fill = CompletionSettings(type_through=False, speculate=False, deadline_ms=60_000)
-    worker = Scheduler.of(open_engine, Settings(completion=fill, model=ModelSettings(gpu_layers=0)))
-    worker.ready.result()
+    scheduler = Scheduler.of(open_engine, Settings(completion=fill, model=ModelSettings(gpu_layers=0)))
+    scheduler.ready.result()
     lines, pause = line_requests("inventory.py"), random.Random(options.seed)
-    alone = {one.offset: worker.submit(one).result().text for one in lines}
-    background, waits, num_changed = Background(worker), {}, 0
+    alone = {one.offset: scheduler.submit(one).result().text for one in lines}
+    background, waits, num_changed = Background(scheduler), {}, 0
     for number in range(2 * options.requests):
         order = "by priority" if number // ROUND % 2 else "by arrival"
         background.priority = Priority.REWRITE if order == "by priority" else Priority.TYPED
         time.sleep(pause.uniform(0.005, 0.03))
         request, began = lines[number % len(lines)], time.perf_counter()
-        text = worker.submit(request).result().text
+        text = scheduler.submit(request).result().text
         waits.setdefault(order, []).append(1e3 * (time.perf_counter() - began))
         num_changed += text != alone[request.offset]
     background.stop()
@@ -95,7 +95,7 @@ def main() -> None:
         cuts = statistics.quantiles(times, n=20)
         print(f"{order:12}  p50 {statistics.median(times):6.1f} ms  p95 {cuts[18]:6.1f} ms  of {len(times)} lines")
     print(f"{background.num_done} blocks at the same time; {num_changed} lines differ from those without them")
-    worker.close()
+    scheduler.close()
 
 
 if __name__ == "__main__":

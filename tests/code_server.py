@@ -13,7 +13,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from workers import wait_until
+from gates import wait_until
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("DG_LSP_EDITORS", Path(sys.prefix) / "editors"))

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from workers import TIMEOUT, wait_until
+from gates import TIMEOUT, wait_until
 
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
@@ -77,9 +77,9 @@ class Starter:
         self.started = []
 
     def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
-        open_worker = partial(Scheduler.of, open_engine or engine_of(denoiser))
+        open_scheduler = partial(Scheduler.of, open_engine or engine_of(denoiser))
         settings = parse_settings(tree, parse_settings(UNHURRIED))
-        server = HttpServer(("127.0.0.1", 0), open_worker, settings, rules or AccessRules())
+        server = HttpServer(("127.0.0.1", 0), open_scheduler, settings, rules or AccessRules())
         server.start()
         self.started.append(server)
         client = Client(server.port)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from workers import TIMEOUT, wait_until
+from gates import TIMEOUT, wait_until
 
 from dg_lsp.daemon.client import Endpoint, ask
 

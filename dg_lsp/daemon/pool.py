@@ -91,7 +91,7 @@ class _OpenModel:
     """One model in memory, or on its way there. All times are of `time.monotonic`."""
 
     name: str
-    worker: Scheduler
+    scheduler: Scheduler
     num_sessions: int = 0
     idle_since: float = 0.0
     """When the last session left."""
@@ -106,15 +106,15 @@ class _OpenModel:
 
     @property
     def state(self) -> str:
-        if not self.worker.ready.done():
+        if not self.scheduler.ready.done():
             return "loading"
-        if self.worker.ready.exception() is not None:
+        if self.scheduler.ready.exception() is not None:
             return "failed"
-        return "asleep" if self.worker.is_asleep else "ready"
+        return "asleep" if self.scheduler.is_asleep else "ready"
 
 
 class Pool:
-    """One worker for each model and its runtime settings. Any thread may call."""
+    """One scheduler for each model and its runtime settings. Any thread may call."""
 
     def __init__(self, open_engine: Callable[[Settings], Engine], idle_seconds: float, crash_log: CrashLog) -> None:
         self._open_engine = open_engine
@@ -134,7 +134,7 @@ class Pool:
                 model = self._models[key] = _OpenModel(settings.model.name, Scheduler.of(self._open, settings))
             model.num_sessions += 1
         return SchedulerSession(
-            model.worker, settings.completion, partial(self._leave, model), partial(self._note_request, model)
+            model.scheduler, settings.completion, partial(self._leave, model), partial(self._note_request, model)
         )
 
     def sweep(self) -> None:
@@ -143,13 +143,13 @@ class Pool:
         with self._lock:
             for model in self._models.values():
                 last = model.last_request
-                if last is not None and last < now - _SETTLE_SECONDS and model.worker.is_idle:
+                if last is not None and last < now - _SETTLE_SECONDS and model.scheduler.is_idle:
                     model.last_request = None
             idle = [key for key in self._unused() if self._models[key].idle_since <= now - self._idle_seconds]
             closing = [self._models.pop(key) for key in idle]
             self._update_crash_log()
         for model in closing:
-            model.worker.close()
+            model.scheduler.close()
 
     def facts(self) -> list[dict[str, Any]]:
         """The models for `dg-lsp daemon status`, as JSON values."""
@@ -164,7 +164,7 @@ class Pool:
         with self._lock:
             closing, self._models = list(self._models.values()), {}
         for model in closing:
-            model.worker.close()
+            model.scheduler.close()
 
     def _open(self, settings: Settings) -> Engine:
         """The engine; closes unused models, the longest idle first, until there is memory for it."""
@@ -179,7 +179,7 @@ class Pool:
                         closing = self._models.pop(unused[0]) if unused else None
                     if closing is None:
                         raise self._with_holders(error) from error
-                    closing.worker.close()
+                    closing.scheduler.close()
 
     @contextmanager
     def _marked_as_opening(self, key: tuple[object, ...]) -> Iterator[None]:

@@ -27,7 +27,7 @@ from dg_lsp.http.auth import LOOPBACK, AccessRules
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
 from dg_lsp.http.routes import router
 from dg_lsp.http.schemas import ErrorResponse
-from dg_lsp.http.service import Metrics, OpenWorker, Service
+from dg_lsp.http.service import Metrics, OpenScheduler, Service
 from dg_lsp.settings import Settings
 
 BACKLOG = 128
@@ -54,7 +54,7 @@ class HttpServer:
     def __init__(
         self,
         address: tuple[str, int],
-        open_worker: OpenWorker,
+        open_scheduler: OpenScheduler,
         settings: Settings,
         rules: AccessRules,
         *,
@@ -71,7 +71,7 @@ class HttpServer:
                 f"{host} is open to other machines: set DG_LSP_API_KEY, give --api-key-file, or use 127.0.0.1"
             )
         self._socket = _bind(host, port)
-        self._service = Service(open_worker, settings, _log)
+        self._service = Service(open_scheduler, settings, _log)
         self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self._is_persistent = is_persistent
         self._thread: threading.Thread | None = None
@@ -140,7 +140,7 @@ class HttpServer:
         logged = ""
         while True:
             try:
-                return await asyncio.wrap_future(self._service.worker.ready)
+                return await asyncio.wrap_future(self._service.scheduler.ready)
             except DgLspError as error:
                 if not self._is_persistent:
                     raise

@@ -205,7 +205,7 @@ async def props(service: RequestService) -> schemas.PropsResponse:
         default_generation_settings={"n_ctx": spec.max_prompt_tokens + spec.longest_block, "params": params},
         total_slots=service.settings.model.num_slots,
         model_alias=spec.name,
-        is_sleeping=service.worker.is_asleep,
+        is_sleeping=service.scheduler.is_asleep,
         build_info=f"dg-lsp {__version__}",
     )
 
@@ -225,7 +225,7 @@ async def slots(service: RequestService) -> list[schemas.SlotObject]:
 async def memory(service: RequestService) -> schemas.MemoryResponse:
     """Memory of this process and of the model; 503 before it is loaded."""
     _ = service.engine
-    footprint = service.worker.footprint
+    footprint = service.scheduler.footprint
     return schemas.MemoryResponse(
         resident_bytes=resident_bytes(),
         peak_bytes=peak_bytes(),

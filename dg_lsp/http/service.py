@@ -36,7 +36,7 @@ MAX_PER_CLIENT = 8
 """Open requests of one other machine."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-OpenWorker = Callable[[Settings], Scheduler | SchedulerSession]
+OpenScheduler = Callable[[Settings], Scheduler | SchedulerSession]
 OnStep = Callable[[Progress], None]
 Outcome = asyncio.Future[FillResult]
 Stream = AsyncGenerator[Frame | FillResult, None]
@@ -88,9 +88,9 @@ class Metrics:
 
 
 class Service:
-    """Owns the worker, which opens the model at once."""
+    """Owns the scheduler, which opens the model at once."""
 
-    def __init__(self, open_worker: OpenWorker, settings: Settings, report_error: Callable[[str], None]) -> None:
+    def __init__(self, open_scheduler: OpenScheduler, settings: Settings, report_error: Callable[[str], None]) -> None:
         """`report_error` receives one message if the audit log cannot be written."""
         self.settings = settings
         self.metrics = Metrics(lambda: self.num_active)
@@ -98,8 +98,8 @@ class Service:
         """Seconds since 1970."""
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)
-        self._open_worker = partial(open_worker, attrs.evolve(settings, completion=completion))
-        self.worker = self._open_worker()
+        self._open_scheduler = partial(open_scheduler, attrs.evolve(settings, completion=completion))
+        self.scheduler = self._open_scheduler()
         self._audit_log = AuditLog.of(settings.privacy, report_error)
         self._numbers = itertools.count(1)
         self._active: Counter[str] = Counter()
@@ -113,8 +113,8 @@ class Service:
 
     def reopen(self) -> None:
         """Opens the model again after a failure."""
-        self.worker.close()
-        self.worker = self._open_worker()
+        self.scheduler.close()
+        self.scheduler = self._open_scheduler()
 
     @property
     def engine(self) -> Engine:
@@ -123,7 +123,7 @@ class Service:
         Raises:
             ApiError: it is not open yet, or cannot be opened.
         """
-        ready = self.worker.ready
+        ready = self.scheduler.ready
         if not ready.done():
             raise ApiError(503, "Loading model")  # llama.cpp's words, which its clients compare
         if error := ready.exception():
@@ -165,7 +165,7 @@ class Service:
         loop, frames = asyncio.get_running_loop(), asyncio.Queue[Frame | None]()
 
         def on_step(progress: Progress) -> None:  # on the model's thread
-            frame = self.worker.frame(progress)
+            frame = self.scheduler.frame(progress)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(frames.put_nowait, frame)
 
@@ -181,7 +181,7 @@ class Service:
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
         self._is_closed = True
-        self.worker.close()
+        self.scheduler.close()
 
     def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> Outcome:
         _ = self.engine  # no request waits for a model that is not open
@@ -200,8 +200,8 @@ class Service:
 
     def _submit(self, request: FillRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
         if isinstance(request, ChatRequest):
-            return self.worker.submit(replace(request, name=f"http:{next(self._numbers)}"), on_step)
-        return self.worker.submit(request, on_step)
+            return self.scheduler.submit(replace(request, name=f"http:{next(self._numbers)}"), on_step)
+        return self.scheduler.submit(request, on_step)
 
     def _end(self, address: str, outcome: Outcome) -> None:
         self._active -= Counter((address,))

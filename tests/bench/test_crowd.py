@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from gates import TIMEOUT
 from http_server import Starter, wait_until
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from workers import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError

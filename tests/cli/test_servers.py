@@ -102,11 +102,11 @@ def test_the_default_is_loopback_without_a_key(dg_lsp, http_server):
 def test_options_reach_the_server(dg_lsp, http_server, script):
     options = ["--host", "0.0.0.0", "--port", 0, "--allow-host", "box", "--allow-origin", "https://a.example"]
     assert dg_lsp("serve", *options, "--model", "mine.gguf", "--threads", 1).code == 0
-    [(address, open_worker, settings, rules)] = http_server
+    [(address, open_scheduler, settings, rules)] = http_server
     assert address == ("0.0.0.0", 0)
     assert {"0.0.0.0", "box", "127.0.0.1"} <= set(rules.hosts)
     assert rules.origins == ("https://a.example",)
-    open_worker(settings)
+    open_scheduler(settings)
     assert (script.settings.model.name, script.settings.model.threads) == ("mine.gguf", 1)
 
 

@@ -4,9 +4,9 @@ import threading
 import time
 
 import pytest
+from gates import TIMEOUT, ask
 from http_server import Client
 from shared_daemon import wait_until
-from workers import TIMEOUT, ask
 
 from dg_lsp.daemon.client import Endpoint
 from dg_lsp.daemon.client import ask as ask_daemon

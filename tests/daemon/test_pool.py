@@ -5,8 +5,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from gates import TIMEOUT, ask
 from shared_daemon import wait_until
-from workers import TIMEOUT, ask
 
 from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import MAX_CRASHES, CrashLog, Pool

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gates import TIMEOUT, wait_until
 from shared_daemon import Shared
-from workers import TIMEOUT, wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

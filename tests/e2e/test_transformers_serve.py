@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from gates import wait_until
 from remote_models import last_answer, remote_models
-from workers import wait_until
 
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from workers import LONG, TIMEOUT, Gate
+from gates import LONG, TIMEOUT, Gate
 
 from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.layout import common_prefix_length

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
-from workers import TIMEOUT, Stepping
+from gates import TIMEOUT, Stepping
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.chat import Role, Turn

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import CancelledError, Future
 
 import pytest
-from workers import LONG, TIMEOUT, Stepping, ask, wait_until
+from gates import LONG, TIMEOUT, Stepping, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot

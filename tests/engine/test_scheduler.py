@@ -3,7 +3,7 @@
 from concurrent.futures import CancelledError
 
 import pytest
-from workers import LONG, TIMEOUT, Gate, ask
+from gates import LONG, TIMEOUT, Gate, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine

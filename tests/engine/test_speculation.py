@@ -2,7 +2,7 @@
 
 import attrs
 import pytest
-from workers import TIMEOUT, Gate, ask, wait_until
+from gates import TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.postprocess.validate import Reason

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from gates import Gate
 from http_server import Starter
-from workers import Gate
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 

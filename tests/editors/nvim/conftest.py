@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from workers import wait_until
+from gates import wait_until
 
 try:
     import pynvim
