@@ -52,8 +52,7 @@ class PairedComparison:
     baseline: str
     kind: str
     num: int
-    intervals: Mapping[str, Interval | None]
-    """By the names of `MEASURES`; None without a finite value."""
+    intervals: Mapping[str, Interval | None]  # by the names of `MEASURES`; None without a finite value
 
     def json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -58,8 +58,7 @@ class KeyEvent:
 
     key: str
     at_ms: float
-    completes: str | None = None
-    """The case whose item was typed to its end by this key."""
+    completes: str | None = None  # the case whose item was typed to its end by this key
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +158,8 @@ class Replay:
     typing: TypingModel
     editor: EditorModel
     seed: int = 0
-    limit: int | None = None
-    """Maximum number of requests for each file."""
-    decoder: DecoderName | None = None
-    """None takes the setting."""
+    limit: int | None = None  # maximum number of requests for each file
+    decoder: DecoderName | None = None  # none takes the setting
 
     @property
     def num_keys(self) -> int:
@@ -186,10 +183,8 @@ class Replay:
 @dataclass(frozen=True, slots=True)
 class _Item:
     case: str
-    text: str
-    """The part after the cursor."""
-    readable_ms: float
-    """From this time on it can be accepted."""
+    text: str  # the part after the cursor
+    readable_ms: float  # from this time on it can be accepted
     is_visible: bool = True
 
 

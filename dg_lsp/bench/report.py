@@ -112,8 +112,7 @@ class Examples:
     kind = "examples"
     title: str
     meaning: str
-    attempts: Sequence[tuple[str, str, str, str]]
-    """Case, facts, reference and text."""
+    attempts: Sequence[tuple[str, str, str, str]]  # case, facts, reference and text
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,7 @@ class BenchModel:
     """The engine of a benchmark and the origin of its model."""
 
     engine: Engine
-    path: Path | None
-    """None for a remote server, like the threads."""
+    path: Path | None  # none for a remote server, like the threads
     threads: int | None
 
     @property

@@ -34,12 +34,9 @@ IsChanged = Callable[[Path], bool]
 class BuildOptions:
     """Options of `dg-lsp models build-runtime`."""
 
-    source: Path | None = None
-    """Source distribution of llama-cpp-python, or a folder with it; None fetches it."""
-    backend: str | None = None
-    """Build all of llama.cpp for this backend."""
-    is_whole: bool = False
-    """Build all of llama.cpp, even if one class is enough."""
+    source: Path | None = None  # source distribution of llama-cpp-python, or a folder with it; None fetches it
+    backend: str | None = None  # build all of llama.cpp for this backend
+    is_whole: bool = False  # build all of llama.cpp, even if one class is enough
 
     @property
     def whole_backend(self) -> str:
@@ -126,10 +123,8 @@ def _compile(
 class Patch:
     """A unified diff of one file."""
 
-    target: str
-    """Path of the changed file inside llama.cpp."""
-    hunks: tuple[tuple[str, str], ...]
-    """Old and new lines, with their context."""
+    target: str  # path of the changed file inside llama.cpp
+    hunks: tuple[tuple[str, str], ...]  # old and new lines, with their context
 
     @classmethod
     def read(cls) -> "Patch":

@@ -47,8 +47,7 @@ _SIDE_KEY, _SIDE_SHA256_KEY = "dg.self_conditioning", "dg.self_conditioning.sha2
 class ModelParts:
     """The contents of both files; the weights are read when they are written."""
 
-    values: Mapping[str, gguf.Value]
-    """The metadata of the main file, except for the two keys of its side file."""
+    values: Mapping[str, gguf.Value]  # the metadata of the main file, except for the two keys of its side file
     main: tuple[gguf.Tensor, ...]
     side: tuple[gguf.Tensor, ...]
 

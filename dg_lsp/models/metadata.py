@@ -90,8 +90,7 @@ class _Keys:
     metadata: Mapping[str, str]
     vocab_size: int
     name: str
-    advice: str
-    """The end of every error message."""
+    advice: str  # the end of every error message
 
     def error(self, problem: str) -> ModelUnsupportedError:
         return ModelUnsupportedError(f"model {self.name}: {problem}; {self.advice}")
