@@ -133,7 +133,8 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     if sampling.order is UnmaskOrder.LEFTMOST:
         waiting = ends | resizing.deleting(draft) if resizing else ends
         if waiting.any():
-            taken &= ~waiting | _in_order(done | (taken & ~ends))
+            is_settled = np.logical_and.accumulate(done | (taken & ~ends))
+            taken &= ~waiting | np.concatenate([[True], is_settled[:-1]])  # no open position comes before
     committed = done | taken
     canvas_ids = np.where(taken, draft, step.canvas_ids)
     after = Step(step.number + 1, canvas_ids, draft, step.frozen, committed, confidence, step.num_stable)
@@ -151,11 +152,6 @@ def _forced_position(committed: Flags, prediction: Prediction, order: UnmaskOrde
     if order is UnmaskOrder.LEFTMOST:
         return int(committed.argmin())
     return int(np.argmax(np.where(committed, -1.0, prediction.confidence)))
-
-
-def _in_order(taken: Flags) -> Flags:
-    """Positions without an open position before them."""
-    return np.concatenate([[True], np.logical_and.accumulate(taken)[:-1]])
 
 
 def _cut_after(step: Step, ends: Flags) -> Step:
