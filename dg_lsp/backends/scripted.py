@@ -12,7 +12,7 @@ import numpy as np
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion import denoiser
-from dg_lsp.diffusion.denoiser import Floats, Footprint, Prediction
+from dg_lsp.diffusion.denoiser import Floats, Footprint, Lanes, Prediction
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -95,12 +95,7 @@ class ScriptedDenoiser:
         return num_decoded
 
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         del lanes  # no self-conditioning

@@ -14,23 +14,13 @@ import attrs
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
-from dg_lsp.bench import replay
+from dg_lsp.bench import replay, runner
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases, sample_table
 from dg_lsp.bench.metrics import Table, count, summarize
 from dg_lsp.bench.report import Film, audit_page, benchmark_page, check_page_path, choose_cases, record_films
-from dg_lsp.bench.runner import (
-    INTERRUPTED_NOTE,
-    Machine,
-    Run,
-    RunFile,
-    RunHeader,
-    file_sha256,
-    infill_tables,
-    run_cases,
-)
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.steps import measure_model
 from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
@@ -66,7 +56,7 @@ class BenchModel:
     @property
     def sha256(self) -> str | None:
         """Digest of the model file."""
-        return None if self.path is None else file_sha256(self.path)
+        return None if self.path is None else runner.file_sha256(self.path)
 
 
 def open_model(settings: Settings) -> BenchModel:
@@ -92,7 +82,7 @@ class ContenderChoice:
         """Plain JSON values for the header of a run."""
         options: dict[str, Any] = {"decoders": [decoder.value for decoder in self.decoders]}
         if self.pretrained is not None:
-            options |= {"pretrained": self.pretrained, "pretrained_sha256": file_sha256(locate(self.pretrained))}
+            options |= {"pretrained": self.pretrained, "pretrained_sha256": runner.file_sha256(locate(self.pretrained))}
         if self.llama_server is not None:
             options |= {"llama_server": str(self.llama_server)}
         if self.llama_diffusion_cli is not None:
@@ -119,7 +109,7 @@ class Cases:
         options: RequestOptions,
         opening: AbstractContextManager[tuple[BenchModel, list[Contender]]],
         listed: dict[str, Any],
-    ) -> tuple[Run, tuple[Film, ...]]:
+    ) -> tuple[runner.Run, tuple[Film, ...]]:
         """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
         if self.html is not None:
             check_page_path(self.html)
@@ -129,7 +119,7 @@ class Cases:
             listed = {**listed, **asdict(options), "execute": self.execute}
             header = _header(command, opened, settings, {self.data.name: self.data}, listed)
             how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": _progress_bar}
-            run = run_cases(cases, contenders, header, self.output, **how)
+            run = runner.run_cases(cases, contenders, header, self.output, **how)
             films = _films(run, contenders[0], cases) if self.html else ()
         return replace(run, notes=(options.length.sentence, *run.notes)), films
 
@@ -162,7 +152,7 @@ def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, de
     summary = summarize(run.attempts)
     known = {"model": run.header.model, "length_knowledge": options.length}
     tree = {**{key: summary[key] for key in _INFILL_KEYS}, **known} if cases.as_json else None
-    return _finish(run, infill_tables(run), tree, cases.html, films)
+    return _finish(run, runner.infill_tables(run), tree, cases.html, films)
 
 
 @contextmanager
@@ -237,12 +227,12 @@ def measure_replay(
     opened = open_model(settings)
     with closing(opened.engine):
         header = _header("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
-        with RunFile(output, header) as file:
+        with runner.RunFile(output, header) as file:
             events, is_complete = _play(played, replay.EngineCompleter(opened.engine, file.attempts.values()), file)
     attempts = tuple(event.attempt for event in events if isinstance(event, replay.RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
-    notes = (*replay.assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
-    run, summary = Run(header, attempts, is_complete, notes), replay.summarize_replay(events)
+    notes = (*replay.assumptions(played, selection), *notes, *(() if is_complete else (runner.INTERRUPTED_NOTE,)))
+    run, summary = runner.Run(header, attempts, is_complete, notes), replay.summarize_replay(events)
     return _finish(run, replay.replay_tables(run, summary), replay.replay_json(run, summary) if as_json else None, html)
 
 
@@ -268,7 +258,9 @@ def typing_tasks(
     return selection, tasks
 
 
-def _play(played: replay.Replay, completer: replay.EngineCompleter, file: RunFile) -> tuple[list[replay.Event], bool]:
+def _play(
+    played: replay.Replay, completer: replay.EngineCompleter, file: runner.RunFile
+) -> tuple[list[replay.Event], bool]:
     """All events, and False after Ctrl-C."""
     events: list[replay.Event] = []
     num_files = len({task.path for task in played.tasks})
@@ -344,7 +336,11 @@ def _markdown(tables: Iterable[Table]) -> str:
 
 
 def _finish(
-    run: Run, tables: Sequence[Table], tree: dict[str, Any] | None, html: Path | None, films: tuple[Film, ...] = ()
+    run: runner.Run,
+    tables: Sequence[Table],
+    tree: dict[str, Any] | None,
+    html: Path | None,
+    films: tuple[Film, ...] = (),
 ) -> int:
     """Prints the JSON tree or the tables, writes the page, and returns the exit code."""
     header = run.header
@@ -359,7 +355,7 @@ def _finish(
     return 0 if run.is_complete else INTERRUPTED
 
 
-def _films(run: Run, contender: Contender, cases: Iterable[TestCase]) -> tuple[Film, ...]:
+def _films(run: runner.Run, contender: Contender, cases: Iterable[TestCase]) -> tuple[Film, ...]:
     """Films of a complete run, if the contender is an engine in this process."""
     if not (run.is_complete and isinstance(contender, EngineContender) and run.header.model_sha256):
         return ()
@@ -369,14 +365,14 @@ def _films(run: Run, contender: Contender, cases: Iterable[TestCase]) -> tuple[F
 
 def _header(
     command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
-) -> RunHeader:
+) -> runner.RunHeader:
     remote = _remote_options(settings.remote) if settings.is_remote else {}
-    return RunHeader(
+    return runner.RunHeader(
         command,
-        Machine.here(opened.threads),
+        runner.Machine.here(opened.threads),
         opened.engine.spec.name,
         opened.sha256,
-        {name: file_sha256(path) for name, path in data.items()},
+        {name: runner.file_sha256(path) for name, path in data.items()},
         {**options, **remote, "settings": attrs.asdict(settings.completion)},
     )
 

@@ -13,6 +13,8 @@ from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import RequestError
 
 Floats = npt.NDArray[np.float32]
+Lanes = Sequence[int]
+"""Numbers of canvases among the canvases of a prompt, ascending; empty means 0, 1, 2, ..."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,18 +76,12 @@ class Passes(Protocol):
         ...
 
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """One forward pass over all canvases (shape (L,) each) at once, each alone right after the slot's prompt.
 
         Attention is bidirectional inside a canvas; canvases do not see each other. The cache is unchanged afterwards.
         A self-conditioned model keeps its last prediction of each canvas, by lane, until the slot's next `prefill`.
-        `lanes` are the numbers of these canvases among the prompt's canvases, ascending; empty means 0, 1, 2, ...
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.

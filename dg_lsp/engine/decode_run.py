@@ -14,7 +14,7 @@ from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length
 from dg_lsp.canvas.repetition import BufferTokens, Repetition, RepetitionMatch
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
-from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
@@ -152,12 +152,7 @@ class RequestDenoiser:
         return num_decoded
 
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Passes.predict`."""
         self._restore(slot)

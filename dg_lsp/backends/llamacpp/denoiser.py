@@ -22,6 +22,7 @@ from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
     Floats,
     Footprint,
+    Lanes,
     Prediction,
     check_prompt_length,
     check_slot,
@@ -229,12 +230,7 @@ class ContextDenoiser(ABC):
         """See `Denoiser.prefill`."""
 
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         check_temperature(temperature)

@@ -115,12 +115,7 @@ class EmbeddingTable:
         return rows
 
     def mix(self, ids: TokenIds | None, shares: Floats) -> Floats:
-        """Weighted sums of rows, shape (L, width).
-
-        Args:
-            ids: the rows, shape (U,); None means all of them.
-            shares: their weights, shape (L, U).
-        """
+        """Sums of the rows `ids`, shape (U,) (None: all rows), weighted by `shares`, shape (L, U); shape (L, width)."""
         total: Floats = np.zeros((len(shares), self.shape[1]), dtype=np.float32)
         for start in range(0, shares.shape[1], len(self._scratch)):
             part = slice(start, min(start + len(self._scratch), shares.shape[1]))
@@ -154,12 +149,9 @@ class Mixture:
 
 
 def mixture(weights: Floats, prediction: Prediction, mass: float = MASS) -> Mixture:
-    """The tokens that have at least `mass` at some position, for all positions.
+    """The tokens that hold at least `mass` at some position, for all positions; a mass of 1 keeps all tokens.
 
-    Args:
-        weights: of all V tokens relative to the best one, shape (L, V).
-        prediction: of the same distributions.
-        mass: 1 keeps all tokens.
+    `weights`, shape (L, V), are relative to the best token, and `prediction` is of the same distributions.
     """
     vocab_size = weights.shape[1]
     needed: Flags = np.zeros(vocab_size, dtype=np.bool_)

@@ -20,6 +20,7 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
     Footprint,
+    Lanes,
     Prediction,
     check_prompt_length,
     check_slot,
@@ -97,12 +98,7 @@ class TransformersDenoiser:
 
     @torch.inference_mode()
     def predict(
-        self,
-        slot: int,
-        canvases: Sequence[TokenIds],
-        temperature: float,
-        rng: np.random.Generator,
-        lanes: Sequence[int] = (),
+        self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         self._check_slot(slot)
