@@ -128,15 +128,14 @@ class Page:
         return template.render(page=self, version=__version__, bounds=(0.0, *BOUNDS, 1.0), mask=MASK).lstrip()
 
     def write(self, path: Path) -> None:
-        """Writes the file.
-
-        Raises:
-            InputFileError: the path is not writable.
-        """
+        """Writes the file at once or not at all. Raises `InputFileError` if the path is not writable."""
         check_page_path(path)
+        part = path.with_name(f"{path.name}.part")
         try:
-            path.write_bytes(self.html().encode())
+            part.write_bytes(self.html().encode())
+            part.replace(path)
         except OSError as error:
+            part.unlink(missing_ok=True)
             raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
