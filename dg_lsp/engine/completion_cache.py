@@ -52,7 +52,7 @@ class CompletionCache:
             if rests := _rests(entry, request.snapshot, request.offset):
                 known = replace(
                     entry.result,
-                    candidates=rests[: request.num_candidates],
+                    candidates=rests,
                     hidden=(),
                     rejections=(),
                     steps=0,
@@ -60,8 +60,8 @@ class CompletionCache:
                     cached_tokens=entry.result.prompt_tokens,
                     timings=NO_TIME,
                     is_cached=True,
-                )
-                return known.confident(request.min_confidence)
+                ).confident(request.min_confidence)
+                return replace(known, candidates=known.candidates[: request.num_candidates])
         return None
 
 
