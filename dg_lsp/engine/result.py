@@ -65,6 +65,11 @@ class FillResult:
         return None if self.candidates or not self.rejections else self.rejections[0].reason
 
     @property
+    def is_unfinished(self) -> bool:
+        """Nothing was stable at the deadline: the same request may have a candidate later."""
+        return not self.candidates and any(one.reason is Reason.UNFINISHED for one in self.rejections)
+
+    @property
     def tokens_per_forward(self) -> float:
         """Output tokens per forward pass."""
         return self.output_tokens / self.steps if self.steps else 0.0
