@@ -14,7 +14,6 @@ import typer
 from typer import Option
 
 from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
-from dg_lsp.models.registry import AUTO, gpu_memory, known_names, locate, ready_path, select
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
@@ -50,6 +49,7 @@ def overrides(
 
 def configure(over: Mapping[str, Any]) -> "Settings":
     """Defaults, then the nearest settings file in the working directory or above it, then `over`."""
+    from dg_lsp.models.registry import known_names
     from dg_lsp.settings import file_settings, parse_settings, settings_file
 
     path = settings_file(Path.cwd())
@@ -84,6 +84,8 @@ class LoadedModel:
 
 def with_model_chosen(settings: "Settings") -> "Settings":
     """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
+    from dg_lsp.models.registry import AUTO, gpu_memory, ready_path, select
+
     if settings.model.name != AUTO:
         return settings
     import attrs
@@ -101,6 +103,7 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 def load_model(settings: "Settings") -> LoadedModel:
     """Locates and loads the model of the settings. Raises as `open_engine` does."""
     from dg_lsp.models.metadata import describe, read_folder
+    from dg_lsp.models.registry import known_names, locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)

@@ -19,13 +19,12 @@ import dg_lsp
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import ModelRuntimeError, UsageError
-from dg_lsp.models import registry
-from dg_lsp.models.registry import Family, Preset
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
     from dg_lsp.models.convert import ModelParts
     from dg_lsp.models.download import ShowStep
+    from dg_lsp.models.registry import Family, Preset
 
 app = typer.Typer(help="List, show, pull and convert models.")
 
@@ -35,6 +34,8 @@ _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 @app.command("list")
 def list_models() -> int:
     """List the known models: size, path or how to get it, description, memory and licence."""
+    from dg_lsp.models import registry
+
     for model in registry.BUNDLED:
         size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
         typer.echo(f"{model.name}  {size}  {model.path}")
@@ -45,8 +46,10 @@ def list_models() -> int:
     return 0
 
 
-def _location(preset: Preset) -> str:
+def _location(preset: "Preset") -> str:
     """The path of the preset's model, or the command that gets it."""
+    from dg_lsp.models import registry
+
     if (ready := registry.ready_path(preset)) is not None:
         return str(ready)
     if (fetched := registry.fetched_path(preset)) is not None:
@@ -59,6 +62,8 @@ def show_model(
     model: Annotated[str | None, Argument(help="A name or the path of a GGUF file; the default model.")] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
+    from dg_lsp.models import registry
+
     settings = loading.with_model_chosen(configure(overrides(model=model)))
     preset = registry.preset_named(settings.model.name)
     if preset is not None:
@@ -77,7 +82,7 @@ def show_model(
     return 0
 
 
-def _facts(preset: Preset) -> Iterator[tuple[str, object]]:
+def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     yield "name", preset.name
     yield "description", preset.note
     yield "location", _location(preset)
@@ -96,7 +101,7 @@ def _facts(preset: Preset) -> Iterator[tuple[str, object]]:
         yield "source", source
 
 
-def _family_facts(family: Family) -> Iterator[tuple[str, object]]:
+def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:
     yield "architecture", family.architecture
     if family.mask_id is not None:
         yield "mask id", family.mask_id
@@ -116,6 +121,7 @@ def pull_model(
     revision: Annotated[str | None, Option(metavar="REV", help="Another version of the model's repository.")] = None,
 ) -> int:
     """Fetch a model, check it, and store it under its name."""
+    from dg_lsp.models import registry
     from dg_lsp.models.download import fetch
 
     if source is not None and not source.is_dir():
@@ -146,18 +152,19 @@ def pull_model(
     return 0
 
 
-def _convert_fetched(preset: Preset, fetched: Path) -> int:
+def _convert_fetched(preset: "Preset", fetched: Path) -> int:
     """Converts a download, and removes it afterwards: the converted model has the same weights."""
     from dg_lsp.models.convert import side_path
+    from dg_lsp.models.registry import forget
 
     for old in (preset.converted_path, side_path(preset.converted_path)):
         old.unlink(missing_ok=True)
     code = convert_model(fetched, preset.converted_path)
-    registry.forget(preset)
+    forget(preset)
     return code
 
 
-def _agree(preset: Preset, *, accepted: bool) -> None:
+def _agree(preset: "Preset", *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
     typer.echo(f"{preset.name}: {preset.licence}{f': {preset.terms}' if preset.terms else ''}, from {origin}", err=True)

@@ -14,7 +14,6 @@ from dg_lsp.cli import loading
 from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
-from dg_lsp.models.registry import known_names
 from dg_lsp.system import python_command
 
 if TYPE_CHECKING:
@@ -100,6 +99,7 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
 
 def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
     """All that a daemon needs, as JSON values that mean the same in any directory."""
+    from dg_lsp.models.registry import known_names
     from dg_lsp.settings import resolve_path, settings_tree
 
     tree = settings_tree(settings)
