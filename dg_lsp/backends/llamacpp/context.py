@@ -15,7 +15,7 @@ from dg_lsp.backends.llamacpp import memory_estimate
 from dg_lsp.backends.llamacpp.errors import context_error, decode_error
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.canvas.layout import Flags, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, common_prefix_length
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
 
@@ -257,7 +257,6 @@ class LlamaContext:
 
 
 _NOT_COPIED = "llama.cpp: the KV cache cannot be copied; set context_length"
-NOTHING = token_ids([])
 
 
 class KvCache:

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.backends.llamacpp.context import NOTHING, KvCache, LlamaContext
+from dg_lsp.backends.llamacpp.context import KvCache, LlamaContext
 from dg_lsp.backends.llamacpp.library import gpus, threads_for
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
-from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
+from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
