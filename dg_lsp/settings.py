@@ -22,7 +22,11 @@ PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
 ENABLED = ("auto", "always", "never")
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
 APIS = ("completions", "infill", "chat")
-FIMS = ("suffix", "none", "qwen", "starcoder", "codegemma", "deepseek", "codestral")
+FIMS = (
+    *("suffix", "none", "qwen", "codegemma", "granite", "granite-code", "mellum", "starcoder2", "starcoder"),
+    *("santacoder", "deepseek", "codestral", "codellama", "zeta", "seed-coder"),
+)
+"""The families of `dg_lsp/canvas/fim_families.toml`, except that of dg-lsp's own models."""
 
 _INTERNAL = {"internal": True}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from dg_lsp.backends.llamacpp.quantize import FileType
+    from dg_lsp.canvas.fim_families import FimFamily
     from dg_lsp.models.convert import ModelParts
     from dg_lsp.models.download import ShowStep
     from dg_lsp.models.registry import Family, Preset
@@ -61,6 +62,7 @@ def show_model(
     model: Annotated[str | None, typer.Argument(help="A name or the path of a GGUF file; the default model.")] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
+    from dg_lsp.canvas.fim_families import FIM_FAMILIES
     from dg_lsp.models.registry import preset_named, ready_path
 
     settings = loading.with_model_chosen(configure(overrides(model=model)))
@@ -76,9 +78,24 @@ def show_model(
     loaded.weights.close()
     for key, value in loaded.facts().items():
         typer.echo(f"{key}: {value}")
+    if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
+        for key, value in _fim_facts(family):
+            typer.echo(f"{key}: {value}")
     for key, value in loaded.spec.metadata:
         typer.echo(f"  {key} = {value}")
+    if loaded.warning:
+        typer.echo(f"dg-lsp: {loaded.warning}", err=True)
     return 0
+
+
+def _fim_facts(family: "FimFamily") -> Iterator[tuple[str, object]]:
+    yield "fim_prompt", family.prompt
+    if family.file:
+        yield "fim_files", (family.repository + family.file).replace("\n", "\\n")
+    if family.temperature is not None:
+        yield "fim_temperature", f"{family.temperature:g}, recommended by its authors"
+    for source in family.sources:
+        yield "fim_source", source
 
 
 def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:

@@ -133,7 +133,8 @@ class ContextProvider:
         allowed = [one.snippet for one in known.collected if not excluded(Snapshot(one.uri, 0, "", one.language))]
         if settings.diagnostics:
             allowed += self._diagnostics_near(snapshot, offset)
-        return Snippets(tuple(allowed), settings.max_fraction) if allowed else NO_SNIPPETS
+        repository = next((root.name for root in self._exclusion.roots), "")
+        return Snippets(tuple(allowed), settings.max_fraction, repository) if allowed else NO_SNIPPETS
 
     def _collect(
         self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Import, ...]

@@ -7,10 +7,13 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from dg_lsp.canvas.chat import REWRITE, SNIPPET_TEMPLATE, SNIPPETS_HEADING, fence_of
+from dg_lsp.canvas.fim_families import FIM_FAMILIES
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]
 MAX_CHOICES = 64
+_MAX_STOPS = 4
+"""As many as OpenAI's API accepts."""
 _FENCE_TOKENS = 64
 """Tokens that a chat model writes around its code."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
@@ -19,21 +22,6 @@ _FILL_QUESTION = (
     " and nothing else. It holds only what stands for <GAP>: nothing that comes before or after it."
     "\n\n{fence}{language}\n{prefix}<GAP>{suffix}\n{fence}"
 )
-
-FIM_PROMPTS = {
-    "qwen": "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>",
-    "codegemma": "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>",
-    "starcoder": "<fim_prefix>{prefix}<fim_suffix>{suffix}<fim_middle>",
-    "deepseek": "<｜fim▁begin｜>{prefix}<｜fim▁hole｜>{suffix}<｜fim▁end｜>",
-    "codestral": "[SUFFIX]{suffix}[PREFIX]{prefix}",
-}
-"""By model family: the prompt with the family's sentinels."""
-STOPS = {
-    "qwen": ["<|file_sep|>", "<|fim_pad|>", "<|repo_name|>", "<|endoftext|>"],
-    "codegemma": ["<|file_separator|>"],
-    "starcoder": ["<file_sep>", "<|endoftext|>"],
-}
-"""By model family: tokens at the end of a file that servers return as text."""
 
 
 class RemoteTask(StrEnum):
@@ -99,7 +87,7 @@ class Dialect:
     follows_instructions: ClassVar[bool] = False
 
     def __init__(self, fim: str = "suffix") -> None:
-        """`fim` is `suffix`, `none` or a family of `FIM_PROMPTS`."""
+        """`fim` is `suffix`, `none` or a family of `FIM_FAMILIES`."""
         self._fim = fim
 
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
@@ -108,10 +96,10 @@ class Dialect:
         tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
         if self._fim == "suffix":
             tree["suffix"] = prompt.suffix
-        elif self._fim in FIM_PROMPTS:
-            tree["prompt"] = FIM_PROMPTS[self._fim].format(prefix=prompt.prefix, suffix=prompt.suffix)
-            if self._fim in STOPS:
-                tree["stop"] = STOPS[self._fim]
+        elif family := FIM_FAMILIES.get(self._fim):
+            tree["prompt"] = family.text(prompt.prefix, prompt.suffix)
+            if family.end:  # some servers return these tokens as text
+                tree["stop"] = list(family.end[:_MAX_STOPS])
         return tree
 
     def pieces(self, tree: Any) -> Iterator[TextPiece]:

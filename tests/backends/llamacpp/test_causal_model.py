@@ -37,8 +37,9 @@ def test_special_tokens_are_found(engine):
     spec = engine.spec
     is_fim = spec.name == "fim"
     assert spec.prompt_format is (PromptFormat.FIM if is_fim else PromptFormat.PREFIX)
-    assert spec.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST) if is_fim else None)
-    assert spec.file_separator_id == (0 if is_fim else None)
+    prompt = (2, "{prefix}", 3, "{suffix}", 4)
+    files = {"file": (0, "{path}\n{code}"), "prompt_with_files": ("{files}", 0, "{path}\n", *prompt)}
+    assert spec.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST, **files) if is_fim else None)
     assert takes_snippets(spec, "auto") is is_fim
     assert spec.start_ids == (() if is_fim else (4,))
     assert 1 in spec.end_ids
