@@ -37,7 +37,7 @@ class HubServer(ThreadingHTTPServer):
 
     def ranges(self):
         """The ranges of the requests for files; None is a whole file."""
-        return [asked for path, asked in self.requests if "/resolve/" in path]
+        return [byte_range for path, byte_range in self.requests if "/resolve/" in path]
 
     def tree(self):
         entries = [{"type": "directory", "path": "folder", "oid": 40 * "0", "size": 0}]
@@ -82,11 +82,11 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.server.damages:
             content = content[:-1] + bytes([content[-1] ^ 1])
-        asked = self.headers.get("Range")
-        start = int(asked.removeprefix("bytes=").rstrip("-").split("-")[0]) if asked else 0
-        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
+        byte_range = self.headers.get("Range")
+        start = int(byte_range.removeprefix("bytes=").rstrip("-").split("-")[0]) if byte_range else 0
+        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if byte_range else {}
         headers |= {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-        self.answer(206 if asked else 200, content[start:], headers, cut=self.server.cut_after)
+        self.answer(206 if byte_range else 200, content[start:], headers, cut=self.server.cut_after)
 
     def answer(self, status, body, headers=None, cut=None):
         self.send_response(status)

@@ -153,7 +153,6 @@ def attempt_for(case: TestCase, contender: str, decoder: str, text: str, ms: flo
 def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:
     """Attempt for a result of the engine. A remote server does not report all costs."""
     best = result.candidates[0] if result.candidates else None
-    reason = result.rejections[0].reason.value if result.rejections and not best else None
     timings = result.timings
     costs: dict[str, Any] = {"steps": result.steps, "tokens": result.output_tokens}
     if is_remote:
@@ -161,4 +160,4 @@ def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *,
     else:
         costs |= {"prefill_ms": timings.prefill, "model_ms": timings.prefill + timings.predict}
         costs["confidence"] = best.score if best else None
-    return attempt_for(case, contender, result.decoder.value, result.text, ms, rejection=reason, **costs)
+    return attempt_for(case, contender, result.decoder.value, result.text, ms, rejection=result.reason, **costs)

@@ -21,7 +21,7 @@ def token_ids(ids: npt.ArrayLike) -> TokenIds:
 
 def among(ids: TokenIds, wanted: TokenIds) -> Flags:
     """Flags of the ids that occur in a short list, shape (N,). Several times faster than `numpy.isin` at this size."""
-    found: Flags = (ids[:, None] == wanted).any(axis=1)
+    found: Flags = ids == wanted[0] if len(wanted) == 1 else (ids[:, None] == wanted).any(axis=1)
     return found
 
 

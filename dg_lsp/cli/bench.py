@@ -34,9 +34,7 @@ def compare(
     limit: Limit = None,
     seed: Seed = 0,
     length: Length = "none",
-    early_stop: Annotated[
-        float, Option(min=0, metavar="MS", help="Accept whole lines after this time; 0: never.")
-    ] = 0.0,
+    early_stop: Annotated[float, Option(min=0, metavar="MS", help="Accept whole lines after it; 0: never.")] = 0.0,
     warm: Warm = False,
     execute: Execute = False,
     as_json: Json = False,
@@ -150,9 +148,7 @@ def steps(
 
 def report(
     log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
-    output: Annotated[
-        Path | None, Option("--output", "-o", metavar="OUT.html", help="Default: beside the log.")
-    ] = None,
+    output: Annotated[Path | None, Option("-o", "--output", metavar="OUT.html", help="Default: beside it.")] = None,
 ) -> int:
     """Write an audit log as a page: how many requests, how fast, and their outcomes."""
     from dg_lsp.cli.measurements import write_report

@@ -7,6 +7,7 @@ import math
 import platform
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,10 +187,8 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     checkup.costs = {what: {num: round(ms, 3) for num, ms in points} for what, points in measured.items()}
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, costs)
     checkup.decoders = {kind.value: engine.decoder_selection.choose(kind).value for kind in PositionKind}
-    try:
+    with closing(engine):
         checkup.fill = _timed_fill(engine, load_ms)
-    finally:
-        engine.close()
 
 
 def _try_remote(checkup: Checkup, settings: "Settings") -> None:
@@ -197,12 +196,10 @@ def _try_remote(checkup: Checkup, settings: "Settings") -> None:
 
     engine = loading.open_engine(settings)
     checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
-    try:
+    with closing(engine):
         checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
-        if checkup.fill["rejected"] == Reason.UNFINISHED:
-            checkup.problems.append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
-    finally:
-        engine.close()
+    if checkup.fill["rejected"] == Reason.UNFINISHED:
+        checkup.problems.append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
 
 
 def _runtime() -> dict[str, Any]:
@@ -220,7 +217,6 @@ def _runtime() -> dict[str, Any]:
 
 
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
-    from dg_lsp.cli.output import rejection_reason
     from dg_lsp.context.document import Snapshot
     from dg_lsp.engine.request import FillRequest
 
@@ -228,7 +224,7 @@ def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) ->
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,
-        "rejected": rejection_reason(result),
+        "rejected": result.reason,
         "load_ms": round(load_ms, 3),
         "prefill_ms": round(result.timings.prefill, 3),
         "step_ms": round(result.timings.denoise / max(result.steps, 1), 3),

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,6 +35,7 @@ def fill(
     """Complete code at one position of a file. Without --write the file is not changed."""
     import attrs
 
+    from dg_lsp.cli.output import fill_object, timing_line
     from dg_lsp.cli.source import SourceFile, parse_position
     from dg_lsp.engine.request import FillRequest
 
@@ -58,15 +58,22 @@ def fill(
         decoder=decoder,
     )
     with loading.timed_engine(settings) as (engine, load_ms):
-        result = _show(engine, request, visual=visual, as_json=as_json)
+        result = _run(engine, request, visual=visual, as_json=as_json)
     if write and result.candidates:
         source.replace(offset, offset, result.text)
-    _report(result, load_ms, path if write and result.candidates else None, as_json=as_json)
+    if as_json:
+        typer.echo(json.dumps(fill_object(result, load_ms)))
+    else:
+        if not result.candidates:
+            typer.echo(f"no completion ({result.reason or 'empty'})")
+        elif write:
+            typer.echo(f"wrote {path}")
+        typer.echo(timing_line(result, load_ms))
     return 0 if result.candidates else 1
 
 
-def _show(engine: "Engine", request: "FillRequest", *, visual: bool, as_json: bool) -> "FillResult":
-    """Runs the request. With --visual and --json, the steps are printed on standard error."""
+def _run(engine: "Engine", request: "FillRequest", *, visual: bool, as_json: bool) -> "FillResult":
+    """Runs the request and shows the code. With --visual and --json, the steps are printed on standard error."""
     from rich.console import Console
 
     from dg_lsp.cli.output import show_fill, watch
@@ -79,16 +86,3 @@ def _show(engine: "Engine", request: "FillRequest", *, visual: bool, as_json: bo
     if not as_json:
         show_fill(result, request.snapshot, request.offset, console)
     return result
-
-
-def _report(result: "FillResult", load_ms: float, written: Path | None, *, as_json: bool) -> None:
-    from dg_lsp.cli.output import fill_object, rejection_reason, timing_line
-
-    if as_json:
-        typer.echo(json.dumps(fill_object(result, load_ms)))
-        return
-    if not result.candidates:
-        typer.echo(f"no completion ({rejection_reason(result) or 'empty'})")
-    if written is not None:
-        typer.echo(f"wrote {written}")
-    typer.echo(timing_line(result, load_ms))

@@ -5,7 +5,7 @@ Importing this module loads no runtime and no engine, so that `--help` is fast.
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ import typer
 from typer import Option
 
 from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
+from dg_lsp.models.registry import AUTO, gpu_memory, known_names, locate, ready_path, select
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
@@ -29,9 +30,7 @@ Remote = Annotated[str | None, Option("--remote", metavar="URL", help="Server to
 Decoder = Annotated[DecoderName | None, Option("--decoder", help="Decoder, instead of the one in the settings.")]
 Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt format instead of the model's own.")]
 SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
-Deadline = Annotated[
-    float | None, Option(min=1, metavar="MS", help="Return the stable part after this time; loading does not count.")
-]
+Deadline = Annotated[float | None, Option(min=1, metavar="MS", help="Return the stable part this long after the load.")]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
 Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
@@ -51,7 +50,6 @@ def overrides(
 
 def configure(over: Mapping[str, Any]) -> "Settings":
     """Defaults, then the nearest settings file in the working directory or above it, then `over`."""
-    from dg_lsp.models.registry import known_names
     from dg_lsp.settings import file_settings, parse_settings, settings_file
 
     path = settings_file(Path.cwd())
@@ -103,14 +101,12 @@ class LoadedModel:
 
 def with_model_chosen(settings: "Settings") -> "Settings":
     """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
-    import attrs
-
-    from dg_lsp.models.registry import AUTO, gpu_memory, ready_path, select
-    from dg_lsp.system import system_free
-
     if settings.model.name != AUTO:
         return settings
+    import attrs
+
     from dg_lsp.backends.llamacpp import devices
+    from dg_lsp.system import system_free
 
     found = devices() if settings.model.gpu_layers else ()
     gpus = [(device.name, device.kind, device.memory_free) for device in found]
@@ -122,7 +118,6 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 def load_model(settings: "Settings") -> LoadedModel:
     """Locates and loads the model of the settings. Raises as `open_engine` does."""
     from dg_lsp.models.metadata import describe, read_folder
-    from dg_lsp.models.registry import known_names, locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
@@ -157,6 +152,12 @@ def open_denoiser(model: LoadedModel, settings: "Settings") -> "ContextDenoiser 
         raise
 
 
+def open_local(settings: "Settings") -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
+    """Loads the model of the settings and opens its denoiser. Raises as `open_engine` does."""
+    model = load_model(settings)
+    return model, open_denoiser(model, settings)
+
+
 def open_engine(settings: "Settings") -> "Engine":
     """Opens an engine for the settings.
 
@@ -173,7 +174,7 @@ def open_engine(settings: "Settings") -> "Engine":
     from dg_lsp.engine.decoder_selection import measure_costs
     from dg_lsp.engine.engine import LocalEngine
 
-    denoiser = open_denoiser(load_model(settings), settings)
+    _, denoiser = open_local(settings)
     return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
@@ -182,7 +183,5 @@ def timed_engine(settings: "Settings") -> "Iterator[tuple[Engine, float]]":
     """An engine and the milliseconds that loading took; closes the engine at the end."""
     start = time.perf_counter()
     engine = open_engine(settings)
-    try:
+    with closing(engine):
         yield engine, 1e3 * (time.perf_counter() - start)
-    finally:
-        engine.close()

@@ -5,10 +5,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import typer
@@ -60,10 +60,6 @@ from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.models.registry import locate
 from dg_lsp.settings import RemoteSettings, Settings
 
-if TYPE_CHECKING:
-    from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
-    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-
 DIFFUSION, PRETRAINED, REMOTE = "diffusion", "pretrained", "remote"
 _REMOTE_OPTIONS = ("url", "api", "model", "fim", "max_prompt_tokens")
 _INFILL_KEYS = (
@@ -91,7 +87,7 @@ def open_model(settings: Settings) -> BenchModel:
     """Loads the model of the settings and measures its costs, as a server does."""
     if settings.is_remote:
         return BenchModel(loading.open_engine(settings), None, None)
-    model, denoiser = _open(settings)
+    model, denoiser = loading.open_local(settings)
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
     return BenchModel(engine, model.path, denoiser.threads)
 
@@ -190,10 +186,8 @@ def _open_contender(
     opened = open_model(settings)
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
     notes = _remote_notes(settings.remote) if settings.is_remote else ()
-    try:
+    with closing(opened.engine):
         yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
-    finally:
-        opened.engine.close()
 
 
 @contextmanager
@@ -209,7 +203,7 @@ def _open_contenders(
             contenders.append(contender)
 
         runtime = attrs.evolve(settings.model, num_slots=1)
-        model, denoiser = _open(attrs.evolve(settings, model=runtime))
+        model, denoiser = loading.open_local(attrs.evolve(settings, model=runtime))
         threads, opened = denoiser.threads, [denoiser]
         # the first denoiser measures the threads, and all others use the same number
         settings = attrs.evolve(settings, model=attrs.evolve(runtime, threads=threads))
@@ -217,12 +211,13 @@ def _open_contenders(
         decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
         decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
         for name, decoder in decoders.items():
-            own = opened.pop() if opened else _open(settings)[1]
+            own = opened.pop() if opened else loading.open_local(settings)[1]
             costs = measure_costs(own) if decoder is DecoderName.AUTO else None
             add(EngineContender(name, LocalEngine(own, own.tokenizer, settings.completion, costs), decoder, options))
         engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
         if choice.pretrained is not None:
-            _, other = _open(attrs.evolve(settings, model=attrs.evolve(settings.model, name=choice.pretrained)))
+            runtime = attrs.evolve(settings.model, name=choice.pretrained)
+            _, other = loading.open_local(attrs.evolve(settings, model=runtime))
             pretrained = LocalEngine(other, other.tokenizer, settings.completion)
             add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
         if choice.llama_server is not None:
@@ -248,12 +243,10 @@ def measure_replay(
     editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
     listed = {"selection": selection.value, "lines": lines, **editor, "seed": played.seed, "decoder": played.decoder}
     opened = open_model(settings)
-    try:
+    with closing(opened.engine):
         header = _header("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
         with RunFile(output, header) as file:
             events, is_complete = _play(played, EngineCompleter(opened.engine, file.attempts), file)
-    finally:
-        opened.engine.close()
     attempts = tuple(event.attempt for event in events if isinstance(event, RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
     notes = (*assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
@@ -312,10 +305,8 @@ def fill_samples(places: Path, settings: Settings) -> int:
         request = FillRequest(source.snapshot(), source.offset_at(position.line, position.col))
         return engine.fill(request, deadline=math.inf)
 
-    try:
+    with closing(engine):
         typer.echo("\n".join(sample_table(positions, fill).markdown()))
-    finally:
-        engine.close()
     return 0
 
 
@@ -323,7 +314,7 @@ def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
     """Runs `bench steps`; returns the exit code."""
     if settings.is_remote:
         raise UsageError("the steps of a remote server cannot be measured: name a model with --model")
-    _, denoiser = _open(settings)
+    _, denoiser = loading.open_local(settings)
     report = measure_model(denoiser, settings.completion, rounds=rounds)
     if as_json:
         typer.echo(json.dumps(report.json()))
@@ -422,8 +413,3 @@ def _remote_notes(settings: RemoteSettings, model_time: str = "is unknown") -> t
         f"{REMOTE} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
         f"Steps and tokens are known as far as the server reports them; its model time {model_time}.",
     )
-
-
-def _open(settings: Settings) -> "tuple[loading.LoadedModel, ContextDenoiser | TransformersDenoiser]":
-    model = loading.load_model(settings)
-    return model, loading.open_denoiser(model, settings)

@@ -7,24 +7,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 import dg_lsp
+from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import ModelRuntimeError, UsageError
+from dg_lsp.models import registry
+from dg_lsp.models.registry import Family, Preset
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from dg_lsp.backends.llamacpp.quantize import FileType
-    from dg_lsp.canvas.fim_families import FimFamily
     from dg_lsp.models.convert import ModelParts
     from dg_lsp.models.download import ShowStep
-    from dg_lsp.models.registry import Family, Preset
 
 app = typer.Typer(help="List, show, pull and convert models.")
 
@@ -34,43 +36,36 @@ _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 @app.command("list")
 def list_models() -> int:
     """List the known models: size, path or how to get it, description, memory and licence."""
-    from dg_lsp.models.registry import BUNDLED, PRESETS
-
-    for model in BUNDLED:
+    for model in registry.BUNDLED:
         size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
         typer.echo(f"{model.name}  {size}  {model.path}")
-    for preset in PRESETS:
+    for preset in registry.PRESETS:
         memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory"
         facts = "; ".join((preset.note, preset.quantization, memory, preset.licence))
         typer.echo(f"{preset.name}  {preset.size / 1e9:.1f} GB  {_location(preset)}  ({facts})")
     return 0
 
 
-def _location(preset: "Preset") -> str:
+def _location(preset: Preset) -> str:
     """The path of the preset's model, or the command that gets it."""
-    from dg_lsp.models.registry import fetched_path, ready_path
-
-    if (ready := ready_path(preset)) is not None:
+    if (ready := registry.ready_path(preset)) is not None:
         return str(ready)
-    if (fetched := fetched_path(preset)) is not None:
+    if (fetched := registry.fetched_path(preset)) is not None:
         return f"fetched, to be converted once: {preset.command(fetched)}"
     return f"not here yet: dg-lsp models pull {preset.name}"
 
 
 @app.command("show")
 def show_model(
-    model: Annotated[str | None, typer.Argument(help="A name or the path of a GGUF file; the default model.")] = None,
+    model: Annotated[str | None, Argument(help="A name or the path of a GGUF file; the default model.")] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
-    from dg_lsp.canvas.fim_families import FIM_FAMILIES
-    from dg_lsp.models.registry import preset_named, ready_path
-
     settings = loading.with_model_chosen(configure(overrides(model=model)))
-    preset = preset_named(settings.model.name)
+    preset = registry.preset_named(settings.model.name)
     if preset is not None:
         for key, value in _facts(preset):
             typer.echo(f"{key}: {value}")
-        if ready_path(preset) is None:
+        if registry.ready_path(preset) is None:
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
@@ -88,7 +83,7 @@ def show_model(
     return 0
 
 
-def _fim_facts(family: "FimFamily") -> Iterator[tuple[str, object]]:
+def _fim_facts(family: FimFamily) -> Iterator[tuple[str, object]]:
     yield "fim_prompt", family.prompt
     if family.file:
         yield "fim_files", (family.repository + family.file).replace("\n", "\\n")
@@ -98,7 +93,7 @@ def _fim_facts(family: "FimFamily") -> Iterator[tuple[str, object]]:
         yield "fim_source", source
 
 
-def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
+def _facts(preset: Preset) -> Iterator[tuple[str, object]]:
     yield "name", preset.name
     yield "description", preset.note
     yield "location", _location(preset)
@@ -117,7 +112,7 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
         yield "source", source
 
 
-def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:
+def _family_facts(family: Family) -> Iterator[tuple[str, object]]:
     yield "architecture", family.architecture
     if family.mask_id is not None:
         yield "mask id", family.mask_id
@@ -130,27 +125,18 @@ def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:
 
 @app.command("pull")
 def pull_model(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
-    accept_licence: Annotated[
-        bool, typer.Option("--accept-licence", help="You have read the model's licence and agree to it.")
-    ] = False,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FOLDER", help="Take the files, or the wheels, from this folder.")
-    ] = None,
-    file: Annotated[
-        str | None, typer.Option("--file", metavar="NAME", help="Another GGUF file of the model's repository.")
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="REV", help="Another version of the model's repository.")
-    ] = None,
+    name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
+    accept_licence: Annotated[bool, Option("--accept-licence", help="You agree to the model's licence.")] = False,
+    source: Annotated[Path | None, Option("--from", metavar="FOLDER", help="Folder with the files or wheels.")] = None,
+    file: Annotated[str | None, Option(metavar="NAME", help="Another GGUF file of the model's repository.")] = None,
+    revision: Annotated[str | None, Option(metavar="REV", help="Another version of the model's repository.")] = None,
 ) -> int:
     """Fetch a model, check it, and store it under its name."""
     from dg_lsp.models.download import fetch
-    from dg_lsp.models.registry import BUNDLED, fetched_path, preset_named, ready_path
 
     if source is not None and not source.is_dir():
         raise UsageError(f"{source} is not a folder: name the one with the model's files")
-    preset, is_bundled = preset_named(name), name in (model.name for model in BUNDLED)
+    preset, is_bundled = registry.preset_named(name), name in (model.name for model in registry.BUNDLED)
     is_other = file is not None or revision is not None
     if is_other and (is_bundled or (preset is not None and preset.wheels)):
         raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
@@ -159,7 +145,7 @@ def pull_model(
         return 0
     if preset is None:
         raise UsageError(f"no model {name!r} to fetch: use a name from dg-lsp models list, or the path of a file")
-    path, ready = fetched_path(preset), ready_path(preset)
+    path, ready = registry.fetched_path(preset), registry.ready_path(preset)
     if is_other:
         patterns = (file,) if file is not None else preset.patterns
         # the checksum of one version does not apply to another
@@ -176,19 +162,18 @@ def pull_model(
     return 0
 
 
-def _convert_fetched(preset: "Preset", fetched: Path) -> int:
+def _convert_fetched(preset: Preset, fetched: Path) -> int:
     """Converts a download, and removes it afterwards: the converted model has the same weights."""
     from dg_lsp.models.convert import side_path
-    from dg_lsp.models.registry import forget
 
     for old in (preset.converted_path, side_path(preset.converted_path)):
         old.unlink(missing_ok=True)
     code = convert_model(fetched, preset.converted_path)
-    forget(preset)
+    registry.forget(preset)
     return code
 
 
-def _agree(preset: "Preset", *, accepted: bool) -> None:
+def _agree(preset: Preset, *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
     typer.echo(f"{preset.name}: {preset.licence}{f': {preset.terms}' if preset.terms else ''}, from {origin}", err=True)
@@ -203,16 +188,10 @@ def _agree(preset: "Preset", *, accepted: bool) -> None:
 
 @app.command("convert")
 def convert_model(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A checkpoint's folder, or a GGUF of architecture diffusion-gemma.")
-    ],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.gguf", help="Output file.")] = None,
-    kind: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="BF16, Q8_0, Q4_K_M...; default: unchanged.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the Python files of the checkpoint, if it has some.")
-    ] = False,
+    source: Annotated[Path, Argument(metavar="SOURCE", help="Folder of a checkpoint, or a diffusion-gemma GGUF.")],
+    output: Annotated[Path | None, Option("-o", "--output", metavar="OUT.gguf", help="Output file.")] = None,
+    kind: Annotated[str | None, Option("--type", metavar="TYPE", help="BF16, Q8_0...; default: unchanged.")] = None,
+    trust: Annotated[bool, Option("--trust-remote-code", help="Run the checkpoint's Python files, if any.")] = False,
 ) -> int:
     """Convert a model to a GGUF that llama.cpp runs.
 
@@ -229,20 +208,16 @@ def convert_model(
 
 
 def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | None", trust: bool) -> int:
-    from rich.progress import BarColumn, TimeElapsedColumn
-
     from dg_lsp.backends.llamacpp.quantize import quantize
-    from dg_lsp.cli.output import progress
-    from dg_lsp.models.convert import SCRIPT_TYPES, check_code, check_target, convert_with_script, make_environment
+    from dg_lsp.models.convert import SCRIPT_TYPES, check_code, check_target, convert_with_script
 
     check_code(source, is_trusted=trust)
     target = output or Path(f"{source.resolve().name}{f'-{wanted.name}' if wanted else ''}.gguf")
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
     direct = wanted.name if wanted and wanted.name in SCRIPT_TYPES else "auto"
     convert = (lambda written, new: quantize(written, new, wanted)) if wanted and direct == "auto" else None
-    with progress(BarColumn(), TimeElapsedColumn()) as bars:
-        show_step = _show_steps(bars)
-        convert_with_script(make_environment(show_step), source, target, direct, show_step, convert)
+    with _steps() as show_step:
+        convert_with_script(source, target, direct, show_step, convert)
     typer.echo(target)
     return 0
 
@@ -261,10 +236,7 @@ def _convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileTyp
     check_target(target, parts.size + more)
     with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
         task = bars.add_task(target.name, total=parts.size + (parts.main_size if smaller else 0))
-
-        def advance(num_bytes: int) -> None:
-            bars.advance(task, num_bytes)
-
+        advance = partial(bars.advance, task)
         convert = (lambda written, new: quantize(written, new, smaller, advance)) if smaller else None
         write_model(parts, target, advance, convert)
     typer.echo(f"keep {side_path(target).name} beside it", err=True)
@@ -282,19 +254,11 @@ def _default_target(source: Path, parts: "ModelParts", wanted: "FileType | None"
 
 @app.command("build-runtime")
 def build_runtime(
-    backend: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Build all of llama.cpp for cpu, cuda, metal, vulkan, hip or sycl."),
-    ] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="llama-cpp-python's source distribution; offline.")
-    ] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Build all of llama.cpp, not one class.")] = False,
+    backend: Annotated[str | None, Option(metavar="NAME", help="cpu, cuda, metal, vulkan, hip or sycl.")] = None,
+    source: Annotated[Path | None, Option("--from", metavar="PATH", help="Source of llama-cpp-python.")] = None,
+    whole: Annotated[bool, Option("--whole", help="Build all of llama.cpp, not one class.")] = False,
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
-    from rich.progress import BarColumn, TimeElapsedColumn
-
-    from dg_lsp.cli.output import progress
     from dg_lsp.models.build_runtime import BuildOptions, build
     from dg_lsp.runtime import PACKAGE, find_runtime, installed_library
 
@@ -307,8 +271,8 @@ def build_runtime(
         typer.echo(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
         return 0
     start = time.monotonic()
-    with progress(BarColumn(), TimeElapsedColumn()) as bars:
-        runtime = build(options, _supports_bidirectional, _show_steps(bars))
+    with _steps() as show_step:
+        runtime = build(options, _supports_bidirectional, show_step)
     if runtime is None:
         typer.echo(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
         return 0
@@ -320,13 +284,20 @@ def build_runtime(
     return 0
 
 
-def _show_steps(bars: "Progress") -> "ShowStep":
-    task = bars.add_task("preparing", total=None)
+@contextmanager
+def _steps() -> "Iterator[ShowStep]":
+    """A progress bar; yields the function that shows a step in it."""
+    from rich.progress import BarColumn, TimeElapsedColumn
 
-    def show(step: str, fraction: float | None) -> None:
-        bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
+    from dg_lsp.cli.output import progress
 
-    return show
+    with progress(BarColumn(), TimeElapsedColumn()) as bars:
+        task = bars.add_task("preparing", total=None)
+
+        def show(step: str, fraction: float | None) -> None:
+            bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
+
+        yield show
 
 
 def _supports_bidirectional(folder: Path | None) -> bool:

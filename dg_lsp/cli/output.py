@@ -45,7 +45,7 @@ def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
         "text": result.text,
         "model": result.model,
         "candidates": [{"text": c.text, "score": round(c.score, 4)} for c in result.candidates],
-        "rejected": rejection_reason(result),
+        "rejected": result.reason,
         "decoder": result.decoder.value,
         "canvas_length": result.canvas_length,
         "steps": result.steps,
@@ -60,11 +60,6 @@ def times(timings: Timings, load_ms: float, *parts: str) -> dict[str, float]:
     """Milliseconds of the load, of each part, and in total with the load."""
     listed = {"load": load_ms, **{part: getattr(timings, part) for part in parts}, "total": load_ms + timings.total}
     return {part: round(ms, 3) for part, ms in listed.items()}
-
-
-def rejection_reason(result: FillResult) -> str | None:
-    """The reason why there is no completion, or None."""
-    return None if result.candidates or not result.rejections else result.rejections[0].reason.value
 
 
 def timing_line(result: FillResult, load_ms: float) -> str:

@@ -3,10 +3,9 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
@@ -15,6 +14,7 @@ from dg_lsp.cli import loading
 from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
+from dg_lsp.models.registry import known_names
 from dg_lsp.system import python_command
 
 if TYPE_CHECKING:
@@ -27,15 +27,8 @@ DAEMON = python_command("dg_lsp", "daemon", "run")
 KEY_VARIABLE = "DG_LSP_API_KEY"
 KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the key of clients; or set {KEY_VARIABLE}.")]
 AllowedHosts = Annotated[list[str] | None, Option(metavar="NAME", help="Name of this machine for clients.")]
+DaemonUse = Literal["auto", "start", "never"]
 AllowedOrigins = Annotated[list[str] | None, Option(metavar="ORIGIN", help="Web page that may send requests.")]
-
-
-class DaemonUse(StrEnum):
-    """Whether `dg-lsp lsp` uses the model of a daemon."""
-
-    AUTO = "auto"
-    START = "start"
-    NEVER = "never"
 
 
 def lsp(
@@ -87,12 +80,11 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
     `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. `settings` are
     those known before the editor sends its options; `over` is the tree of the command line.
     """
-
-    wanted = use or DaemonUse(settings.daemon.use)
+    wanted = use or settings.daemon.use
     endpoint = client.Endpoint.of_user()
-    if wanted is DaemonUse.NEVER or settings.is_remote:  # a remote server needs no shared model
+    if wanted == "never" or settings.is_remote:  # a remote server needs no shared model
         return
-    if wanted is DaemonUse.AUTO and endpoint.read() is None:
+    if wanted == "auto" and endpoint.read() is None:
         return
     given = daemon_options(settings, exit_when_idle=True)
     if "name" in over.get("model", {}):
@@ -108,7 +100,6 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
 
 def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
     """All that a daemon needs, as JSON values that mean the same in any directory."""
-    from dg_lsp.models.registry import known_names
     from dg_lsp.settings import resolve_path, settings_tree
 
     tree = settings_tree(settings)

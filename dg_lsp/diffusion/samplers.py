@@ -138,19 +138,21 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     if sampling.expand_id is not None or sampling.delete_id is not None:
         resizing = Resizing(step, sampling, can_grow=not is_last)
         prediction = resizing.possible(prediction)
-    forced = _forced_position(step.committed, prediction, sampling.order)
-    draft = np.where(step.committed, step.canvas_ids, prediction.argmax_ids)
-    confidence = np.where(step.committed, step.confidence, prediction.confidence)
+    done = step.committed
+    forced = _forced_position(done, prediction, sampling.order)
+    draft = np.where(done, step.canvas_ids, prediction.argmax_ids)
+    confidence = np.where(done, step.confidence, prediction.confidence)
     if explore and prediction.sampled_ids[forced] != draft[forced]:
         draft[forced] = prediction.sampled_ids[forced]
         confidence[forced] = 1 - confidence[forced]  # an upper bound: the mass of all other tokens
-    taken = ~step.committed & (is_last | (prediction.confidence > sampling.confidence_threshold))
-    taken[forced] = not step.committed[forced]
+    taken = ~done if is_last else ~done & (prediction.confidence > sampling.confidence_threshold)
+    taken[forced] = not done[forced]
     ends = among(draft, end_ids)
     if sampling.order is UnmaskOrder.LEFTMOST:
         waiting = ends | resizing.deleting(draft) if resizing else ends
-        taken &= ~waiting | _in_order(step.committed | (taken & ~ends))
-    committed = step.committed | taken
+        if waiting.any():
+            taken &= ~waiting | _in_order(done | (taken & ~ends))
+    committed = done | taken
     canvas_ids = np.where(taken, draft, step.canvas_ids)
     after = Step(step.number + 1, canvas_ids, draft, step.frozen, committed, confidence, step.num_stable)
     if resizing:
@@ -165,7 +167,7 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
 def _forced_position(committed: Flags, prediction: Prediction, order: UnmaskOrder) -> int:
     """The mask that is replaced at any confidence, so that every step makes progress."""
     if order is UnmaskOrder.LEFTMOST:
-        return int(np.argmin(committed))
+        return int(committed.argmin())
     return int(np.argmax(np.where(committed, -1.0, prediction.confidence)))
 
 

@@ -172,8 +172,7 @@ def _outcome(future: Future[Any], total: float) -> dict[str, Any]:
     if isinstance(result, RewriteResult):
         reason, costs = result.rejection.reason if result.rejection else None, {"decoder": "rewrite"}
     else:
-        reason = None if result.candidates or not result.rejections else result.rejections[0].reason
-        costs = _costs(result)
+        reason, costs = result.reason, _costs(result)
     return {
         **costs,
         "model": result.model,

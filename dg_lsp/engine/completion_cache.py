@@ -35,8 +35,8 @@ class CompletionCache:
         self._entries: deque[_Entry] = deque(maxlen=capacity)
 
     def keep(self, request: FillRequest, result: FillResult) -> None:
-        """Stores a fill that has candidates."""
-        if not result.candidates:
+        """Stores a fill that has candidates, shown or hidden."""
+        if not (result.candidates or result.hidden):
             return
         text, offset = request.snapshot.text, request.offset
         before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
@@ -45,17 +45,18 @@ class CompletionCache:
     def find(self, request: FillRequest) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
 
-        Its candidates begin at the request's cursor. Its steps and times are 0, since nothing is computed.
+        Its candidates begin at the request's cursor. Its steps and times are 0, since nothing is computed. Candidates
+        of too low confidence stay hidden.
         """
         key = _key(request)
         for entry in reversed(self._entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
-            rests = _rests(entry, request.snapshot, request.offset)
-            if candidates := tuple(one for one in rests if one.confidence >= request.min_confidence):
-                return replace(
+            if rests := _rests(entry, request.snapshot, request.offset):
+                known = replace(
                     entry.result,
-                    candidates=candidates[: request.num_candidates],
+                    candidates=rests[: request.num_candidates],
+                    hidden=(),
                     rejections=(),
                     steps=0,
                     output_tokens=0,
@@ -63,6 +64,7 @@ class CompletionCache:
                     timings=NO_TIME,
                     is_cached=True,
                 )
+                return known.confident(request.min_confidence)
         return None
 
 
@@ -73,7 +75,7 @@ def _key(request: FillRequest) -> tuple[object, ...]:
 
 def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, ...]:
     """The rests of the candidates that begin with what was typed; none where the text around differs."""
-    text, candidates = snapshot.text, entry.result.candidates
+    text, candidates = snapshot.text, (*entry.result.candidates, *entry.result.hidden)
     # lengths first: most entries fail here, and comparing texts takes longer
     num_typed = offset - entry.offset
     if num_typed < 0 or num_typed >= max(len(one.text) for one in candidates):

@@ -226,10 +226,10 @@ class RequestDenoiser:
         self, repetition: Repetition, canvas: TokenIds, mask_id: int
     ) -> list[tuple[int, RepetitionMatch]]:
         """Positions from the leftmost mask on, and the repetition at each."""
-        masks = np.flatnonzero(canvas == mask_id)
-        if not len(masks):
+        is_mask = canvas == mask_id
+        at = int(is_mask.argmax())
+        if not is_mask[at]:
             return []
-        at = int(masks[0])
         num_head = max(0, self._num_known - len(self._held))  # frozen before the gap
         fill = np.concatenate([self._held[self._num_known :], canvas[num_head:at]])
         matches = []

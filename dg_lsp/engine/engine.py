@@ -170,10 +170,7 @@ class LocalEngine(Engine):
             verdicts = [self._judge(draft, run, request) for draft in drafts]
             candidates, rejections = rank(verdicts)
         best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
-        shown, least = candidates[: request.num_candidates], request.min_confidence
-        unsure = tuple(Rejection(Reason.LOW_CONFIDENCE, one.text) for one in shown if one.confidence < least)
-        sure = tuple(one for one in shown if one.confidence >= least)
-        return run.result(best, sure, (*unsure, *rejections))
+        return run.result(best, candidates[: request.num_candidates], rejections).confident(request.min_confidence)
 
     def framer(self) -> Framer:
         """See `Engine.framer`."""

@@ -1,7 +1,7 @@
 """Results of the engine: a frame per denoising step, and one result per request."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
@@ -47,16 +47,32 @@ class FillResult:
     """The rest of an earlier fill that the user has typed into so far."""
     slot: int = -1
     """Of the KV cache; -1 where none was taken."""
+    hidden: tuple[Candidate, ...] = ()
+    """Candidates below the request's minimum confidence; kept for the keys that the user types next."""
 
     @classmethod
     def unfinished(cls) -> "FillResult":
         """The result at the deadline of a request that the model never started on."""
         return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
 
+    def confident(self, least: float) -> "FillResult":
+        """The result with all candidates below this confidence hidden, and the others shown."""
+        every = (*self.candidates, *self.hidden)
+        hidden = tuple(one for one in every if one.confidence < least)
+        unsure = (Rejection(Reason.LOW_CONFIDENCE, one.text) for one in hidden)
+        others = (one for one in self.rejections if one.reason is not Reason.LOW_CONFIDENCE)
+        shown = tuple(one for one in every if one.confidence >= least)
+        return replace(self, candidates=shown, hidden=hidden, rejections=(*unsure, *others))
+
     @property
     def text(self) -> str:
         """The best candidate's text; empty without one."""
         return self.candidates[0].text if self.candidates else ""
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why there is no candidate; None with a candidate, and if nothing was rejected."""
+        return None if self.candidates or not self.rejections else self.rejections[0].reason
 
     @property
     def tokens_per_forward(self) -> float:

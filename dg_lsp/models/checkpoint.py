@@ -368,19 +368,27 @@ _SENTINELS = (("<|", ">"), ("<", "|>"))
 """Start and end of a chat's special tokens; some of them (channel, tool calls) are user-defined, not control tokens."""
 
 
-def read_generation_config(folder: Path) -> tuple[UniformSampling, tuple[int, ...]]:
-    """The sampler settings and end tokens in generation_config.json, with defaults for those that are missing.
+def read_vocabulary(folder: Path, size: int, canvas_length: int, context_length: int) -> dict[str, Value]:
+    """The `tokenizer.*` and `dg.*` metadata of a checkpoint with a vocabulary of `size` tokens.
 
     Raises:
-        InputFileError: the file is unreadable or not a JSON object.
+        InputFileError: a file is missing, unreadable or damaged, or not that of a tokenizer like Gemma's.
     """
-    path = folder / "generation_config.json"
-    config = read_json(path) if path.is_file() else {}
+    template, generation = folder / "chat_template.jinja", folder / "generation_config.json"
+    try:
+        chat_template = template.read_text(encoding="utf-8") if template.is_file() else ""
+        values = vocabulary(read_json(folder / "tokenizer.json"), size, chat_template)
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise InputFileError(
+            f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
+        ) from error
+    config = read_json(generation) if generation.is_file() else {}
     settings = {field.name: config.get(field.name) for field in fields(UniformSampling)}
     settings["entropy_bound"] = (config.get("sampler_config") or {}).get("entropy_bound")
-    end_ids = config.get("eos_token_id") or ()
     sampling = UniformSampling(**{name: value for name, value in settings.items() if value is not None})
-    return sampling, tuple(end_ids) if isinstance(end_ids, list | tuple) else (end_ids,)
+    end_ids = config.get("eos_token_id") or ()
+    end_ids = tuple(end_ids) if isinstance(end_ids, list | tuple) else (end_ids,)
+    return values | diffusion_metadata(sampling, values, canvas_length, context_length, end_ids)
 
 
 def diffusion_metadata(

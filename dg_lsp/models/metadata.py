@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dg_lsp.canvas.fim_families import find_fim
 from dg_lsp.canvas.repetition import MIN_MATCH
@@ -33,11 +32,9 @@ from dg_lsp.models.checkpoint import (
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
-    diffusion_metadata,
     read_checkpoint,
-    read_generation_config,
     read_json,
-    vocabulary,
+    read_vocabulary,
 )
 from dg_lsp.models.registry import CONFIGURATION, Family, find_family
 
@@ -393,29 +390,21 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     saved = read_checkpoint(folder)
     if EMBEDDING not in saved:
         raise ModelBrokenError(f"{folder} holds no {EMBEDDING}: download it again")
-    spec, special_ids = _describe_folder(folder, name, config)
+    text = config["text_config"]
+    vocab_size, context_length = int(text["vocab_size"]), int(text["max_position_embeddings"])
+    values = read_vocabulary(folder, vocab_size, int(config.get("canvas_length") or 256), context_length)
+    metadata = {key: str(value.read()) for key, value in values.items() if key.startswith("dg.")}
+    spec = describe_uniform(metadata, vocab_size, name)
+    kinds = values["tokenizer.ggml.token_type"].read()
+    assert isinstance(kinds, list)
+    control_ids = {token for token, kind in enumerate(kinds) if kind == CONTROL}
     text_tensors = [tensor for tensor in saved.values() if not tensor.name.startswith(_VISION)]
     checkpoint = Checkpoint(
         folder=folder,
-        special_ids=special_ids,
+        special_ids=frozenset({*control_ids, *spec.banned_ids, *spec.end_ids}),
         size_bytes=sum(path.stat().st_size for path in {tensor.path for tensor in saved.values()}),
         num_weights=sum(tensor.size for tensor in text_tensors),
         num_vectors=sum(tensor.size for tensor in text_tensors if not tensor.name.endswith(_MATRICES)),
         stored_type=_STORED_TYPES[saved[EMBEDDING].kind],
     )
     return checkpoint, spec
-
-
-def _describe_folder(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[ModelSpec, frozenset[int]]:
-    """The spec, and the ids of all special tokens."""
-    text = config["text_config"]
-    vocab_size, context_length = int(text["vocab_size"]), int(text["max_position_embeddings"])
-    tokenizer = vocabulary(read_json(folder / "tokenizer.json"), vocab_size)
-    canvas_length = int(config.get("canvas_length") or 256)
-    sampling, end_ids = read_generation_config(folder)
-    values = diffusion_metadata(sampling, tokenizer, canvas_length, context_length, end_ids)
-    spec = describe_uniform({key: str(value.read()) for key, value in values.items()}, vocab_size, name)
-    kinds = tokenizer["tokenizer.ggml.token_type"].read()
-    assert isinstance(kinds, list)
-    control_ids = {token for token, kind in enumerate(kinds) if kind == CONTROL}
-    return spec, frozenset({*control_ids, *spec.banned_ids, *spec.end_ids})

@@ -26,11 +26,11 @@ class Family:
     """A `[[family]]` of catalog.toml: models of one architecture with the same prompt format and sampler."""
 
     name: str
+    architecture: str
+    """`general.architecture` of its GGUF files."""
     sampling: Sampling
     end_ids: tuple[int, ...]
     sources: tuple[str, ...]
-    architecture: str = ""
-    """`general.architecture` of its GGUF files; the name by default."""
     prompt_format: PromptFormat = PromptFormat.INFILL
     canvas_lengths: tuple[int, ...] = (16, 32, 64, 128)
     """Recommended, ascending: the models accept any length."""
@@ -44,9 +44,6 @@ class Family:
     name_parts: tuple[str, ...] = ()
     """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
     A family without any is the default of its architecture."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "architecture", self.architecture or self.name)
 
     @property
     def noise(self) -> str:

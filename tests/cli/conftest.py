@@ -1,8 +1,11 @@
 """Runs the command line in this process, with a scripted model unless a test uses the bundled one."""
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,12 @@ class Outcome:
     @property
     def json(self):
         return json.loads(self.out)
+
+    def error(self, code):
+        """The message of a command that printed one line on standard error, and nothing else."""
+        assert (self.code, self.out) == (code, ""), self
+        assert re.fullmatch(r"dg-lsp: .+\n", self.err), self.err
+        return self.err.removeprefix("dg-lsp: ").rstrip("\n")
 
 
 @dataclass(slots=True)
@@ -52,6 +61,13 @@ def script(monkeypatch):
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     return held
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A file with test cases in the working directory."""
+    shutil.copy(Path(__file__).parents[1] / "bench/problems.jsonl", tmp_path)
+    return "problems.jsonl"
 
 
 @pytest.fixture

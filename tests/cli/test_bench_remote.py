@@ -1,7 +1,6 @@
 """Benchmarks of a remote server: numbers that it does not report are null."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from dg_lsp.bench.dataset import read_cases
 from dg_lsp.bench.runner import Run
 from dg_lsp.cli import loading
 
-PROBLEMS = Path(__file__).parents[1] / "bench" / "problems.jsonl"
-REFERENCES = {case.prefix: case.reference for case in read_cases(PROBLEMS)}
+REFERENCES = {case.prefix: case.reference for case in read_cases(Path(__file__).parents[1] / "bench/problems.jsonl")}
 ONE_THREAD = ("--threads", "1", "--gpu-layers", "0")
 
 
@@ -21,12 +19,6 @@ ONE_THREAD = ("--threads", "1", "--gpu-layers", "0")
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
-
-
-@pytest.fixture
-def data():
-    shutil.copy(PROBLEMS, "problems.jsonl")
-    return "problems.jsonl"
 
 
 @pytest.fixture
@@ -82,9 +74,9 @@ def test_secrets_are_not_written_down(dg_lsp, data, oracle, home, monkeypatch):
     assert outcome.code == 0
     assert b"sk-sesame-4711" in oracle.requests[0]
     assert b"sk-treasure-1" in oracle.requests[0]
-    said = outcome.out + Path("run.jsonl").read_text() + Path("out.html").read_text(encoding="utf-8")
-    assert "sesame" not in said
-    assert "treasure" not in said
+    written = outcome.out + Path("run.jsonl").read_text() + Path("out.html").read_text(encoding="utf-8")
+    assert "sesame" not in written
+    assert "treasure" not in written
 
 
 def test_replay_of_our_own_server(dg_lsp, served):
@@ -114,17 +106,15 @@ def test_a_server_competes_with_the_local_model(dg_lsp, data, served):
 
 @pytest.mark.parametrize("command", ["infill", "replay"])
 def test_a_decoder_for_a_server_is_refused(dg_lsp, data, oracle, command):
-    outcome = dg_lsp("bench", command, data, "--decoder", "diffusion", "--remote", oracle.url)
-    assert outcome.code == 2
-    assert "chooses its decoder itself" in outcome.err
+    assert "chooses its decoder itself" in dg_lsp(
+        "bench", command, data, "--decoder", "diffusion", "--remote", oracle.url
+    ).error(2)
     assert oracle.requests == []
 
 
 def test_steps_of_a_server_are_refused(dg_lsp, home):
     (home / "dg-lsp.toml").write_text('[remote]\nurl = "http://127.0.0.1:9"\n')
-    outcome = dg_lsp("bench", "steps")
-    assert outcome.code == 2
-    assert "name a model with --model" in outcome.err
+    assert "name a model with --model" in dg_lsp("bench", "steps").error(2)
 
 
 def test_a_failing_server_ends_the_run_and_keeps_the_attempts(dg_lsp, data):

@@ -105,10 +105,7 @@ def test_the_limit_applies_to_each_file(dg_lsp, model, code, tmp_path):
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(dg_lsp, model, code, options, message):
-    outcome = dg_lsp("bench", "replay", code, *options)
-    assert outcome.code == 2
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
+    assert message in dg_lsp("bench", "replay", code, *options).error(2)
     assert model.num_steps == 0
 
 

@@ -7,6 +7,7 @@ import pytest
 import tiny_diffusiongemma as tiny
 
 from dg_lsp.backends.llamacpp import diffusiongemma
+from dg_lsp.gguf import copied, read_header, write_gguf
 
 BUFFER = "def total(items):\n    result = 0\n    for item in items:\n        result += \n    return result\n"
 QUICK = ("--json", "--deadline", "30000", "--threads", "1")
@@ -18,8 +19,8 @@ needs_runtime = pytest.mark.skipif(
 
 
 @pytest.fixture
-def hole(tmp_path):
-    path = tmp_path / "hole.py"
+def position(tmp_path):
+    path = tmp_path / "a.py"
     path.write_text(BUFFER)
     (tmp_path / "dg-lsp.toml").write_text("completion = { max_tokens = 16 }\nmodel = { num_slots = 1 }\n")
     return f"{path}:4"
@@ -34,8 +35,8 @@ def model(tiny_repacked, tmp_path):
 
 @needs_runtime
 @pytest.mark.parametrize("options", [(), ("--candidates", "2"), ("--prompt-format", "infill")])
-def test_a_fill_runs_through_and_is_judged(dg_lsp, hole, tiny_repacked, options):
-    outcome = dg_lsp("fill", hole, "--model", tiny_repacked, *QUICK, *options)
+def test_a_fill_runs_through_and_is_judged(dg_lsp, position, tiny_repacked, options):
+    outcome = dg_lsp("fill", position, "--model", tiny_repacked, *QUICK, *options)
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == "tiny"
@@ -48,50 +49,31 @@ def test_a_fill_runs_through_and_is_judged(dg_lsp, hole, tiny_repacked, options)
 
 
 @needs_runtime
-def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, hole, model):
+def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, position, model):
     path, side = model
     content = side.read_bytes()
     side.write_bytes(content[:-4] + b"\0\1\2\3")
-    outcome = dg_lsp("fill", hole, "--model", path)
-    assert (outcome.code, outcome.out) == (3, "")
-    assert "tiny.selfcond.gguf is not the file that tiny.gguf was written with" in outcome.err
+    assert "tiny.selfcond.gguf is not the file that tiny.gguf" in dg_lsp("fill", position, "--model", path).error(3)
     side.unlink()
-    outcome = dg_lsp("fill", hole, "--model", path)
-    assert outcome.code == 3
-    assert "tiny.selfcond.gguf is missing" in outcome.err
-    assert outcome.err.count("\n") == 1
+    assert "tiny.selfcond.gguf is missing" in dg_lsp("fill", position, "--model", path).error(3)
 
 
-def test_an_unchanged_llama_cpp_is_refused_with_the_command_that_builds_it(dg_lsp, hole, tiny_repacked, monkeypatch):
+def test_an_unchanged_llama_cpp_is_refused_with_the_build_command(dg_lsp, position, tiny_repacked, monkeypatch):
     monkeypatch.setattr(diffusiongemma, "supports_bidirectional", lambda: False)
-    outcome = dg_lsp("fill", hole, "--model", tiny_repacked)
-    assert outcome.code == 3
-    assert "dg-lsp models build-runtime" in outcome.err
+    assert "dg-lsp models build-runtime" in dg_lsp("fill", position, "--model", tiny_repacked).error(3)
 
 
-def test_a_file_of_the_pull_requests_is_refused_with_the_command_that_repacks_it(dg_lsp, hole, tiny_repacked, tmp_path):
+def test_a_file_of_the_pull_requests_is_refused_with_the_convert_command(dg_lsp, position, tiny_repacked, tmp_path):
     raw = tiny.write_diffusion_gguf(tiny_repacked, tmp_path / "raw.gguf")
-    outcome = dg_lsp("fill", hole, "--model", raw)
-    assert outcome.code == 3
-    assert f"dg-lsp models convert {raw}" in outcome.err
+    assert f"dg-lsp models convert {raw}" in dg_lsp("fill", position, "--model", raw).error(3)
 
 
-def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, hole, tiny_repacked, tmp_path):
+def test_a_plain_gemma_4_is_a_causal_model(dg_lsp, position, tiny_repacked, tmp_path):
     """Its file has no key of a diffusion model."""
-    import gguf
-
-    reader = gguf.GGUFReader(tiny_repacked)
-    writer = gguf.GGUFWriter(tmp_path / "gemma.gguf", "gemma4")
-    for name, field in reader.fields.items():
-        if not name.startswith(("GGUF.", "dg.")) and name != "general.architecture":
-            kind, *of = field.types
-            writer.add_key_value(name, field.contents(), kind, of[-1] if of else None)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    outcome = dg_lsp("fill", hole, "--model", tmp_path / "gemma.gguf", *QUICK)
+    header = read_header(tiny_repacked)
+    values = {key: value for key, value in header.values.items() if not key.startswith("dg.")}
+    with (tmp_path / "gemma.gguf").open("wb") as file:
+        write_gguf(file, values, [copied(tiny_repacked, tensor) for tensor in header.tensors.values()])
+    outcome = dg_lsp("fill", position, "--model", tmp_path / "gemma.gguf", *QUICK)
     assert outcome.code in (0, 1), outcome.err
     assert outcome.json["decoder"] in ("autoregressive", "prompt-lookup")

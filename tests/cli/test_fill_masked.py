@@ -28,8 +28,8 @@ def written(tmp_path_factory):
     def path_of(architecture, name=""):
         path = folder / f"{name or architecture}.gguf"
         if not path.exists():
-            calls_itself = name or ("Open dCoder 0.5B" if architecture == "qwen2" else "")
-            tiny_masked.write(path, tiny_masked.make(architecture, layers=1), name=calls_itself)
+            general_name = name or ("Open dCoder 0.5B" if architecture == "qwen2" else "")
+            tiny_masked.write(path, tiny_masked.make(architecture, layers=1), name=general_name)
         return path
 
     return path_of
@@ -37,7 +37,7 @@ def written(tmp_path_factory):
 
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
 @pytest.mark.parametrize("attention", ["auto", "per_request", "causal"])
-def test_a_hole_is_filled(dg_lsp, written, tmp_path, monkeypatch, architecture, attention):
+def test_a_gap_is_filled(dg_lsp, written, tmp_path, monkeypatch, architecture, attention):
     def open_engine(settings, opens=loading.open_engine):
         completion = attrs.evolve(settings.completion, check_syntax=False, confidence_threshold=0.2)
         return opens(attrs.evolve(settings, completion=completion))
@@ -52,9 +52,7 @@ def test_a_hole_is_filled(dg_lsp, written, tmp_path, monkeypatch, architecture, 
     if (attention == "causal" and architecture not in CACHED) or (
         attention == "per_request" and architecture == "llada-moe"
     ):
-        assert outcome.code == 3
-        assert outcome.err.count("\n") == 1
-        assert "set model.prompt_attention to " in outcome.err
+        assert "set model.prompt_attention to " in outcome.error(3)
         return
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json

@@ -30,11 +30,17 @@ def test_list_prints_names_and_sizes(dg_lsp):
     assert "Gemma Terms of Use" in others[-1]
 
 
-@pytest.mark.parametrize("arguments", [["dg-maxi"], ["gemma3-270m", "--from", "gone"]])
-def test_pull_of_an_unknown_model_or_folder_is_wrong_use(dg_lsp, arguments):
-    outcome = dg_lsp("models", "pull", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert arguments[-1] in outcome.err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("dg-maxi", "no model 'dg-maxi'"),
+        ("gemma3-270m --from gone", "gone is not a folder"),
+        ("dg-mini --file a.gguf", "has no other files"),
+        ("dg-mini --revision main", "has no other files"),
+    ],
+)
+def test_wrong_use_of_pull_is_exit_code_2(dg_lsp, arguments, message):
+    assert message in dg_lsp("models", "pull", *arguments.split()).error(2)
 
 
 def test_show_prints_specification_and_metadata(dg_lsp):
@@ -125,27 +131,15 @@ def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
 def test_fill_with_a_model_that_is_not_pulled_names_the_command(dg_lsp, hub, known, tmp_path):
     sample = tmp_path / "a.py"
     sample.write_text("x = \n")
-    outcome = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
-    assert (outcome.code, outcome.out) == (3, "")
-    assert "dg-lsp models pull tiny" in outcome.err
+    assert "dg-lsp models pull tiny" in dg_lsp("fill", f"{sample}:1", "--model", "tiny").error(3)
 
 
 def test_pull_fetches_another_file_of_the_repository(dg_lsp, hub, known):
     outcome = dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q2_K.gguf", "--revision", "main")
     assert (outcome.code, outcome.out) == (0, f"{TINY.folder / 'Tiny.Q2_K.gguf'}\n")
-    assert dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q9.gguf").code == 3
-
-
-@pytest.mark.parametrize(("option", "value"), [("--file", "a.gguf"), ("--revision", "main")])
-def test_a_bundled_model_has_no_other_files(dg_lsp, option, value):
-    assert dg_lsp("models", "pull", "dg-mini", option, value).code == 2
-
-
-def test_a_failed_pull_is_exit_code_3_in_one_line(dg_lsp, hub, known):
-    hub.failure = (503, {})
-    outcome = dg_lsp("models", "pull", "tiny")
-    assert (outcome.code, outcome.out) == (3, "")
-    assert "status 503" in outcome.err.splitlines()[-1]
+    failed = dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q9.gguf")
+    assert (failed.code, failed.out) == (3, "")
+    assert "no file Tiny.Q9.gguf" in failed.err.splitlines()[-1]
 
 
 def test_terms_have_to_be_accepted_before_a_download(dg_lsp, hub, known, monkeypatch):
@@ -182,9 +176,7 @@ def test_a_model_with_code_is_converted_by_the_user(dg_lsp, hub, known, tmp_path
     assert f"fetched, to be converted once: {command}" in dg_lsp("models", "list").out
     sample = tmp_path / "a.py"
     sample.write_text("x = \n")
-    refused = dg_lsp("fill", f"{sample}:1", "--model", "tiny")
-    assert refused.code == 3
-    assert f"run {command}" in refused.err
+    assert f"run {command}" in dg_lsp("fill", f"{sample}:1", "--model", "tiny").error(3)
     ready.write_bytes(WEIGHTS)
     assert dg_lsp("models", "pull", "tiny").out == f"{ready}\n"
     assert dg_lsp("fill", f"{sample}:1", "--model", "tiny", "--json").code in (0, 1)

@@ -1,5 +1,6 @@
 """`dg-lsp models convert` and `dg-lsp models build-runtime`."""
 
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from dg_lsp import runtime
 from dg_lsp.cli import models
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.gguf import read_header
-from dg_lsp.models import build_runtime, convert
+from dg_lsp.models import build_runtime, download
 from dg_lsp.runtime import Runtime
 
 
@@ -26,9 +27,9 @@ def test_a_gguf_is_converted_in_its_folder_without_the_number_of_its_shard(dg_ls
     assert outcome.err == "keep gemma-dg.selfcond.gguf beside it\n"
     assert read_header(tmp_path / "gemma-dg.gguf").architecture == "gemma4"
     assert read_header(tmp_path / "gemma-dg.selfcond.gguf").architecture == "dg-selfcond"
-    again = dg_lsp("models", "convert", pull_request_gguf)
-    assert again.code == 2
-    assert "gemma-dg.gguf exists already: remove it, or pass another name with -o" in again.err
+    assert "gemma-dg.gguf exists already: remove it, or pass another name with -o" in dg_lsp(
+        "models", "convert", pull_request_gguf
+    ).error(2)
 
 
 def test_a_checkpoint_is_converted_to_the_working_directory(dg_lsp, tiny_checkpoint, tmp_path):
@@ -54,16 +55,16 @@ def test_all_sources_give_the_same_quantized_weights(dg_lsp, tiny_checkpoint, pu
         made.append({name: header.rows(name).tobytes() for name in header.tensors})
     assert made[0] == made[1] == made[2]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    refused = dg_lsp("models", "convert", target, "--type", "Q4_0")
-    assert refused.code == 2
-    assert "is quantized already, and another type would lose accuracy: leave out --type" in refused.err
+    assert "is quantized already, and another type would lose accuracy: leave out --type" in dg_lsp(
+        "models", "convert", target, "--type", "Q4_0"
+    ).error(2)
 
 
 def test_too_little_disk_space_is_reported_before_writing(dg_lsp, tiny_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=68_000_000))
-    outcome = dg_lsp("models", "convert", tiny_checkpoint)
-    assert outcome.code == 3
-    assert "MB of free space and has 68: free some, or pass another name with -o" in outcome.err
+    assert "MB of free space and has 68: free some, or pass another name with -o" in dg_lsp(
+        "models", "convert", tiny_checkpoint
+    ).error(3)
     assert not list(tmp_path.iterdir())
 
 
@@ -77,10 +78,7 @@ def test_wrong_use_is_reported_in_one_line(dg_lsp, tiny_repacked, tmp_path):
         ((tiny_repacked, "--type", "Q8_0", "-o", "a.bin"), 2, "let it end in .gguf"),
         ((tiny_repacked, "--type", "Q8_0", "-o", tmp_path / "none" / "a.gguf"), 2, "is not a folder"),
     ):
-        outcome = dg_lsp("models", "convert", *arguments)
-        assert (outcome.code, outcome.out) == (code, "")
-        assert message in outcome.err
-        assert outcome.err.count("\n") == 1
+        assert message in dg_lsp("models", "convert", *arguments).error(code)
 
 
 SCRIPT = """
@@ -113,13 +111,15 @@ def script(tmp_path, monkeypatch):
             path.write_text(text)
         return folder / "llama.cpp"
 
-    def run_pip(*arguments, on_line):
-        script.calls.append(arguments)
+    def run(command, on_line, environment=os.environ, run_program=download.run):
+        if "pip" not in command:
+            return run_program(command, on_line, environment)
+        script.calls.append(command[command.index("--python") : command.index("--disable-pip-version-check")])
         on_line("Collecting torch")
         return script.reason
 
-    monkeypatch.setattr(convert, "unpack_llama_cpp", unpack)
-    monkeypatch.setattr(convert, "run_pip", run_pip)
+    monkeypatch.setattr(download, "unpack_llama_cpp", unpack)
+    monkeypatch.setattr(download, "run", run)
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     return script
 
@@ -149,18 +149,17 @@ def test_another_checkpoint_is_converted_by_llama_cpps_script(dg_lsp, script, ch
 
 
 def test_a_failed_conversion_leaves_no_file(dg_lsp, script, checkpoint, tmp_path):
-    outcome = dg_lsp("models", "convert", checkpoint, "--type", "F32")
-    assert outcome.code == 3
-    assert "cannot convert" in outcome.err
-    assert "Model Odd is not supported; use a published GGUF" in outcome.err
+    error = dg_lsp("models", "convert", checkpoint, "--type", "F32").error(3)
+    assert "cannot convert" in error
+    assert "Model Odd is not supported; use a published GGUF" in error
     assert {path.name for path in tmp_path.iterdir()} == {"Coder", "data"}
 
 
 def test_an_environment_that_cannot_be_installed_is_reported_and_removed(dg_lsp, script, checkpoint, tmp_path):
     script.reason = "no matching distribution"
-    outcome = dg_lsp("models", "convert", checkpoint)
-    assert outcome.code == 3
-    assert "check the network and pip's settings (pip config list); pip reports: no matching" in outcome.err
+    assert "pip reports: no matching distribution; check the network and pip's settings (pip config list)" in dg_lsp(
+        "models", "convert", checkpoint
+    ).error(3)
     assert not list((tmp_path / "data" / "conversion").iterdir())
 
 
@@ -223,9 +222,7 @@ def test_nothing_is_built_if_the_library_or_its_source_needs_no_change(dg_lsp, b
 
 
 def test_a_missing_source_is_wrong_use(dg_lsp, built):
-    outcome = dg_lsp("models", "build-runtime", "--from", "gone")
-    assert outcome.code == 2
-    assert "gone does not exist" in outcome.err
+    assert "gone does not exist" in dg_lsp("models", "build-runtime", "--from", "gone").error(2)
 
 
 def test_the_installed_library_is_tested_in_a_child_process():

@@ -8,28 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.cli.output import coloured_row, excerpt, plain_row, printable, timing_line, watch
+from dg_lsp.cli.output import coloured_row, excerpt, plain_row, printable, watch
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.engine.result import Cell, FillResult, Frame, Timings
+from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.settings import CompletionSettings
-
-TIMINGS = Timings(prefill=10.0, denoise=20.0, postprocess=1.0, total=31.5, predict=18.0)
-
-
-def result_of(candidates=(), rejections=()):
-    return FillResult("m", candidates, rejections, 32, 4, 10, 100, 90, TIMINGS, DecoderName.DIFFUSION)
-
-
-def test_the_timing_line():
-    line = timing_line(result_of(), 250.0)
-    assert line == (
-        "m: 32 ms (prefill 10, denoise 20, postprocess 1) after 250 ms load; "
-        "diffusion 32, 4 steps, 2.5 tokens per step; prompt 100 tokens, 90 cached"
-    )
-
 
 CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))
 
@@ -177,7 +161,8 @@ def test_on_a_terminal_the_code_is_shown_above_the_rows():
     last = out.rpartition("\x1b[?25h")[2]  # after the live part
     assert last.index("def") < last.rindex("∎")
     assert last.count("∎") >= 1
-    assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1
+    assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1  # the cursor is hidden and shown again
+    assert "\x1b[2K" in out
     assert result.text == "return x"
 
 

@@ -5,14 +5,14 @@ KEYS = ["text", "model", "first", "last", "rejected", "follows_instructions", "s
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path, script):
+    script.fill = "total = 2 * a"
     path = tmp_path / "a.py"
     path.write_bytes(SOURCE.encode())
     return path
 
 
 def test_a_diff_is_shown_and_the_file_is_not_changed(dg_lsp, script, file):
-    script.fill = "total = 2 * a"
     outcome = dg_lsp("rewrite", f"{file}:2-2")
     assert outcome.code == 0
     assert "-\ttotal = a + 1" in outcome.out
@@ -21,23 +21,17 @@ def test_a_diff_is_shown_and_the_file_is_not_changed(dg_lsp, script, file):
 
 
 def test_write_changes_only_the_given_lines(dg_lsp, script, file):
-    script.fill = "total = 2 * a"
     outcome = dg_lsp("rewrite", f"{file}:2", "--write")
     assert outcome.code == 0
     assert file.read_bytes() == SOURCE.replace("a + 1", "2 * a").encode()
 
 
-def test_json_is_one_object_with_the_documented_keys(dg_lsp, script, file):
-    script.fill = "total = 2 * a"
+def test_json_has_the_documented_keys_and_an_ignored_instruction_is_reported(dg_lsp, script, file):
     outcome = dg_lsp("rewrite", f"{file}:2-2", "double it", "--json")
     assert list(outcome.json) == KEYS
     assert (outcome.json["text"], outcome.json["rejected"]) == ("total = 2 * a", None)
     assert outcome.json["follows_instructions"] is False
     assert outcome.err == ""
-
-
-def test_a_model_that_follows_no_instructions_is_reported(dg_lsp, script, file):
-    script.fill = "total = 2 * a"
     assert "follows no instructions" in dg_lsp("rewrite", f"{file}:2-2", "double it").err
 
 
@@ -62,7 +56,4 @@ def test_without_a_result_the_exit_code_is_1_and_nothing_is_written(dg_lsp, scri
     ],
 )
 def test_wrong_usage_is_reported_in_one_line(dg_lsp, script, file, lines, more, message):
-    outcome = dg_lsp("rewrite", f"{file}:{lines}", *more)
-    assert outcome.code == 2
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
+    assert message in dg_lsp("rewrite", f"{file}:{lines}", *more).error(2)

@@ -47,21 +47,14 @@ def test_options_of_the_command_line_override_the_clients_options(dg_lsp, langua
 
 def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server):
     Path("dg-lsp.toml").write_text("nonsense = 1\n")
-    outcome = dg_lsp("lsp", "--threads", 1)
-    assert outcome.code == 0
-    assert outcome.out == ""
-    assert outcome.err.startswith("dg-lsp: ")
-    assert outcome.err.count("\n") == 1
-    assert "nonsense" in outcome.err
+    assert "nonsense" in dg_lsp("lsp", "--threads", 1).error(0)
     [(_, (_, settings))] = language_server
     assert settings == parse_settings({"model": {"threads": 1}})
 
 
 @pytest.mark.parametrize("arguments", [["--stdio", "--tcp", "h:1"], ["--tcp", "8013"], ["--threads", "-1"]])
 def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments):
-    outcome = dg_lsp("lsp", *arguments)
-    assert outcome.code == 2
-    assert outcome.err.count("\n") == 1
+    dg_lsp("lsp", *arguments).error(2)
     assert not language_server
 
 
@@ -130,14 +123,10 @@ def test_the_key_is_in_the_environment_or_a_file(dg_lsp, http_server, monkeypatc
 def test_a_file_without_a_key_is_an_error(dg_lsp, http_server, tmp_path, content):
     if content is not None:
         (tmp_path / "key").write_bytes(content if isinstance(content, bytes) else content.encode())
-    outcome = dg_lsp("serve", "--api-key-file", "key")
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert "key" in outcome.err
+    assert "key" in dg_lsp("serve", "--api-key-file", "key").error(2)
     assert not http_server
 
 
 def test_an_address_of_other_machines_requires_a_key(dg_lsp, monkeypatch):
     monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
-    outcome = dg_lsp("serve", "--host", "0.0.0.0", "--port", 0)
-    assert outcome.code == 2
-    assert "DG_LSP_API_KEY" in outcome.err
+    assert "DG_LSP_API_KEY" in dg_lsp("serve", "--host", "0.0.0.0", "--port", 0).error(2)

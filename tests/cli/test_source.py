@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.cli import source as source_module
 from dg_lsp.cli.source import SourceFile, parse_position
-from dg_lsp.errors import InputFileError, PositionError
+from dg_lsp.errors import InputFileError
 
 BOM = b"\xef\xbb\xbf"
 
@@ -33,29 +33,6 @@ def test_an_insert_keeps_every_other_byte(tmp_path, text, has_bom, fill, at):
     source.replace(offset, offset, fill)
     head = before[: len(before) - len(source.text[offset:].encode())]
     assert path.read_bytes() == head + fill.encode() + before[len(head) :]
-
-
-@given(text=texts)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_every_offset_outside_of_a_line_end_has_one_line_and_column(tmp_path, text):
-    source = SourceFile(tmp_path / "a.py", text.encode(), text)
-    line, start, seen = 1, 0, 0
-    while True:
-        at = start
-        while at < len(text) and text[at] not in "\r\n":
-            at += 1
-        for offset in range(start, at + 1):
-            assert source.offset_at(line, offset - start + 1) == offset
-            seen += 1
-        assert source.offset_at(line, None) == at
-        with pytest.raises(PositionError):
-            source.offset_at(line, at - start + 2)
-        if at == len(text):
-            break
-        start = at + (2 if text[at : at + 2] == "\r\n" else 1)
-        line += 1
-    with pytest.raises(PositionError):
-        source.offset_at(line + 1, None)
 
 
 def test_an_unreadable_file_is_rejected(tmp_path, monkeypatch):
@@ -176,8 +153,3 @@ def test_a_file_name_may_end_in_a_number(tmp_path):
     assert parse_position(f"{tmp_path}/notes:7:3") == (tmp_path / "notes:7", 3, None)
     (tmp_path / "notes").write_text("x")
     assert parse_position(f"{tmp_path}/notes:7:3") == (tmp_path / "notes", 7, 3)
-
-
-@given(st.text(min_size=1).filter(lambda path: "\0" not in path), st.integers(1, 10**9), st.integers(1, 10**9))
-def test_a_printed_location_is_parsed_again(path, line, column):
-    assert parse_position(f"{path}:{line}:{column}") == (Path(path), line, column)

@@ -4,6 +4,7 @@ import pytest
 from workers import LONG, TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 SPECULATING = CompletionSettings(deadline_ms=60_000, check_syntax=False)
@@ -47,12 +48,15 @@ def test_no_fill_is_reused_after_a_change_of_settings_or_without_type_through(sc
     assert not scheduler.submit(ask()).result(TIMEOUT).is_cached
 
 
-def test_low_confidence_hides_a_cached_fill_as_well(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser("alpha"))
-    [shown] = scheduler.submit(ask()).result(TIMEOUT).candidates
-    result = scheduler.submit(ask(text="a = al", min_confidence=0.999)).result(TIMEOUT)
-    assert (result.is_cached, result.candidates) == (False, ())
-    assert scheduler.submit(ask(text="a = al", min_confidence=shown.confidence)).result(TIMEOUT).is_cached
+def test_a_fill_of_low_confidence_stays_hidden_while_it_is_typed_and_is_not_computed_again(scheduler_of):
+    denoiser = ScriptedDenoiser("alpha")
+    scheduler = scheduler_of(denoiser)
+    first = scheduler.submit(ask(min_confidence=0.999)).result(TIMEOUT)
+    num_steps = denoiser.num_steps
+    typed = scheduler.submit(ask(text="a = al", min_confidence=0.999)).result(TIMEOUT)
+    assert [(one.candidates, one.rejections[0].reason) for one in (first, typed)] == [((), Reason.LOW_CONFIDENCE)] * 2
+    assert scheduler.submit(ask(text="a = al")).result(TIMEOUT).text == "pha", "an invoked request shows it"
+    assert denoiser.num_steps == num_steps
 
 
 def test_next_fill_is_computed_while_the_user_reads(scheduler_of):

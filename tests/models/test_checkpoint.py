@@ -51,17 +51,10 @@ def test_tokens_have_llama_cpps_types():
     assert values["tokenizer.ggml.mask_token_id"].read() == 4
     assert values["tokenizer.ggml.add_bos_token"].read() is True
     assert not values["tokenizer.ggml.add_space_prefix"].read()
-
-
-def test_ids_without_a_token_are_unused():
-    values = vocabulary(tiny_diffusiongemma.tokenizer_json(), SIZE + 3)
-    assert of_kind(values, UNUSED) == {"<unused_512>", "<unused_513>", "<unused_514>"}
-
-
-def test_an_added_text_token_is_user_defined():
-    tokenizer = tiny_diffusiongemma.tokenizer_json()
     tokenizer["added_tokens"].append({"id": SIZE, "content": "<table>", "special": False})
-    assert "<table>" in of_kind(vocabulary(tokenizer, SIZE + 1), USER_DEFINED)
+    values = vocabulary(tokenizer, SIZE + 3)
+    assert of_kind(values, UNUSED) == {"<unused_513>", "<unused_514>"}
+    assert "<table>" in of_kind(values, USER_DEFINED)
 
 
 def test_merges_are_read_in_both_formats():

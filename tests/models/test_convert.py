@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 import tracemalloc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,21 +14,12 @@ from margins import lead
 from safetensors.torch import load_file, save_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
-from dg_lsp import gguf as v
+from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.errors import (
-    InputFileError,
-    ModelBrokenError,
-    ModelError,
-    ModelNotFoundError,
-    ModelUnsupportedError,
-    UsageError,
-)
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
 from dg_lsp.gguf import BF16, BLOCK_BYTES, F16, F32, Tensor, copied, read_header, vector, write_gguf
-from dg_lsp.models import convert
 from dg_lsp.models.convert import (
     ModelParts,
-    check_target,
     convert_checkpoint,
     is_converted,
     read_converted,
@@ -130,7 +120,7 @@ def test_missing_optional_keys_get_defaults(pull_request_gguf, rewritten):
     assert values["gemma4.attention.shared_kv_layers"] == values["gemma4.embedding_length_per_layer_input"] == 0
     assert values["dg.canvas_lengths"] == "16,32,64,128,256"
     assert not [key for key in values if key.startswith((OLD, "diffusion.")) or key.endswith(".causal")]
-    changes = {"diffusion.canvas_length": None, f"{OLD}diffusion.canvas_length": v.uint32(48)}
+    changes = {"diffusion.canvas_length": None, f"{OLD}diffusion.canvas_length": gguf.uint32(48)}
     assert read_gguf(rewritten(pull_request_gguf, changes)).values["dg.canvas_lengths"].read() == "16,32,48"
 
 
@@ -140,7 +130,7 @@ def test_all_shards_of_a_split_file_are_read(pull_request_gguf, tiny_repacked, t
     names = list(header.tensors)
     for number, part in ((1, names[:50]), (2, names[50:])):
         values = dict(header.values) if number == 1 else {}
-        values |= {"split.no": v.uint32(number - 1), "split.count": v.uint32(2)}
+        values |= {"split.no": gguf.uint32(number - 1), "split.count": gguf.uint32(2)}
         with (tmp_path / f"dg-{number:05}-of-00002.gguf").open("wb") as file:
             write_gguf(file, values, [copied(header.path, header.tensors[name]) for name in part])
     parts = read_gguf(tmp_path / f"dg-{named:05}-of-00002.gguf")
@@ -160,7 +150,7 @@ def test_another_gguf_is_refused_with_its_kind(pull_request_gguf, tiny_repacked,
             read_gguf(path)
         return str(caught.value)
 
-    assert "architecture gemma4" in refusal(rewritten(pull_request_gguf, {"general.architecture": v.text("gemma4")}))
+    assert "architecture gemma4" in refusal(rewritten(pull_request_gguf, {"general.architecture": gguf.text("gemma4")}))
     assert "converted already" in refusal(tiny_repacked)
     assert "architecture dg-selfcond" in refusal(side_path(tiny_repacked))
     assert "architecture unknown" in refusal(rewritten(pull_request_gguf, {"general.architecture": None}))
@@ -171,11 +161,13 @@ def test_a_gguf_with_a_different_encoder_is_refused(pull_request_gguf, rewritten
     renamed = {"blk.3.layer_output_scale.weight": "blk.2.enc_layer_output_scale.weight"}
     drop = ("blk.2.enc_layer_output_scale.weight", "blk.3.enc_layer_output_scale.weight")
     path = rewritten(pull_request_gguf, drop=drop, rename=renamed)
-    with pytest.raises(ModelUnsupportedError, match=r"blk\.2\.enc_layer_output_scale\.weight differs from"):
+    with pytest.raises(
+        ModelUnsupportedError, match=r"blk\.2\.enc_layer_output_scale\.weight differs from the decoder's"
+    ):
         read_gguf(path)
     alone = {"blk.3.layer_output_scale.weight": "blk.3.enc_layer_output_scale.weight"}
     path = rewritten(pull_request_gguf, drop=("blk.3.enc_layer_output_scale.weight",), rename=alone)
-    with pytest.raises(ModelBrokenError, match=r"lacks blk\.3\.layer_output_scale"):
+    with pytest.raises(ModelBrokenError, match=r"lacks 1 tensors .*blk\.3\.layer_output_scale"):
         read_gguf(path)
 
 
@@ -191,7 +183,7 @@ def test_missing_or_invalid_metadata_is_named(pull_request_gguf, rewritten, key)
     with pytest.raises(ModelBrokenError, match=key):
         read_gguf(rewritten(pull_request_gguf, {key: None}))
     with pytest.raises(ModelBrokenError, match=key):
-        read_gguf(rewritten(pull_request_gguf, {key: v.text("six")}))
+        read_gguf(rewritten(pull_request_gguf, {key: gguf.text("six")}))
 
 
 def test_a_repacked_file_is_read_with_its_side_file(tiny_repacked, tmp_path):
@@ -236,7 +228,7 @@ def stored(parts, name):
 
 @pytest.mark.parametrize("kind", [F32, F16, BF16], ids=lambda kind: kind.name)
 def test_matrices_keep_their_number_format(checkpoint, kind, monkeypatch):
-    monkeypatch.setattr(convert, "BLOCK_BYTES", 4000)  # several blocks, the last one shorter
+    monkeypatch.setattr(gguf, "BLOCK_BYTES", 4000)  # several blocks, the last one shorter
     weights = {name: w.to(TORCH[kind]) for name, w in all_weights(checkpoint).items()}
     save_single(checkpoint, weights)
     parts = convert_checkpoint(checkpoint)
@@ -262,15 +254,10 @@ def test_the_converted_file_has_a_specification(tiny_repacked):
     header = read_header(tiny_repacked)
     metadata = {key: str(value.read()) for key, value in header.values.items() if not key.startswith("tokenizer.ggml.")}
     spec = describe_uniform(metadata, tiny_diffusiongemma.VOCAB_SIZE, "tiny")
-    assert spec.template == "gemma4"
-    assert spec.canvas_lengths == (16, 32)
-    assert spec.max_prompt_tokens == 4096 - 2 * 32
-    assert spec.end_ids == (1, 106, 50)
+    assert (spec.canvas_lengths, spec.max_prompt_tokens, spec.end_ids) == ((16, 32), 4096 - 2 * 32, (1, 106, 50))
     assert {0, 2, 3, 4, 98, 100, 101, 105, 509, 510, 511} <= {*spec.banned_ids}
     assert not {*spec.banned_ids} & {*spec.end_ids, tiny_diffusiongemma.NEWLINE_ID}
-    assert spec.sampling is not None
-    assert (spec.sampling.max_denoising_steps, spec.sampling.stability_threshold) == (48, 1)
-    assert spec.sampling.t_min == pytest.approx(0.4)
+    assert (spec.sampling.max_denoising_steps, spec.sampling.t_min) == (48, pytest.approx(0.4))
 
 
 def test_the_sampler_settings_of_the_checkpoint_are_kept(checkpoint):
@@ -413,52 +400,14 @@ def test_a_failure_or_an_interruption_leaves_no_files(parts, tmp_path, error):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_main_file_is_quantized_by_a_callback(parts, tmp_path):
-    def quantize(written, smaller):
-        assert read_header(written).values["dg.self_conditioning"].read() == "a.selfcond.gguf"
-        shutil.copy(written, smaller)
-        with smaller.open("ab") as file:
-            file.write(b"quantized")
-
-    write_model(parts, tmp_path / "a.gguf", quantize=quantize)
-    assert (tmp_path / "a.gguf").read_bytes().endswith(b"quantized")
-
-    def refuse(written, smaller):
-        raise ModelUnsupportedError("no")
-
-    with pytest.raises(ModelUnsupportedError):
-        write_model(parts, tmp_path / "b.gguf", quantize=refuse)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.gguf", "a.selfcond.gguf"}
-
-
 def test_a_full_disk_is_reported(parts, tmp_path, monkeypatch):
     def write(file, *_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(convert, "write_gguf", write)
+    monkeypatch.setattr(gguf, "write_gguf", write)
     with pytest.raises(ModelError, match=r"is full: free some space and run it again, or pass another name with -o"):
         write_model(parts, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
-
-
-def test_too_little_space_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
-    check_target(tmp_path / "a.gguf", 9_900_000_000)
-    with pytest.raises(ModelError, match=r"needs 10,017 MB of free space and has 10,000: free some"):
-        check_target(tmp_path / "a.gguf", 9_950_000_000)
-
-
-def test_existing_files_and_wrong_names_are_refused(tmp_path):
-    for name in ("a.gguf", "b.selfcond.gguf"):
-        (tmp_path / name).touch()
-    for name in ("a.gguf", "b.gguf"):
-        with pytest.raises(UsageError, match="exists already: remove it, or pass another name with -o"):
-            check_target(tmp_path / name, 1)
-    for name in ("c", "c.selfcond.gguf", "c.bin"):
-        with pytest.raises(UsageError, match=r"let it end in \.gguf"):
-            check_target(tmp_path / name, 1)
-    with pytest.raises(InputFileError, match="is not a folder"):
-        check_target(tmp_path / "none" / "c.gguf", 1)
 
 
 def test_the_memory_of_the_conversion_does_not_grow_with_the_model(tmp_path):
@@ -468,7 +417,7 @@ def test_the_memory_of_the_conversion_does_not_grow_with_the_model(tmp_path):
         write_gguf(file, {}, [tensor])
     header = read_header(tmp_path / "source.gguf")
     whole = ModelParts(
-        {"general.name": v.text("x")},
+        {"general.name": gguf.text("x")},
         (copied(header.path, header.tensors["big"]),),
         (vector("n", np.ones(4, np.float32)),),
     )

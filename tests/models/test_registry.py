@@ -56,11 +56,6 @@ def test_an_unknown_name_lists_the_known_ones(name):
         locate(name)
 
 
-def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ModelNotFoundError, match="is a directory"):
-        locate(str(tmp_path))
-
-
 def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF")
