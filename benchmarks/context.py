@@ -1,9 +1,9 @@
-"""Effect of snippets: the same positions completed without snippets, and with each source of them.
+"""Effect of snippets: completions at the same positions without snippets and with each source of snippets.
 
     python benchmarks/context.py CASES.jsonl.gz FILES.jsonl.xz [--limit 300] [--share 0.25] [--model dg-mini]
 
-FILES has one file a line, `{"package", "path", "text"}`, of the packages that the sites are from. Prints a Markdown
-table.
+Each line of FILES is a source file, `{"package", "path", "text"}`, of a package that the cases come from. Prints a
+Markdown table; its last column is the time to collect the snippets.
 """
 
 import argparse
@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import attrs
-
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
@@ -26,18 +24,18 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex, imports_of
-from dg_lsp.settings import PrivacySettings, Settings
+from dg_lsp.settings import ModelSettings, PrivacySettings, Settings
 
 NUM_OPEN = 6
 """Number of other files of the package that count as open."""
 NEAR = 1200
-"""Characters before and after a position that other code is compared with."""
+"""Characters before and after a position that determine the similarity of other code."""
 
 Collect = Callable[[TestCase], tuple[Snippet, ...]]
 
 
 class Sources:
-    """Snippets for a position from its package."""
+    """Snippets of the package of a test case."""
 
     def __init__(self, root: Path, files: dict[str, str]) -> None:
         self._root, self._files = root, files
@@ -45,8 +43,8 @@ class Sources:
         folders = [path.as_uri() for path in (root, *(root / package for package in packages))]
         self._workspace = WorkspaceIndex(DocumentStore(), WorkspaceExclusion(PrivacySettings(), folders))
 
-    def none(self, _site: TestCase) -> tuple[Snippet, ...]:
-        """Nothing."""
+    def none(self, _case: TestCase) -> tuple[Snippet, ...]:
+        """No snippets."""
         return ()
 
     def imports(self, case: TestCase) -> tuple[Snippet, ...]:
@@ -68,7 +66,7 @@ class Sources:
         return tuple(Snippet(SnippetSource.OPEN_FILES, path, "\n".join(part.lines)) for path, part in parts)
 
     def all(self, case: TestCase) -> tuple[Snippet, ...]:
-        """Both."""
+        """Snippets of `imports` and `open_files`."""
         return (*self.imports(case), *self.open_files(case))
 
     def _open(self, case: TestCase) -> list[str]:
@@ -86,7 +84,7 @@ def _shown(path: Path, root: Path) -> str:
 
 
 def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: float) -> tuple[Counter[str], list[bool]]:
-    """Counts over all positions, and whether each first line was right."""
+    """Totals over all cases, and for each case whether the first line was right."""
     counts: Counter[str] = Counter()
     rights = []
     for case in cases:
@@ -105,21 +103,21 @@ def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: floa
 
 
 def main() -> None:
-    """Reads, measures, prints."""
+    """Parses the arguments, measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cases", type=Path)
     parser.add_argument("files", type=Path)
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--share", type=float, default=0.25)
     parser.add_argument("--model", default="dg-mini")
-    asked = parser.parse_args()
-    with lzma.open(asked.files, "rt", encoding="utf-8") as lines:
+    options = parser.parse_args()
+    with lzma.open(options.files, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     files = {f"{row['package']}/{row['path']}": row["text"] for row in rows}
-    cases = [case for case in read_cases(asked.cases) if case.path in files]
-    cases = random.Random(0).sample(cases, min(asked.limit, len(cases)))
-    engine = open_engine(attrs.evolve(Settings(), model=asked.model))
-    print("| source | places with any | prompt tokens | shown | exact | first line | gained, lost | ms to collect |")
+    cases = [case for case in read_cases(options.cases) if case.path in files]
+    cases = random.Random(0).sample(cases, min(options.limit, len(cases)))
+    engine = open_engine(Settings(model=ModelSettings(name=options.model)))
+    print("| source | cases with snippets | prompt tokens | shown | exact | first line | gained, lost | ms |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -129,7 +127,7 @@ def main() -> None:
         sources = Sources(root, files)
         before: list[bool] = []
         for collect in (sources.none, sources.imports, sources.open_files, sources.anywhere, sources.all):
-            counts, rights = measure(engine, cases, collect, asked.share)
+            counts, rights = measure(engine, cases, collect, options.share)
             before = before or rights
             gained = sum(now and not then for now, then in zip(rights, before, strict=True))
             lost = sum(then and not now for now, then in zip(rights, before, strict=True))

@@ -3,8 +3,8 @@
     python benchmarks/crowd.py [--clients 100] [--seconds 60 | --requests N] [--waiting 32] [--seed 0] [--json]
 
 First one client sends every prompt. Then all clients send requests at the same time: their own prompts, prompts of
-other clients, requests that they abandon, and invalid requests. After status 503 or 429 a client waits as long as the
-server demands. Every answer is compared with the first one; a few change at near ties (docs/log.md). The exit code is 1
+other clients, requests that they abandon, and invalid requests. After status 503 or 429 a client waits for the time in
+`Retry-After`. Every answer is compared with the first one; a few change at near ties (docs/log.md). The exit code is 1
 if a request got no answer, the answer of another client, or an unexpected status.
 """
 
@@ -171,7 +171,7 @@ class Crowd:
                 elif kind < 0.15:
                     await self._send_invalid(connection, source)
                 else:
-                    # in some requests all clients have the same name, another one each second
+                    # in some requests all clients use the same name, which changes every second
                     shared = self.names[int(time.monotonic()) % len(self.names)]
                     await self._send(connection, shared if kind < 0.25 else name, source, until)
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -195,7 +195,7 @@ class Crowd:
             self.tally.unexpected[f"{status} {body[:120].decode(errors='replace')}"] += 1
 
     async def _abandon(self, connection: Connection, name: str, source: random.Random) -> None:
-        """Sends a new prompt, so that no other client waits for the same answer, and leaves early."""
+        """Sends a new prompt, which no other client shares, and closes the connection before the answer."""
         prompt = f"# {source.random()}\n{source.choice(PROMPTS).format(name=name)}"
         try:
             await connection.send("POST", "/v1/completions", _request(prompt), source.uniform(0.0, 0.3))
@@ -264,7 +264,7 @@ async def measure(port: int, process: psutil.Process, options: argparse.Namespac
     tally, num = crowd.tally, max(1, crowd.tally.statuses.total())
     quantiles = statistics.quantiles(tally.milliseconds, n=100) if len(tally.milliseconds) > 1 else [0.0] * 99
     resident = monitor.resident
-    places = {"start": resident[0], "middle": resident[len(resident) // 2], "end": resident[-1], "max": max(resident)}
+    memory = {"start": resident[0], "middle": resident[len(resident) // 2], "end": resident[-1], "max": max(resident)}
     return {
         "clients": options.clients,
         "seconds": round(elapsed, 1),
@@ -281,7 +281,7 @@ async def measure(port: int, process: psutil.Process, options: argparse.Namespac
         "prompts_with_a_name_in_the_answer": crowd.num_named,
         "max_active": max(monitor.active),
         "active_after": monitor.active[-1],
-        "resident_mib": {name: size >> 20 for name, size in places.items()},
+        "resident_mib": {name: size >> 20 for name, size in memory.items()},
     }
 
 

@@ -1,4 +1,4 @@
-"""Effect of postprocessing: completions as the model wrote them, and as they are shown.
+"""Effect of postprocessing: faults of completions before and after it.
 
     python benchmarks/filters.py CASES.jsonl.gz [--limit 300]
 
@@ -19,11 +19,11 @@ from dg_lsp.postprocess import validate as judging
 from dg_lsp.postprocess.text_edits import balance, cut_lines
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
-FAULTS = ("repeats what follows", "leaves brackets open", "indents wrongly", "adds a syntax error")
+FAULTS = ("repeats the suffix", "leaves brackets open", "indents wrongly", "adds a syntax error")
 
 
-def parses(text: str) -> SyntaxError | None:
-    """The syntax error of a file, or None."""
+def syntax_error(text: str) -> SyntaxError | None:
+    """The syntax error of a source text, or None."""
     try:
         compile(text, "case", "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -45,7 +45,7 @@ def faults(case: TestCase, fill: str) -> set[str]:
     typed, whole = balance(line + rest, "#"), balance(line + fill + rest, "#")
     if len(whole.closers) > len(typed.closers) or bool(whole.quote) > bool(typed.quote):
         found.add(FAULTS[1])
-    error = parses(case.prefix + fill + case.suffix)
+    error = syntax_error(case.prefix + fill + case.suffix)
     if isinstance(error, IndentationError):
         found.add(FAULTS[2])
     if error is not None:
@@ -54,7 +54,7 @@ def faults(case: TestCase, fill: str) -> set[str]:
 
 
 class Recorder:
-    """Replaces `judge`, and keeps its arguments."""
+    """Replaces `judge` and records its arguments."""
 
     def __init__(self) -> None:
         self.raw: bytes = b""
@@ -81,21 +81,21 @@ def measure(engine: Engine, recorder: Recorder, cases: list[TestCase]) -> list[s
         if result.candidates:
             on.update(["shown", *faults(case, result.text)])
             on["exact"] += result.text.rstrip() == reference
-            won["shaped"] += result.text.rstrip() == reference != raw.rstrip()
-            lost["shaped"] += raw.rstrip() == reference != result.text.rstrip()
+            won["changed"] += result.text.rstrip() == reference != raw.rstrip()
+            lost["changed"] += raw.rstrip() == reference != result.text.rstrip()
         else:
             reason = result.rejections[0].reason.value
             reasons[reason] += 1
             lost[reason] += raw.rstrip() == reference
     num = len(cases)
-    lines = ["| | as the model wrote it | as it is shown |", "|---|---|---|"]
+    lines = ["| | before postprocessing | after postprocessing |", "|---|---|---|"]
     lines += [f"| {name}, of {num} | {off[name]} | {on[name]} |" for name in ("shown", "exact")]
     for name in FAULTS:
         shares = [f"{100 * c[name] / max(1, c['shown']):.1f} %" for c in (off, on)]
-        lines.append(f"| {name}, of what is shown | {shares[0]} | {shares[1]} |")
-    lines += ["", "| refused because | fills | right ones among them |", "|---|---|---|"]
+        lines.append(f"| {name}, of the shown completions | {shares[0]} | {shares[1]} |")
+    lines += ["", "| reason of rejection | rejected | right among them |", "|---|---|---|"]
     lines += [f"| {reason} | {count} | {lost[reason]} |" for reason, count in reasons.most_common()]
-    lines.append(f"| (shaped, not refused) | made right {won['shaped']} | made wrong {lost['shaped']} |")
+    lines.append(f"| (changed, not rejected) | corrected: {won['changed']} | made wrong: {lost['changed']} |")
     return lines
 
 
@@ -106,7 +106,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--model", default="dg-mini")
     arguments = parser.parse_args()
-    cases = [case for case in read_cases(arguments.cases) if parses(case.prefix + case.reference + case.suffix) is None]
+    cases = [
+        case for case in read_cases(arguments.cases) if syntax_error(case.prefix + case.reference + case.suffix) is None
+    ]
     random.Random(0).shuffle(cases)
     completion = CompletionSettings(deadline_ms=60_000.0, early_stop_ms=0.0)
     settings = Settings(model=ModelSettings(name=arguments.model), completion=completion)

@@ -5,11 +5,11 @@
     python benchmarks/gpu.py --backend llamacpp --type Q4_K --folder /var/tmp
     python benchmarks/gpu.py --toy                                 # a tiny model on the CPU, in seconds
 
-Prints one JSON object a line; times are medians in milliseconds. The tokens do not change the time of a step, but the
-number of different experts does: random weights choose them almost uniformly, which is the worst case.
+Prints one JSON object per line; times are medians in milliseconds. The time of a step depends on the number of
+different experts, not on the tokens: random weights choose experts almost uniformly, which is the worst case.
 
-llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers
-needs `pip install 'dg-lsp[transformers]'`.
+llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers needs `pip install
+'dg-lsp[transformers]'`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ BITS = {"bfloat16": (16, 16), "Q4_K": (4.5, 6.56), "Q8_0": (8.5, 8.5), "F16": (1
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """All of `predict` over one canvas: host, device and copies."""
+    """Time of `predict` for one canvas, including the host, the device and copies."""
 
     backend: str
     type: str
@@ -79,7 +79,7 @@ class Subject:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures and prints."""
+    """Measures and prints the results."""
     options = _parser().parse_args(arguments)
     shape = TOY if options.toy else REAL
     options.canvas = options.canvas or (TOY_CANVASES if options.toy else CANVASES)
@@ -98,12 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--canvas", action="append", type=int, help="tokens of a canvas")
     parser.add_argument("--prompt", action="append", type=int, help="tokens of a prompt")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--folder", type=Path, help="where the GGUF is written, and removed again")
+    parser.add_argument("--folder", type=Path, help="directory for the GGUF, which is removed afterwards")
     return parser
 
 
 def _subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
-    """One open model after the other; each is closed before the next one is opened."""
+    """Opens the models one after the other; each is closed before the next one is opened."""
     backends = options.backend or ("transformers", "llamacpp")
     if "transformers" in backends:
         yield from _transformers_subjects(shape, options)
@@ -131,8 +131,8 @@ def _llamacpp_subjects(shape: Shape, kind: str, path: Path, options: argparse.Na
 def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterator[Subject]:
     import torch
 
-    from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser
-    from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
+    from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepOptions
     from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 
     if options.toy:
@@ -151,8 +151,8 @@ def _transformers_subjects(shape: Shape, options: argparse.Namespace) -> Iterato
     )
     modes = {"eager": (False, False), "graphs": (True, False), "compiled graphs": (True, True)}
     for mode, (captures, compiles) in modes.items() if on_gpu else [("eager", (False, False))]:
-        limits = TokenLimits(1, spec.max_prompt_tokens, max(options.canvas))
-        denoiser = TransformersDenoiser(network, spec, _NoText(), limits, captures=captures, compiles=compiles)
+        steps = StepOptions(captures=captures, compiles=compiles)
+        denoiser = TransformersDenoiser(network, spec, _NoText(), 1, steps)
         name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
         try:
             yield Subject(denoiser, "transformers", "bfloat16", mode, name)
@@ -177,7 +177,7 @@ class _NoText:
 
 
 def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iterator[StepTime | PrefillTime]:
-    """For each prompt, the time of a step over each canvas and of the prompt."""
+    """Yields for each prompt the time of a step for each canvas, and of the prefill."""
     denoiser, rng = subject.denoiser, np.random.default_rng(0)
     names = (subject.backend, subject.type, subject.mode)
     bandwidth, bits = bandwidth_of(subject.device), BITS[subject.type]
@@ -197,7 +197,7 @@ def measure(subject: Subject, shape: Shape, options: argparse.Namespace) -> Iter
             size = shape.step_bytes(canvas, prompt, bits=bits[0], embedding_bits=bits[1])
             floor = 1e3 * size / bandwidth if bandwidth else None
             yield StepTime(*names, prompt, canvas, steps[canvas][1], floor)
-        # a step waits for the device: prefill and step together, less the step
+        # prefill does not wait for the device, a step does: measure both and subtract the step
         step, step_ms = steps[min(steps)]
         times = [_prefill(denoiser, ids, prompt, step) for _ in range(max(3, options.rounds // 3))]
         whole, extension = (statistics.median(column) - step_ms for column in zip(*times, strict=True))
@@ -225,7 +225,7 @@ def _milliseconds(run: Callable[[], object]) -> float:
 
 
 def random_model(shape: Shape, device: Any, dtype: Any) -> Any:
-    """A `DiffusionGemmaForBlockDiffusion` made on a device; encoder and decoder share their weights."""
+    """A random `DiffusionGemmaForBlockDiffusion` on a device; encoder and decoder share their weights."""
     import torch
     from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
@@ -252,7 +252,7 @@ def random_model(shape: Shape, device: Any, dtype: Any) -> Any:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Modules get parameters without memory; their buffers, which are computed, are real."""
+    """Parameters of new modules have no memory; buffers are real, because modules compute them."""
     from torch import nn
 
     register = nn.Module.register_parameter

@@ -1,4 +1,4 @@
-"""Quantize a float16 GGUF that `python -m dg_lsp.training export` wrote, with an importance matrix and without.
+"""Quantizes a float16 GGUF of `python -m dg_lsp.training export`, with and without an importance matrix.
 
     python benchmarks/importance.py MODEL-f16.gguf TRAINING-ROOT OUTPUT-FOLDER [--config tiny] [--batches 64]
 
@@ -61,7 +61,7 @@ def importance_matrix(model: Path, root: Path, config_name: str, batches: int) -
 
 
 def quantize(source: Path, target: Path, kind: str, importance: dict[str, np.ndarray]) -> None:
-    """Write one file. An empty `importance` gives the file that `llama-quantize` writes."""
+    """Writes one file. With an empty `importance` it equals the output of `llama-quantize`."""
     import llama_cpp.llama_cpp as api
 
     params = api.llama_model_quantize_default_params()
@@ -78,19 +78,19 @@ def quantize(source: Path, target: Path, kind: str, importance: dict[str, np.nda
 
 
 def main() -> None:
-    """Measure the importance and write the files."""
+    """Measures the importance and writes the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("root", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--config", default="tiny")
     parser.add_argument("--batches", type=int, default=64)
-    given = parser.parse_args()
-    importance = importance_matrix(given.model, given.root, given.config, given.batches)
-    given.output.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    importance = importance_matrix(options.model, options.root, options.config, options.batches)
+    options.output.mkdir(parents=True, exist_ok=True)
     for kind in KINDS:
-        quantize(given.model, given.output / f"{kind}.gguf", kind, {})
-        quantize(given.model, given.output / f"{kind}-importance.gguf", kind, importance)
+        quantize(options.model, options.output / f"{kind}.gguf", kind, {})
+        quantize(options.model, options.output / f"{kind}-importance.gguf", kind, importance)
 
 
 if __name__ == "__main__":

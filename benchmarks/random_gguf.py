@@ -116,11 +116,11 @@ def _matrix(name: str, size: tuple[int, ...], kind: str, *, scale: float = 0.0) 
 
 
 def _fitting(kind: str, width: int) -> TensorType:
-    """The format that llama.cpp's quantization takes where a row is not a multiple of the block."""
+    """The format, or the one that llama.cpp uses instead if a row is not a multiple of its block."""
     for name in (kind, "Q5_0", "F16"):
         if width % _BY_NAME[name].block_weights == 0:
             return _BY_NAME[name]
-    raise ValueError(f"rows of {width}")
+    raise ValueError(f"no format for rows of {width} weights")
 
 
 def _repeated(kind: TensorType, size: tuple[int, ...], scale: float) -> Iterable[bytes]:

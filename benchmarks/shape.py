@@ -1,4 +1,4 @@
-"""The sizes of DiffusionGemma and of a toy model of the same structure, and the bytes that a step must read."""
+"""Sizes of DiffusionGemma and of a toy model with the same structure, and the number of bytes that a step reads."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ class Shape:
     canvas: int = 256
 
     def is_sliding(self, layer: int) -> bool:
-        """Whether the layer has a sliding window; the last one of each pattern has none."""
+        """True unless the layer has full attention, like the last one of each pattern."""
         return (layer + 1) % self.pattern != 0
 
     def config(self) -> dict[str, Any]:
@@ -148,9 +148,9 @@ TOY = Shape(
 )
 
 BANDWIDTHS = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.04e12, "RTX 5090": 1.79e12, "RTX 4090": 1.01e12}
-"""Bytes a second from the data sheets, by a part of the name of the device."""
+"""Bytes per second according to the data sheets, by a part of the device name."""
 
 
 def bandwidth_of(name: str) -> float | None:
-    """Bytes a second of a device; None for an unlisted one."""
+    """Bytes per second of a device; None for an unlisted one."""
     return next((value for part, value in BANDWIDTHS.items() if part in name), None)

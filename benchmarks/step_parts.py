@@ -1,11 +1,11 @@
-"""Where the time of a denoising step goes, and how much the cached prompt saves.
+"""Time of the parts of a denoising step, and the gain by the cached prompt.
 
     python benchmarks/step_parts.py [--model MODEL] [--threads N] [--rounds 15]
 
 Prints one JSON object. `parts` are mean milliseconds per step in real fills. `cache_gains` are median milliseconds of a
-step by canvas length, with the prompt `cached`, and `recomputed` by llama.cpp's own diffusion graph, which has no KV
-cache, with random weights of the same size. They need the package gguf (the extra `dev`); a model with
-self-conditioning has none.
+step by canvas length: `cached` with the prompt in the KV cache, and `recomputed` by llama.cpp's own diffusion graph,
+which has no KV cache, with random weights of the same size. They need the package gguf (the extra `dev`), and are empty
+for a model with self-conditioning.
 """
 
 import argparse
@@ -49,7 +49,7 @@ Functions = Sequence[tuple[object, str]]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures a model and prints the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="name or path; without it that of the settings")
+    parser.add_argument("--model", help="name or path; default: the model of the settings")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args(arguments)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure_cache_gain(
     cached: Denoiser, recomputing: Denoiser, num_prompt_tokens: int, canvas_lengths: Sequence[int], *, rounds: int
 ) -> dict[int, dict[str, float]]:
-    """Milliseconds of two denoisers by canvas length, on the same prompt and the same open canvas."""
+    """Milliseconds per step of two denoisers by canvas length, with the same prompt and the same open canvas."""
     rng, prompt = np.random.default_rng(0), random_prompt(cached, num_prompt_tokens)
     for denoiser in (cached, recomputing):
         denoiser.prefill(0, prompt)
@@ -96,8 +96,8 @@ def measure_parts(
 ) -> dict[str, float]:
     """Mean milliseconds of the parts of a step in real fills by diffusion.
 
-    `functions` are called by the `predict` of the denoiser; timed ones replace them meanwhile. `python` is everything
-    outside the functions: batches, checks, the loop, stop criteria.
+    `functions` are called by the `predict` of the denoiser, and are replaced by timed ones during the measurement.
+    `python` is the time outside the functions: batches, checks, the loop, stop criteria.
     """
     timer = _Timer()
     with ExitStack() as stack:
@@ -129,14 +129,14 @@ def functions_of(denoiser: "ContextDenoiser | TransformersDenoiser") -> Mapping[
 
 
 class _Timer:
-    """Milliseconds by name, of functions that are replaced for a while."""
+    """Milliseconds by name of functions that are replaced temporarily."""
 
     def __init__(self) -> None:
         self.ms: Counter[str] = Counter()
         self._running: set[str] = set()
 
     def replacing(self, owner: object, function: str, name: str, within: str | None = None) -> Any:
-        """A context that counts calls of the function under `name`; with `within`, only those during calls of that."""
+        """A context that measures calls of the function as `name`; with `within`, only calls inside that one."""
         original = getattr(owner, function)
 
         def timed(*arguments: Any, **options: Any) -> Any:
@@ -156,14 +156,14 @@ class _Timer:
 def random_model(
     metadata: Mapping[str, str], spec: ModelSpec, settings: ModelSettings, threads: int
 ) -> Iterator[ExactDenoiser]:
-    """Random weights of a model's size as `dream`, which llama.cpp runs without a KV cache.
+    """A `dream` model with random weights and the size of another model; llama.cpp runs it without a KV cache.
 
-    Random weights cost the same as trained ones.
+    A step with random weights takes as long as with trained ones.
     """
     settings = attrs.evolve(settings, threads=threads, prompt_attention="exact")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "dream.gguf")
-        _writerandom_model(path, metadata, spec.vocab_size)
+        _write_random_model(path, metadata, spec.vocab_size)
         denoiser = ExactDenoiser(LlamaModel.load(path, settings), spec, settings)
         try:
             yield denoiser
@@ -171,7 +171,7 @@ def random_model(
             denoiser.close()
 
 
-def _writerandom_model(path: Path, metadata: Mapping[str, str], vocab_size: int) -> None:
+def _write_random_model(path: Path, metadata: Mapping[str, str], vocab_size: int) -> None:
     """Writes a `dream` model in Q8_0 with the sizes in the metadata of another GGUF file."""
     import gguf
 

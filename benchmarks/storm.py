@@ -1,9 +1,9 @@
-"""Types fast into a real server: every key is an edit and a request for a completion.
+"""Types fast into a real server: every key sends an edit and a completion request.
 
     python benchmarks/storm.py FILE.py [--keys 500] [--rate 12]
 
 Types the last `--keys` characters of the file into a server over its standard input and output. Prints the number of
-cancelled and answered requests, the times of the answers, and the model time of stale requests.
+cancelled and answered requests, the latency of the answers, and the model time of stale requests.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Client:
                     self.arrived.notify_all()
 
     def send(self, method: str, params: Any, msg_id: int | None = None) -> None:
-        """Sends a request if there is an id, else a notification."""
+        """Sends a request, or a notification without an id."""
         assert self.process.stdin is not None
         message = {"jsonrpc": "2.0", "method": method, "params": params, **({} if msg_id is None else {"id": msg_id})}
         body = json.dumps(message).encode()
@@ -80,8 +80,8 @@ async def storm(text: str, number: int, rate: float) -> None:
     client.send("initialized", {})
     item = {"uri": uri, "languageId": "python", "version": 0, "text": text[: len(text) - number]}
     client.send("textDocument/didOpen", {"textDocument": item})
-    place = {"textDocument": {"uri": uri}, "position": {"line": 0, "character": 0}, "context": {"triggerKind": 1}}
-    client.send("textDocument/inlineCompletion", place, 1)
+    start = {"textDocument": {"uri": uri}, "position": {"line": 0, "character": 0}, "context": {"triggerKind": 1}}
+    client.send("textDocument/inlineCompletion", start, 1)
     await client.answer(1)  # the model is loaded
     sent: dict[int, float] = {}
     began = time.perf_counter()
@@ -125,13 +125,13 @@ def report(client: Client, sent: dict[int, float], stats: dict[str, float]) -> N
         f"{len(sent)} keys; {cancelled} requests cancelled by newer ones, {len(times)} answered, {shown} with an item"
     )
     print(f"items that arrived after the next key: {late}")
-    print(f"answered within p50 {statistics.median(times):.1f} ms, p95 {quantiles[-1]:.1f} ms")
-    print(f"model time {stats['modelSeconds']:.2f} s, of which for stale requests {100 * stale:.1f} %")
+    print(f"latency p50 {statistics.median(times):.1f} ms, p95 {quantiles[-1]:.1f} ms")
+    print(f"model time {stats['modelSeconds']:.2f} s, {100 * stale:.1f} % of it for stale requests")
     print(f"speculative model time {stats['speculationSeconds']:.2f} s")
 
 
 def main() -> None:
-    """Reads the arguments."""
+    """Parses the arguments and runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--keys", type=int, default=500)
@@ -139,7 +139,7 @@ def main() -> None:
     arguments = parser.parse_args()
     text = arguments.file.read_text(encoding="utf-8")
     if not text.isascii() or len(text) < arguments.keys:
-        parser.error("the file must be ASCII and longer than what is typed")
+        parser.error("the file must be ASCII and longer than --keys")
     asyncio.run(storm(text, arguments.keys, arguments.rate))
 
 

@@ -6,8 +6,11 @@ the same everywhere. A bad value is reported once, and the default is used inste
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,7 @@ from dg_lsp.errors import SettingsError
 
 FILE_NAME = "dg-lsp.toml"
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
-ENABLED = ("auto", "always", "never")
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
-APIS = ("completions", "infill", "chat")
 FIMS = (
     *("suffix", "none", "qwen", "codegemma", "granite", "granite-code", "mellum", "starcoder2", "starcoder"),
     *("santacoder", "deepseek", "codestral", "codellama", "zeta", "seed-coder"),
@@ -70,7 +71,7 @@ class CompletionSettings:
 class ContextSettings:
     """Code of other files in the prompt. Excluded files are never part of it."""
 
-    enabled: str = field(default="auto", validator=validators.in_(ENABLED))
+    enabled: str = field(default="auto", validator=validators.in_(("auto", "always", "never")))
     """`always`, `never`, or for models trained on several files (`auto`)."""
     max_fraction: float = field(default=0.25, validator=[validators.ge(0), validators.le(0.75)])
     """Largest fraction of the prompt's tokens for code of other files."""
@@ -154,7 +155,7 @@ class RemoteSettings:
 
     url: str = field(default="", validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"))
     """Base address of the server, such as `http://127.0.0.1:8000`; empty: the model runs in this process."""
-    api: str = field(default="completions", validator=validators.in_(APIS))
+    api: str = field(default="completions", validator=validators.in_(("completions", "infill", "chat")))
     """`/v1/completions`, `/infill` or `/v1/chat/completions`."""
     model: str = ""
     """The model's name on the server; empty: the server's default."""
@@ -223,12 +224,15 @@ def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attr
             yield f"{prefix}{one.name}", one, kind
 
 
+KEYS = tuple(key for key, *_ in leaves())
+"""The dotted keys of all settings."""
+
+
 def settings_tree(settings: Settings) -> dict[str, Any]:
     """The settings as nested mappings, as `parse_settings` reads them; without internal fields."""
     tree: dict[str, Any] = cattrs.unstructure(settings)
-    known = {key for key, *_ in leaves()}
     return {
-        group: {key: value for key, value in one.items() if f"{group}.{key}" in known} for group, one in tree.items()
+        group: {key: value for key, value in one.items() if f"{group}.{key}" in KEYS} for group, one in tree.items()
     }
 
 
@@ -272,23 +276,19 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
 
 
 def _unknown_keys(tree: Mapping[str, Any]) -> list[str]:
-    known = {key for key, *_ in leaves()}
     groups = {one.name for one in attrs.fields(Settings)}
-    given = [
-        f"{group}.{key}" if key else group
+    given = (
+        [f"{group}.{key}" for key in value] if isinstance(value, Mapping) and group in groups else [group]
         for group, value in tree.items()
-        for key in (value if isinstance(value, Mapping) and group in groups else ("",))
-    ]
-    return [key for key in given if key not in known | groups]
+    )
+    return [key for key in chain.from_iterable(given) if key not in KEYS and key not in groups]
 
 
 def _unknown_setting(key: str) -> str:
     """The message for an unknown key, with the nearest known one."""
-    known = [one for one, *_ in leaves()]
-    last = key.rpartition(".")[2]
-    near = [one for one in known if one.endswith(f".{last}")] or difflib.get_close_matches(key, known, 1)
-    groups = [] if near else difflib.get_close_matches(key, {one.partition(".")[0] for one in known}, 1)
-    return f"unknown setting {key}" + "".join(f" (did you mean {one}?)" for one in (*near, *groups)[:1])
+    same_name = [one for one in KEYS if one.endswith(f".{key.rpartition('.')[2]}")]
+    near = same_name or difflib.get_close_matches(key, [*KEYS, *(one.name for one in attrs.fields(Settings))], 1)
+    return f"unknown setting {key}" + "".join(f" (did you mean {one}?)" for one in near[:1])
 
 
 def _reason(error: BaseException, kind: type | None) -> str:
@@ -326,23 +326,18 @@ def read_settings(path: Path, over: Settings | None = None) -> Settings:
 
 def _line_of(text: str, key: str) -> int:
     """1-based line of a dotted key in TOML text, or of its table; 0 if it is not found."""
-    *groups, last = key.split(".")
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if stripped.startswith("["):
-            table = stripped.strip("[] ")
-            if table == key:
-                return number
-        name = stripped.partition("=")[0].strip().strip("\"'")
-        if (table == ".".join(groups) and name == last) or name == key:
-            return number
-    return 0
+    group, _, name = map(re.escape, key.rpartition("."))
+    table = re.search(rf"^[ \t]*\[[ \t]*{group}[ \t]*\]", text, re.MULTILINE) if group else None
+    line = re.compile(rf"^[ \t]*[\[\"']*({group}\.)?{name}\b", re.MULTILINE)
+    found = line.search(text, table.end() if table else 0)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def settings_file(start: Path) -> Path | None:
     """The nearest `dg-lsp.toml` in this directory or above it."""
-    return next((path for path in (folder / FILE_NAME for folder in (start, *start.parents)) if _is_file(path)), None)
+    with suppress(OSError):  # a directory above is not readable
+        return next((path for folder in (start, *start.parents) if (path := folder / FILE_NAME).is_file()), None)
+    return None
 
 
 def file_settings(path: Path, names: Collection[str]) -> Settings:
@@ -353,7 +348,7 @@ def file_settings(path: Path, names: Collection[str]) -> Settings:
     """
     settings = read_settings(path)
     is_private = settings.remote != RemoteSettings() or settings.privacy.audit_log
-    if path.parent != _home() and is_private:
+    if is_private and path.parent != _expanded("~"):
         raise SettingsError(
             f"{path} sets remote or privacy.audit_log: a folder must not decide where your code goes or which files are"
             f" written; move it to {FILE_NAME} in your home or to the editor's settings, or pass --remote"
@@ -364,23 +359,11 @@ def file_settings(path: Path, names: Collection[str]) -> Settings:
 
 def resolve_path(model: str, folder: Path, names: Collection[str]) -> str:
     """The name of a model with a path relative to `folder` made absolute; known names stay."""
-    if model in names:
-        return model
+    return model if model in names else str(folder / _expanded(model))
+
+
+def _expanded(path: str) -> Path:
     try:
-        return str(folder / Path(model).expanduser())
+        return Path(path).expanduser()
     except RuntimeError:  # a home that the system does not know
-        return model
-
-
-def _home() -> Path | None:
-    try:
-        return Path.home()
-    except RuntimeError:  # the system has no home for this user
-        return None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a directory above is not readable
-        return False
+        return Path(path)

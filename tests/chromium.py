@@ -1,4 +1,4 @@
-"""A real Chromium, driven over two pipes: with no driver, port or package."""
+"""A real Chromium, driven over two pipes, without a driver or a port."""
 
 import base64
 import fcntl
@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
-"""The first starts in a fifth of the time of the others."""
+"""The first one starts fastest."""
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -29,7 +29,7 @@ FLAGS = [
     "--remote-debugging-pipe",
 ]
 SECONDS = 300
-"""A browser that says nothing for so long is broken; on a busy machine its start takes some."""
+"""Seconds without a message after which the browser counts as broken."""
 
 LAUNCHER = """
 import os, sys
@@ -38,7 +38,7 @@ os.dup2(reads, 3)
 os.dup2(writes, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
-"""The browser's protocol is spoken on descriptors 3 and 4."""
+"""The browser reads commands from descriptor 3 and writes to descriptor 4."""
 
 
 class Chromium:
@@ -66,7 +66,7 @@ class Chromium:
         )
 
     def call(self, method, **params):
-        """One command of the protocol, and what it gives back."""
+        """Sends one command of the protocol and returns its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -80,7 +80,7 @@ class Chromium:
             self.events.append(answer)
 
     def renew(self):
-        """Leaves the page, whatever it would say to that, for a new one."""
+        """Replaces the page with a new one, without its dialogs."""
         self._session, old = None, self._target
         self._attach(self.call("Target.createTarget", url="about:blank")["targetId"])
         session, self._session = self._session, None
@@ -94,7 +94,7 @@ class Chromium:
             self.call(f"{domain}.enable")
 
     def open(self, path, *, width=1100, height=900, scheme="light"):
-        """Loads a file, or an address, and waits until it is there."""
+        """Loads a file or an address."""
         self.size(width, height)
         self.scheme(scheme)
         self.events.clear()
@@ -103,11 +103,11 @@ class Chromium:
             self.events.append(self._read())
 
     def size(self, width, height):
-        """Of the window, in CSS pixels."""
+        """Sets the size of the window in CSS pixels."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def scheme(self, scheme, media="", motion="no-preference"):
-        """Light or dark, screen or print, with or without motion, as the system would say."""
+        """Sets the preferred colours, the medium and the preferred motion."""
         features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
         listed = [{"name": name, "value": value} for name, value in features.items()]
         self.call("Emulation.setEmulatedMedia", media=media, features=listed)
@@ -119,18 +119,18 @@ class Chromium:
         return answer["result"].get("value")
 
     def press(self, key, code=0, text=None, *, shift=False, ctrl=False):
-        """One key, as a person presses it."""
+        """Presses and releases one key."""
         name = f"Key{key.upper()}" if key.isalpha() and len(key) == 1 else {".": "Period", " ": "Space"}.get(key, key)
         held = {"key": key, "code": name, "windowsVirtualKeyCode": code, "modifiers": 8 * shift + 2 * ctrl}
         self.call("Input.dispatchKeyEvent", type="keyDown", **held, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **held)
 
     def screenshot(self, path):
-        """Writes what the window shows into a PNG file."""
+        """Writes the content of the window into a PNG file."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def close(self):
-        """Ends the browser; it is killed where it does not end by itself."""
+        """Ends or kills the browser."""
         self._session = None
         with suppress(OSError):
             self.call("Browser.close")
@@ -146,7 +146,7 @@ class Chromium:
         until = time.monotonic() + SECONDS
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._in], [], [], max(0, until - time.monotonic()))
-            assert ready, f"Chromium said nothing for {SECONDS} s"
+            assert ready, f"no message of Chromium for {SECONDS} s"
             got = os.read(self._in, 1 << 20)
             if not got:
                 raise BrokenPipeError("Chromium ended")
@@ -156,7 +156,7 @@ class Chromium:
 
 
 def _high(pipe):
-    """The same pipe on descriptors that 3 and 4 are not among."""
+    """The same pipe on other descriptors than 3 and 4."""
     moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in pipe)
     for end in pipe:
         os.close(end)
@@ -164,15 +164,13 @@ def _high(pipe):
 
 
 def is_browser(path):
-    """It runs here: some systems have a script of that name that only says how to install it."""
-    if path is None:
-        return False
-    return subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0
+    """Some systems have a script of that name that only prints how to install it."""
+    return path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0
 
 
 def start_browser(folder):
-    """A browser whose profile is in a folder; the test is skipped where there is none."""
+    """A browser with its profile in `folder`; without a browser the test is skipped."""
     path = next(filter(is_browser, map(shutil.which, NAMES)), None)
     if path is None:
-        pytest.skip("no Chromium here to look with: on Debian, run: sudo apt-get install chromium-headless-shell")
+        pytest.skip("no Chromium: on Debian, run: sudo apt-get install chromium-headless-shell")
     return Chromium(path, folder)

@@ -1,4 +1,4 @@
-"""The real VS Code, served to a real browser: its server with our extension installed, and one window of it."""
+"""The real VS Code in a real browser: its server with our extension, and one window."""
 
 import json
 import os
@@ -6,13 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from gates import wait_until
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("DG_LSP_EDITORS", Path(sys.prefix) / "editors"))
@@ -20,7 +21,7 @@ TOOLS = Path(os.environ.get("DG_LSP_EDITORS", Path(sys.prefix) / "editors"))
 ENTRY = TOOLS / "code-server/node_modules/code-server/out/node/entry.js"
 VSIX = ROOT / "editors/vscode/dist/dg-lsp.vsix"
 SECONDS = 180
-"""For one thing to happen; on a busy machine a window takes some to come up."""
+"""Seconds after which a test fails; a window opens slowly on a busy machine."""
 
 QUIET = {
     "workbench.startupEditor": "none",
@@ -42,8 +43,9 @@ QUIET = {
     "remote.autoForwardPorts": False,
     "security.workspace.trust.enabled": False,
 }
+until = partial(wait_until, seconds=SECONDS, pause=0.05)
 NOWHERE = dict.fromkeys(("serviceUrl", "itemUrl", "resourceUrlTemplate"), "http://127.0.0.1:9/")
-"""No shop of extensions is asked for anything."""
+"""Keeps VS Code from requesting its marketplace."""
 
 
 class CodeServer:
@@ -51,7 +53,7 @@ class CodeServer:
 
     def __init__(self, folder):
         if not (ENTRY.exists() and VSIX.exists()):
-            pytest.skip("no VS Code here to test the extension in: run make editors")
+            pytest.skip("no VS Code: run make editors")
         self.home = folder
         self._programs = folder / "programs"
         self._programs.mkdir()
@@ -59,13 +61,13 @@ class CodeServer:
         (user / "User").mkdir(parents=True)
         (user / "User/settings.json").write_text(json.dumps(QUIET))
         path = os.pathsep.join([str(self._programs), str(TOOLS / "bin"), *without_server(os.environ["PATH"])])
-        # VS Code asks a login shell what the environment is
+        # VS Code reads the environment of a login shell
         (folder / ".profile").write_text(f"export PATH='{path}'\n")
         self._env = {
             **os.environ,
             "PATH": path,
             "HOME": str(folder),
-            "DG_LSP_DAEMON_DIR": str(folder / "no-daemon"),  # not what the person who runs this has started
+            "DG_LSP_DAEMON_DIR": str(folder / "no-daemon"),  # a daemon of the developer must not be used
             "SHELL": "/bin/sh",
             "EXTENSIONS_GALLERY": json.dumps(NOWHERE),
         }
@@ -89,12 +91,12 @@ class CodeServer:
         until(self._is_up, "code-server does not answer")
 
     def url(self, folder, file):
-        """Where a browser finds a folder with one file opened."""
+        """The address of a folder with one open file."""
         payload = json.dumps([["openFile", f"vscode-remote://127.0.0.1:{self._port}{file}"]])
         return f"http://127.0.0.1:{self._port}/?folder={folder}&payload={payload}"
 
     def put_program(self, name, script):
-        """A program that extensions find on their PATH."""
+        """Adds a program to the PATH of extensions."""
         path = self._programs / name
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -117,7 +119,7 @@ class CodeServer:
 
 
 class Window:
-    """One folder, opened in a browser, as a person sees and uses it."""
+    """One folder, open in a browser."""
 
     GHOST = ".ghost-text-decoration, .ghost-text-decoration-preview, .ghost-text, .suggest-preview-text"
     STATUS = "document.getElementById('dg-lsp.dg-lsp.dg-lsp.status')"
@@ -126,7 +128,7 @@ class Window:
         self.browser, self.file = browser, file
         browser.open(server.url(folder, file), width=1000, height=460, scheme="dark")
         self.until_tab(file.name)
-        self.until("document.querySelector('.monaco-editor .view-lines .view-line')", "no editor came up")
+        self.until("document.querySelector('.monaco-editor .view-lines .view-line')", "no editor")
         self.focus()
         self.press("b", 66, ctrl=True)
         self.until("!document.querySelector('.part.sidebar')?.offsetWidth", "the side bar stays")
@@ -137,14 +139,13 @@ class Window:
         return self.browser.run(script)
 
     def texts(self, selector):
-        """What elements say, as somebody reads it."""
+        """The texts of elements, with plain spaces."""
         found = self.run(f"[...document.querySelectorAll({json.dumps(selector)})].map(one => one.textContent)")
         return [text.replace("\u00a0", " ").replace("\u200b", "") for text in found]
 
     def until(self, script, complaint):
         """Waits until an expression of the page is true."""
-        said = lambda: f"{complaint}; the page says: {self.run('document.body.innerText')}"  # noqa: E731
-        until(lambda: self.run(f"!!({script})"), said)
+        until(lambda: self.run(f"!!({script})"), lambda: f"{complaint}; {self.run('document.body.innerText')}")
 
     def until_text(self, selector, part):
         """The first text of an element that has a part."""
@@ -153,12 +154,12 @@ class Window:
 
     @property
     def status(self):
-        """What our item of the status bar says."""
+        """The text of our item in the status bar."""
         return self.run(f"{self.STATUS}?.textContent ?? ''").replace("\u00a0", " ").strip()
 
     @property
     def status_label(self):
-        """What it says to who cannot see it."""
+        """The text of that item for screen readers."""
         return self.run(f"{self.STATUS}?.querySelector('a')?.getAttribute('aria-label') ?? ''")
 
     def until_status(self, part):
@@ -172,55 +173,44 @@ class Window:
         return "".join(self.texts(self.GHOST))
 
     def until_ghost(self):
-        """The grey text, once it is there and no newer answer is to take its place."""
+        """The ghost text, once it stays the same and no request runs."""
         seen = [None, None]
 
         def has_settled():
             seen.append((self.ghost, self.status_label))
             return seen[-1][0] and "busy" not in seen[-1][1] and seen[-1] == seen[-2] == seen[-3]
 
-        until(has_settled, lambda: f"no ghost text; the status bar says {self.status!r}", pause=0.3)
+        until(has_settled, lambda: f"no ghost text; status {self.status!r}", pause=0.3)
         return seen[-1][0]
 
     def until_saved(self, text):
-        """Saves, and waits until a file says what it should."""
-        saved = lambda: self.file.read_bytes().decode()  # noqa: E731
-
-        def is_saved():
-            # what is to be saved may not have reached the editor yet
-            self.press("s", 83, ctrl=True)
-            return saved() == text
-
-        until(is_saved, lambda: f"{saved()!r} is not {text!r}", pause=0.3)
-
-    def screenshot(self, path):
-        self.browser.screenshot(path)
+        """Saves until the file has this text: edits may reach the editor later."""
+        is_saved = lambda: self.press("s", 83, ctrl=True) or self.file.read_bytes().decode() == text  # noqa: E731
+        until(is_saved, lambda: f"{self.file.read_bytes().decode()!r} is not {text!r}", pause=0.3)
 
     # doing
 
     def press(self, key, code, **held):
         self.browser.press(key, code, **held)
 
-    def press_for(self, script, complaint, key, code, **held):
-        """Presses until an expression is true: the focus, when it comes back late, closes what was just opened."""
-        self._repeat_for(script, complaint, lambda: self.press(key, code, **held))
+    def press_until(self, script, complaint, key, code, **held):
+        """Presses until an expression is true: a late change of the focus closes menus."""
+        self._repeat_until(script, complaint, lambda: self.press(key, code, **held))
 
-    def click_for(self, script, complaint, element):
+    def click_until(self, script, complaint, element):
         """Clicks until an expression is true: a button that is drawn again between press and release gets no click."""
-        self._repeat_for(script, complaint, lambda: self.run(f"!!({element})") and self.click(element))
+        self._repeat_until(script, complaint, lambda: self.run(f"!!({element})") and self.click(element))
 
-    def _repeat_for(self, script, complaint, act):
+    def _repeat_until(self, script, complaint, act):
         def is_done():
             act()
-            end = time.monotonic() + 5
-            while not (is_true := self.run(f"!!({script})")) and time.monotonic() < end:
-                time.sleep(0.05)
-            return is_true
+            with suppress(AssertionError):
+                return wait_until(lambda: self.run(f"!!({script})"), seconds=5)
 
         until(is_done, complaint)
 
     def type(self, text):
-        """Key by key; what is no key of a keyboard comes as an input method would put it in."""
+        """Types key by key; characters without a key are inserted as by an input method."""
         for character in text:
             if character.isascii():
                 self.press(character, 0, text=character)
@@ -228,12 +218,12 @@ class Window:
                 self.browser.call("Input.insertText", text=character)
 
     def to_end(self):
-        """The cursor behind the last character."""
+        """Moves the cursor behind the last character."""
         self.focus()
         self.press("End", 35, ctrl=True)
 
     def to_line(self, number):
-        """The cursor before the first character of a line, counted from 1, that is no space."""
+        """Moves the cursor to the first character of a line, counted from 1, that is no space."""
         self.focus()
         self.press("Home", 36, ctrl=True)
         for _ in range(number - 1):
@@ -248,7 +238,7 @@ class Window:
         self.until("document.querySelector('.editor-instance .monaco-editor.focused')", "the editor has no focus")
 
     def click(self, element):
-        """The middle of an element, given as an expression."""
+        """Clicks on the middle of an element, given as an expression."""
         self.until(element, f"no {element}")
         where = f"(box => [box.x + box.width / 2, box.y + box.height / 2])({element}.getBoundingClientRect())"
         boxes = [None]
@@ -257,48 +247,37 @@ class Window:
             boxes.append(self.run(where))
             return boxes[-1] == boxes[-2]
 
-        until(has_settled, f"{element} does not stay where it is")
+        until(has_settled, f"{element} moves")
         for kind in ("mousePressed", "mouseReleased"):
             at = dict(zip("xy", boxes[-1], strict=True))
             self.browser.call("Input.dispatchMouseEvent", type=kind, **at, button="left", clickCount=1)
 
     def click_text(self, selector, text):
-        """The first of some elements that has a text."""
+        """Clicks on the first of the elements with a text."""
         self.until_text(selector, text)
         listed = f"[...document.querySelectorAll({json.dumps(selector)})]"
         self.click(f"{listed}.find(one => one.textContent.includes({json.dumps(text)}))")
 
     def command(self, title):
-        """Through the palette."""
+        """Runs a command of the palette."""
         is_open = "document.querySelector('.quick-input-widget input') === document.activeElement"
-        self.press_for(is_open, "no palette", "F1", 112)
+        self.press_until(is_open, "no palette", "F1", 112)
         self.browser.call("Input.insertText", text=title)
         self.until_text(".quick-input-list .monaco-list-row.focused", title.split(": ")[-1])
         self.press("Enter", 13, text="\r")
 
     def answer(self, text):
-        """Into a box that asks for a line of text."""
+        """Enters text into the input box for the instruction."""
         self.until_text(".quick-input-widget .quick-input-message", "selected code change")
         self.browser.call("Input.insertText", text=text)
         self.press("Enter", 13, text="\r")
 
 
-def until(happened, complaint, pause=0.05):
-    """The first true value of `happened()`."""
-    deadline = time.monotonic() + SECONDS
-    while not (value := happened()):
-        if time.monotonic() > deadline:
-            raise AssertionError(complaint() if callable(complaint) else complaint)
-        time.sleep(pause)
-    return value
-
-
 def without_server(path):
-    """The folders of a PATH that have no dg-lsp of the machine's own."""
+    """The folders of a PATH without `dg-lsp`."""
     return [one for one in path.split(os.pathsep) if not (Path(one) / "dg-lsp").exists()]
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as one:
         return one.getsockname()[1]

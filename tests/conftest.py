@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Settings and fixtures for the tests of several packages."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 import tiny_diffusiongemma
 from hypothesis import settings
 
-# the tests' own servers are on this machine: a proxy knows nothing of them
+# the tests' own servers are on this machine: a proxy cannot reach them
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 # property tests never fail because the machine is busy
@@ -15,7 +15,7 @@ settings.load_profile("dg-lsp")
 
 
 class Giant(str):
-    """A line of five million characters that exists only where it is looked at; scanning it whole finds it empty."""
+    """A line of five million characters, created when sliced; `num_read` counts them."""
 
     __slots__ = ("num_read",)
 

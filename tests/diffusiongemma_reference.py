@@ -8,17 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import tiny_diffusiongemma as tiny
 import torch
+from torch.distributions import Categorical
 from transformers import DiffusionGemmaForBlockDiffusion, DynamicCache
 
 EVERYTHING = {"full_attention": None, "sliding_attention": None}
 
 
-def calm_model(shape):
+def calm_model(window):
     """Random weights whose layers add little, so that rounding does not grow from step to step.
 
     With plain random weights, a change of 0.1 % in the conditioning of a step changes half of its predictions.
     """
-    model = tiny.tiny_model(shape)
+    model = tiny.tiny_model(window)
     with torch.no_grad():
         model.model.decoder.embed_tokens.weight.mul_(4)
         model.model.decoder.self_conditioning.down_proj.weight.mul_(0.3)
@@ -85,7 +86,7 @@ class Reference:
             last = None if conditioning is None else torch.from_numpy(conditioning)
             logits = self.logits(cache, canvas, last, per_token=per_token).float().numpy()
             tempered = (logits / np.float32(temperature)).astype(np.float32)
-            entropy = np.where(frozen, 0, entropy_of(tempered))
+            entropy = np.where(frozen, 0, Categorical(logits=torch.from_numpy(tempered)).entropy().numpy())
             done.append(ForcedStep(canvas, temperature, logits, entropy, conditioning))
             conditioning = tempered
             free = np.where(accept(entropy.astype(np.float32), bound), logits.argmax(axis=1), fresh)
@@ -99,11 +100,6 @@ class Reference:
         queries = torch.arange(num_prompt, num_prompt + length)[:, None]
         is_seen = (queries - keys < self.window) | (keys >= num_prompt)
         return torch.where(is_seen, 0.0, torch.finfo(torch.float32).min)[None, None]
-
-
-def entropy_of(logits):
-    """Nats, shape (L,)."""
-    return torch.distributions.Categorical(logits=torch.from_numpy(logits)).entropy().numpy()
 
 
 def clear_bounds(entropy, tolerance):

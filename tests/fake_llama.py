@@ -105,10 +105,10 @@ class FakeProgram:
 def make_fake(tmp_path, monkeypatch):
     """`make_fake("server", content="x")` writes a program; the keywords are its answers."""
 
-    def make(kind, before="", **answers):
+    def make(kind, **answers):
         program, log = tmp_path / f"fake-{kind}", tmp_path / f"fake-{kind}.log"
         source = {"server": SERVER, "command": COMMAND}[kind]
-        program.write_text(f"#!{sys.executable} -I\n{before}\n{source.replace('FAKE', f'FAKE_{kind.upper()}')}")
+        program.write_text(f"#!{sys.executable} -I\n{source.replace('FAKE', f'FAKE_{kind.upper()}')}")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         log.touch()
         monkeypatch.setenv(f"FAKE_{kind.upper()}_ANSWER", json.dumps(answers))

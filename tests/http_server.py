@@ -3,18 +3,18 @@
 import http.client
 import json
 import socket
-import threading
-import time
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
+from gates import TIMEOUT, wait_until
+
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.http.app import Address, HttpServer
+from dg_lsp.http.app import HttpServer
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.settings import parse_settings
 
-TIMEOUT = 30
 GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
 UNHURRIED = {"completion": {"early_stop_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
 
@@ -48,18 +48,11 @@ class Client:
     def __init__(self, port):
         self.port = port
 
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-
     def send(self, method, path, body=None, headers=None):
-        connection = self.connect()
-        try:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)) as connection:
             connection.request(method, path, body, headers or {})
             reply = connection.getresponse()
-            named = {name.lower(): value for name, value in reply.getheaders()}
-            return Reply(reply.status, named, reply.read())
-        finally:
-            connection.close()
+            return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
 
     def get(self, path, **headers):
         return self.send("GET", path, headers=headers)
@@ -69,10 +62,7 @@ class Client:
         return self.send("POST", path, data, {"Content-Type": "application/json", **headers})
 
     def wait_ready(self):
-        deadline = time.monotonic() + TIMEOUT
-        while self.get("/health").status != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: self.get("/health").status == 200)
         return self
 
 
@@ -87,30 +77,17 @@ class Starter:
         self.started = []
 
     def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
-        open_worker = partial(Scheduler.of, open_engine or engine_of(denoiser))
-        server = HttpServer(Address(port=0), open_worker, settings_of(tree), rules or AccessRules())
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        self.started.append((server, thread))
+        open_scheduler = partial(Scheduler.of, open_engine or engine_of(denoiser))
+        settings = parse_settings(tree, parse_settings(UNHURRIED))
+        server = HttpServer(("127.0.0.1", 0), open_scheduler, settings, rules or AccessRules())
+        server.start()
+        self.started.append(server)
         client = Client(server.port)
         return client.wait_ready() if is_waited else client
 
-    def stop(self):
-        for server, thread in self.started:
+    def close(self):
+        for server in self.started:
             server.stop()
-            thread.join(TIMEOUT)
-            assert not thread.is_alive()
-
-
-def settings_of(tree):
-    return parse_settings(tree, parse_settings(UNHURRIED))
-
-
-def wait_until(happened):
-    deadline = time.monotonic() + TIMEOUT
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def metric(client, row):

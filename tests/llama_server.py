@@ -1,13 +1,13 @@
 """A real llama-server with the bundled model; a restart keeps the port."""
 
-import http.client
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+
+import httpx2
 
 from dg_lsp.models.registry import locate
 
@@ -48,7 +48,7 @@ class LlamaServer:
     def wait_idle(self, seconds=TIMEOUT):
         """Waits until no slot computes."""
         deadline = time.monotonic() + seconds
-        while any(slot["is_processing"] for slot in self._get("/slots")):
+        while self.is_busy:
             assert time.monotonic() < deadline, "a slot still computes"
             time.sleep(0.005)
 
@@ -67,13 +67,8 @@ class LlamaServer:
             self._process.wait(TIMEOUT)
 
     def _get(self, path):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
-            connection.request("GET", path)
-            reply = connection.getresponse()
-            body = reply.read()
-            return json.loads(body) if reply.status == 200 else None
-        except OSError:
+            reply = httpx2.get(self.url + path, timeout=TIMEOUT, trust_env=False)
+        except httpx2.TransportError:
             return None
-        finally:
-            connection.close()
+        return reply.json() if reply.status_code == 200 else None

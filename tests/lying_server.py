@@ -1,10 +1,12 @@
 """Servers that send invalid responses over a real socket."""
 
+import re
 import socket
 import ssl
 import threading
 from contextlib import suppress
 from pathlib import Path
+from socketserver import ThreadingTCPServer
 
 TIMEOUT = 30
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -18,41 +20,24 @@ class LyingServer:
     """
 
     def __init__(self, *answers, tls=None):
-        self.answers = answers
-        self._tls = None if tls is None else _trust(tls)
-        self.requests = []
+        self.answers, self.requests = answers, []
         self.left = threading.Event()
-        """Set when a client has closed its connection before the end of the answer."""
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self._is_closed = False
-        self._open = []
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        """Set when a client has closed its connection before the answer has ended."""
+        self._tls = None if tls is None else ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if tls is not None:
+            self._tls.load_cert_chain(CERTIFICATES / tls)
+        self._server = ThreadingTCPServer(("127.0.0.1", 0), lambda connection, *_: self._answer(connection))
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def url(self):
         return f"http://127.0.0.1:{self.port}" if self._tls is None else f"https://localhost:{self.port}"
 
     def close(self):
-        self._is_closed = True
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for one in self._open:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        self._thread.join(TIMEOUT)
-
-    def _serve(self):
-        while not self._is_closed:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+        self._server.shutdown()
+        self._server.server_close()
 
     def _answer(self, connection):
         with suppress(OSError):
@@ -72,26 +57,15 @@ class LyingServer:
             connection.close()
 
 
-def _trust(name):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATES / name)
-    return context
-
-
 def _request(connection):
     data = b""
-    while b"\r\n\r\n" not in data:
-        chunk = connection.recv(65536)
-        if not chunk:
+    while not (found := re.search(rb"content-length: *(\d+).*?\r\n\r\n", data, re.DOTALL | re.IGNORECASE)):
+        if not (chunk := connection.recv(65536)):
             return b""
         data += chunk
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
-    )
-    while len(body) < length:
-        body += connection.recv(65536)
-    return head + b"\r\n\r\n" + body
+    while len(data) < found.end() + int(found[1]):
+        data += connection.recv(65536)
+    return data
 
 
 def reply(body, status="200 OK", kind="application/json", **headers):

@@ -1,12 +1,13 @@
-"""Requests of editor plugins, byte for byte, and readers that parse responses as each plugin does."""
+"""Requests of editor plugins, and readers that parse responses as each plugin does."""
 
+import itertools
 import json
 import re
 
-MIME = {"Content-Type": "application/json"}
+HEADERS = {"Accept": "application/json", "Authorization": "Bearer x", "Content-Type": "application/json"}
 
 
-def continues(reply, pick):
+def continue_(reply, pick):
     """Continue: `data:` lines up to `[DONE]`; an `error` is raised, and its own cancellation is silent."""
     if reply.status == 499:
         return ""
@@ -23,7 +24,7 @@ def continues(reply, pick):
     return text
 
 
-def minuets(reply, pick):
+def minuet(reply, pick):
     """minuet, streamed: every line whose JSON has a text; other lines are skipped."""
     texts = []
     for line in reply.body.decode().split("\n"):
@@ -36,12 +37,12 @@ def minuets(reply, pick):
     return "".join(texts) or None
 
 
-def minuets_whole(reply, pick):
-    """minuet, not streamed: one JSON document; an empty text is no item."""
+def whole(reply, pick):
+    """One JSON document; an empty text is no completion."""
     return pick(json.loads(reply.body)["choices"][0]) or None
 
 
-def tabbys_server(reply, pick):
+def tabby_server(reply, pick):
     """Tabby's server: JSON events up to a finish reason; it crashes at `[DONE]`."""
     text = ""
     for event in reply.body.decode().split("\n\n"):
@@ -65,21 +66,20 @@ def of_message(choice):
     return choice["message"]["content"]
 
 
-def llama_vims(reply, _pick=None):
+def llama_vim(reply, _pick=None):
     """llama.vim: one line, and `"content":"` without a blank after the colon; else None."""
     text = reply.body.decode()
     if "\n" in text or text.startswith("[") or not re.search(r'"content"\s*:"', text):
         return None
     tree = json.loads(text)
     # its status line shows six of them
-    assert {f"timings/{kind}_{what}" for kind in ("prompt", "predicted") for what in ("n", "ms", "per_second")} <= {
-        *tree
-    }
+    names = itertools.product(("prompt", "predicted"), ("n", "ms", "per_second"))
+    assert {f"timings/{kind}_{unit}" for kind, unit in names} <= {*tree}
     assert isinstance(tree["tokens_cached"], int)
     return tree["content"]
 
 
-def llama_vscodes(reply, _pick=None):
+def llama_vscode(reply, _pick=None):
     """llama.vscode: an object, or an array whose first content is shown."""
     tree = json.loads(reply.body)
     first = tree[0] if isinstance(tree, list) else tree
@@ -88,25 +88,26 @@ def llama_vscodes(reply, _pick=None):
     return first["content"]
 
 
-def zeds(reply, _pick=None):
+def zed(reply, _pick=None):
     """Zed: one JSON document with an id."""
     tree = json.loads(reply.body)
     assert tree["id"]
     return tree["choices"][0]["text"]
 
 
-def mercurys(reply, _pick=None):
+def mercury(reply, _pick=None):
     """Cursortab and Zed: the text in the fence; `None` is no prediction."""
     content = json.loads(reply.body)["choices"][0]["message"]["content"]
     return None if content == "None" else content.removeprefix("```\n").removesuffix("\n```")
 
 
+COMPLETIONS, FIM, CHAT = "/v1/completions", "/v1/fim/completions", "/v1/chat/completions"
 BEFORE = rb"def total(items):\n    return "
-MINUET = rb"# language: python\n# indentation: use 4 spaces for a tab\n" + BEFORE
-CURL = {"User-Agent": "curl/8.5.0", "Accept": "*/*", **MIME}
-FILLS = [
-    # llama.vim, captured under Vim 9.0
-    (
+PROMPT = rb'"prompt":"' + BEFORE + rb'","suffix":"\n"'
+MINUET = rb'"prompt":"# language: python\n# indentation: use 4 spaces for a tab\n' + BEFORE + rb'","suffix":"\n"'
+FILLS = {
+    # captured under Vim 9.0
+    "llama.vim": (
         "/infill",
         (
             rb'{"id_slot":0,"input_prefix":"import os\n\ndef add(a, b):\n",'
@@ -117,12 +118,10 @@ FILLS = [
             rb'"timings/predicted_n","timings/predicted_ms","timings/predicted_per_token_ms","timings/predicted_per_second",'
             rb'"truncated","tokens_cached"],"model":""}'
         ),
-        {**CURL, "Authorization": "Bearer "},
-        llama_vims,
+        llama_vim,
         None,
     ),
-    # llama.vscode, three candidates
-    (
+    "llama.vscode, three candidates": (
         "/infill",
         (
             rb'{"id_slot":0,"input_prefix":"def total(items):\n","input_suffix":"\n","input_extra":[{"text":"x = 1\n",'
@@ -130,166 +129,110 @@ FILLS = [
             rb'"top_p":0.99,"stream":false,"samplers":["top_k","top_p","infill"],"cache_prompt":true,"n_indent":4,'
             rb'"t_max_prompt_ms":500,"t_max_predict_ms":1000000,"lora":[{"id":0,"scale":0.5}],"model":"m"}'
         ),
-        {"Accept": "application/json, text/plain, */*", **MIME},
-        llama_vscodes,
+        llama_vscode,
         None,
     ),
-    # Continue, provider inception
-    (
-        "/v1/completions",
+    "Continue, inception": (
+        COMPLETIONS,
         rb'{"model":"m","prompt":"' + BEFORE + rb'","suffix":"<|endoftext|>","max_tokens":150,"temperature":0.01,'
         rb'"stop":["/src/","#- coding: utf-8","```","\n\n","\n \n"],"stream":true}',
-        {"Accept": "application/json", "Authorization": "Bearer x", **MIME},
-        continues,
+        continue_,
         of_text,
     ),
-    # Continue, mistral and other providers with a suffix
-    (
-        "/v1/fim/completions",
-        rb'{"model":"m","prompt":"' + BEFORE + rb'","suffix":"\n","max_tokens":4096,"temperature":0.01,'
-        rb'"frequency_penalty":0,"presence_penalty":0,"stop":["```"],"stream":true}',
-        {"Accept": "application/json", "x-api-key": "x", "Authorization": "Bearer x", **MIME},
-        continues,
+    "Continue, providers with a suffix": (
+        FIM,
+        rb'{"model":"m",' + PROMPT + rb',"max_tokens":4096,"frequency_penalty":0,"stop":["```"],"stream":true}',
+        continue_,
         of_delta,
     ),
-    # Continue, openai and vllm: another model's template, no suffix
-    (
-        "/v1/completions",
+    # for its providers openai and vllm
+    "Continue, another model's template": (
+        COMPLETIONS,
         rb'{"model":"m","prompt":"<|fim_prefix|>' + BEFORE + rb'<|fim_suffix|>\n<|fim_middle|>","max_tokens":4096,'
         rb'"stop":["<|endoftext|>","<|fim_prefix|>","\n\n"],"stream":true}',
-        MIME,
-        continues,
+        continue_,
         of_text,
     ),
-    # minuet, as openai_fim_compatible and as codestral
-    (
-        "/v1/completions",
-        rb'{"stream":true,"prompt":"' + MINUET + rb'","suffix":"\n","max_tokens":64,"model":"m"}',
-        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
-        minuets,
+    "minuet": (COMPLETIONS, rb'{"stream":true,' + MINUET + rb',"max_tokens":64}', minuet, of_text),
+    "minuet, whole": (COMPLETIONS, rb'{"stream":false,' + MINUET + rb',"stop":["\n\n"]}', whole, of_text),
+    "minuet, codestral": (FIM, rb'{"stream":true,' + MINUET + rb',"model":"m","stop":["\n\n"]}', minuet, of_delta),
+    "minuet, codestral, whole": (FIM, rb'{"stream":false,' + MINUET + rb',"model":"m"}', whole, of_message),
+    "Tabby's server, openai": (
+        COMPLETIONS,
+        rb'{"model":"m",' + PROMPT + rb',"max_tokens":64,"temperature":0.1,"stream":true,"presence_penalty":0.0}',
+        tabby_server,
         of_text,
     ),
-    (
-        "/v1/completions",
-        rb'{"stream":false,"prompt":"' + MINUET + rb'","suffix":"\n","model":"m","stop":["\n\n"]}',
-        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
-        minuets_whole,
+    "Tabby's server, vllm": (
+        COMPLETIONS,
+        rb'{"model":"m","prompt":"<fim_prefix>' + BEFORE + rb'<fim_suffix>\n<fim_middle>","suffix":null,'
+        rb'"max_tokens":64,"stream":true}',
+        tabby_server,
         of_text,
     ),
-    (
-        "/v1/fim/completions",
-        rb'{"stream":true,"prompt":"' + MINUET + rb'","suffix":"\n","max_tokens":256,"stop":["\n\n"],"model":"m"}',
-        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
-        minuets,
+    "Tabby's server, mistral": (
+        FIM,
+        rb"{" + PROMPT + rb',"model":"m","max_tokens":64,"stream":true,"random_seed":4711}',
+        tabby_server,
         of_delta,
     ),
-    (
-        "/v1/fim/completions",
-        rb'{"stream":false,"prompt":"' + MINUET + rb'","suffix":"\n","model":"m"}',
-        {**CURL, "Accept": "application/json", "Authorization": "Bearer x"},
-        minuets_whole,
-        of_message,
-    ),
-    # Tabby's server, as openai/completion, as vllm/completion and as mistral/completion
-    (
-        "/v1/completions",
-        rb'{"model":"m","prompt":"' + BEFORE + rb'","suffix":"\n","max_tokens":64,"temperature":0.1,"stream":true,'
-        rb'"presence_penalty":0.0}',
-        MIME,
-        tabbys_server,
-        of_text,
-    ),
-    (
-        "/v1/completions",
-        rb'{"model":"m","prompt":"<fim_prefix>'
-        + BEFORE
-        + rb'<fim_suffix>\n<fim_middle>","suffix":null,"max_tokens":64,'
-        rb'"temperature":0.1,"stream":true,"presence_penalty":0.0}',
-        MIME,
-        tabbys_server,
-        of_text,
-    ),
-    (
-        "/v1/fim/completions",
-        rb'{"prompt":"' + BEFORE + rb'","suffix":"\n","model":"m","temperature":0.1,"max_tokens":64,"stream":true,'
-        rb'"random_seed":4711}',
-        MIME,
-        tabbys_server,
-        of_delta,
-    ),
-    # Tabby's clients
-    (
-        "/v1/completions",
+    "Tabby's clients": (
+        COMPLETIONS,
         rb'{"language":"python","segments":{"prefix":"' + BEFORE + rb'","suffix":"\n","filepath":"a.py","git_url":null,'
         rb'"declarations":[{"filepath":"b.py","body":"x = 1"}],"relevant_snippets_from_changed_files":[{"filepath":'
         rb'"c.py","body":"y","score":0.5}],"clipboard":""},"temperature":0.8,"mode":"standard"}',
-        {"Authorization": "Bearer ", **MIME},
-        minuets_whole,
+        whole,
         of_text,
     ),
-    # Zed and lsp-ai
-    (
-        "/v1/completions",
+    "Zed": (
+        COMPLETIONS,
         rb'{"model":"m","prompt":"<|fim_prefix|>' + BEFORE + rb'<|fim_suffix|>\n<|fim_middle|>","max_tokens":512,'
         rb'"stop":["<|endoftext|>","<|file_sep|>"],"environment":null}',
-        MIME,
-        zeds,
+        zed,
         None,
     ),
-    (
-        "/v1/completions",
-        rb'{"model":"m","max_tokens":64,"n":1,"top_p":0.95,"presence_penalty":0.0,"frequency_penalty":0.0,'
-        rb'"temperature":0.1,"echo":false,"prompt":"' + BEFORE + rb'"}',
-        MIME,
-        minuets_whole,
+    "lsp-ai": (
+        COMPLETIONS,
+        rb'{"model":"m","max_tokens":64,"n":1,"top_p":0.95,"echo":false,"prompt":"' + BEFORE + rb'"}',
+        whole,
         of_text,
     ),
-    (
-        "/v1/fim/completions",
-        rb'{"prompt":"' + BEFORE + rb'","suffix":"\n","model":"m","max_tokens":64}',
-        MIME,
-        minuets_whole,
-        of_message,
-    ),
-    # Cursortab, as Mercury
-    (
+    "lsp-ai, mistral": (FIM, rb"{" + PROMPT + rb',"model":"m","max_tokens":64}', whole, of_message),
+    "Cursortab, Mercury": (
         "/v1/edit/completions",
         rb'{"model":"mercury-edit","messages":[{"role":"user","content":"<|recently_viewed_code_snippets|>\n'
         rb"<|/recently_viewed_code_snippets|>\n\n<|current_file_content|>\ncurrent_file_path: a.py\n<|code_to_edit|>\n"
         + BEFORE
         + rb"<|cursor|>\n<|/code_to_edit|>\n<|/current_file_content|>\n\n<|edit_diff_history|>\n"
         rb'<|/edit_diff_history|>\n"}],"stream":false}',
-        MIME,
-        mercurys,
+        mercury,
         None,
     ),
-]
-CHATS = [
-    # llama.vim's instruction
-    (
-        "/v1/chat/completions",
+}
+"""Path, body, reader, and the part of a choice that the plugin reads."""
+CHATS = {
+    "llama.vim, instruction": (
+        CHAT,
         (
             rb'{"id_slot":1,"messages":[{"role":"system","content":"You edit code."},{"role":"user","content":"sum"}],'
             rb'"min_p":0.1,"temperature":0.1,"samplers":["min_p","temperature"],"stream":true,"cache_prompt":true}'
         ),
-        continues,
+        continue_,
         of_delta,
     ),
-    # llama.vscode's
-    (
-        "/v1/chat/completions",
+    "llama.vscode": (
+        CHAT,
         rb'{"messages":[{"role":"user","content":"sum"}],"stream":false,"temperature":0.8,"top_p":0.95}',
-        minuets_whole,
+        whole,
         of_message,
     ),
-    # Continue's apply
-    (
+    "Continue, apply": (
         "/v1/apply/completions",
         (
             rb'{"model":"mercury-edit-2","messages":[{"role":"user","content":"<|original_code|>\ndef total(items):\n'
             rb'<|/original_code|>\n\n<|update_snippet|>\nreturn\n<|/update_snippet|>"}],"max_tokens":400,"stream":true}'
         ),
-        continues,
+        continue_,
         of_delta,
     ),
-]
+}

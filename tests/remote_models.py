@@ -10,11 +10,11 @@ from dg_lsp.settings import RemoteSettings
 
 @contextmanager
 def remote_models():
-    """`open(url, attempts=1, pause_seconds=0.0, **settings)` -> the model there; closes all models in the end."""
+    """Opens models with `open(url, pause_seconds=0.0, **settings)`, and closes them in the end."""
     models = []
 
-    def call(url, attempts=1, pause_seconds=0.0, **settings):
-        model = RemoteModel(RemoteSettings(url=url, **settings), attempts=attempts, pause_seconds=pause_seconds)
+    def call(url, pause_seconds=0.0, **settings):
+        model = RemoteModel(RemoteSettings(url=url, **settings), pause_seconds=pause_seconds)
         models.append(model)
         return model
 

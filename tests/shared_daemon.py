@@ -5,24 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from gates import TIMEOUT, wait_until
 
 from dg_lsp.daemon.client import Endpoint, ask
 
 HERE = Path(__file__).parent / "e2e"
-TIMEOUT = 60
-
-
-def wait_until(happened):
-    end = time.monotonic() + TIMEOUT
-    while not (value := happened()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return value
+SCRIPTED = [sys.executable, str(HERE / "scripted_daemon.py")]
 
 
 def is_gone(pid):
@@ -57,12 +49,8 @@ class Shared:
 
     def dg_lsp(self, *arguments, scenario="fill"):
         """Runs a command; returns its outcome."""
-        command = [sys.executable, str(HERE / "scripted_daemon.py"), scenario, *arguments]
-        env = {**os.environ, **self.env}
-        directory = self.launcher.directory
-        return subprocess.run(
-            command, env=env, cwd=directory, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
+        more = {"env": {**os.environ, **self.env}, "cwd": self.launcher.directory, "timeout": TIMEOUT}
+        return subprocess.run([*SCRIPTED, scenario, *arguments], capture_output=True, text=True, check=False, **more)
 
     def start(self, scenario="fill"):
         """A daemon that stays without editors."""
@@ -71,7 +59,7 @@ class Shared:
 
     def edit(self, scenario="fill", *options, use="start", **env):
         """The process that an editor starts."""
-        command = [sys.executable, str(HERE / "scripted_daemon.py"), scenario, "lsp", "--daemon", use, *options]
+        command = [*SCRIPTED, scenario, "lsp", "--daemon", use, *options]
         return self.launcher.launch(command, **{**self.env, **env})
 
     @property

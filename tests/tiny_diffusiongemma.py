@@ -3,15 +3,11 @@
 Random weights answer noise, but the same noise in every runtime. Special tokens have the real model's ids.
 """
 
-import itertools
 import json
 import re
-from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
-import gguf
-import numpy as np
+from dg_lsp.gguf import copied, flag, read_header, text, uint32, write_gguf
 
 VOCAB_SIZE = 512
 SPECIALS = {
@@ -24,42 +20,19 @@ SPECIALS = {
     98: "<|think|>",
 }
 NEWLINE_ID = 107
-_FIRST_BYTE, _FIRST_LETTER, _END_OF_TEXT_TOKENS = 108, 364, 509
-_TEXT = """def total(items, start=0):
-    result = start
-    for item in items:
-        result += item.value
-    return result
-
-class Node:
-    def __init__(self, value, parent=None):
-        self.value = value
-        self.parent = parent
-user model python file thought
-"""
+_FIRST_BYTE, _FIRST_LETTER = 108, 364
+_LETTERS = ("▁", *map(chr, range(33, 127)))
+_WORDS = ("▁▁▁▁", "self", "def▁", "return▁", "result", "value", "items", "for▁", "in▁", "▁=▁", "):")
 
 
-@dataclass(frozen=True)
-class TinyShape:
-    """All experts are active by default: a tiny difference never sends a token to another one."""
-
-    layers: int = 6
-    experts: int = 4
-    top_k: int = 4
-    window: int = 64
-    canvas: int = 32
-    width: int = 64
-    seed: int = 0
-
-
-def tiny_model(shape=TinyShape()):
+def tiny_model(window=64):
     """A `DiffusionGemmaForBlockDiffusion` in float32 on the CPU, weights drawn so that entropies vary."""
     import torch
     from transformers import DiffusionGemmaForBlockDiffusion
 
-    torch.manual_seed(shape.seed)
-    model = DiffusionGemmaForBlockDiffusion(_config(shape)).eval()
-    generator = torch.Generator().manual_seed(shape.seed + 1)
+    torch.manual_seed(0)
+    model = DiffusionGemmaForBlockDiffusion(_config(window)).eval()
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "vision" in name:
@@ -71,31 +44,31 @@ def tiny_model(shape=TinyShape()):
             else:
                 weight.copy_(0.5 + torch.rand(weight.shape, generator=generator))
         model.model.decoder.embed_tokens.weight.mul_(0.6)
-        for layer in range(shape.layers):
+        for layer in range(6):
             for stack in (model.model.decoder, model.model.encoder.language_model):
                 stack.layers[layer].layer_scalar.fill_(0.5 + 0.05 * layer)
     return model
 
 
-def _config(shape):
+def _config(window):
     from transformers import DiffusionGemmaConfig, DiffusionGemmaTextConfig, Gemma4VisionConfig
 
     text = DiffusionGemmaTextConfig(
         vocab_size=VOCAB_SIZE,
-        hidden_size=shape.width,
+        hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=shape.layers,
+        num_hidden_layers=6,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
         global_head_dim=32,
         num_global_key_value_heads=1,
-        sliding_window=shape.window,
+        sliding_window=window,
         max_position_embeddings=4096,
-        num_experts=shape.experts,
-        top_k_experts=shape.top_k,
+        num_experts=4,
+        top_k_experts=4,  # all of them: a tiny difference never sends a token to another one
         moe_intermediate_size=48,
-        layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * (shape.layers // 3),
+        layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2,
         use_bidirectional_attention="vision",
     )
     vision = Gemma4VisionConfig(
@@ -108,17 +81,14 @@ def _config(shape):
         position_embedding_size=64,
     )
     ids = {"boi_token_id": 509, "eoi_token_id": 510, "image_token_id": 511}
-    return DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=shape.canvas, **ids)
+    return DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=32, **ids)
 
 
-def write_checkpoint(folder: Path, shape=TinyShape(), *, model=None, dtype=None, shard_size="5GB") -> Path:
-    """The directory that `from_pretrained` and `dg-lsp models repack` take; `dtype` is torch's, without it float32."""
-    model = tiny_model(shape) if model is None else model
-    (model if dtype is None else model.to(dtype)).save_pretrained(folder, max_shard_size=shard_size)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()), encoding="utf-8")
-    special = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True, "mask_token": "<mask>", **special}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+def write_checkpoint(folder: Path, model=None, shard_size="5GB") -> Path:
+    """A directory for `from_pretrained` and `dg-lsp models convert`."""
+    (model or tiny_model()).save_pretrained(folder, max_shard_size=shard_size)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
+    config |= {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "unk", "pad", "mask")}
     generation = {
         "bos_token_id": 2,
         "eos_token_id": [1, 106, 50],
@@ -130,27 +100,27 @@ def write_checkpoint(folder: Path, shape=TinyShape(), *, model=None, dtype=None,
         "t_max": 0.8,
         "t_min": 0.4,
     }
-    (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    trees = {"tokenizer": tokenizer_json(), "tokenizer_config": config, "generation_config": generation}
+    for name, tree in trees.items():
+        (folder / f"{name}.json").write_text(json.dumps(tree), encoding="utf-8")
     return folder
 
 
-def write_repacked(checkpoint: Path, target: Path, kind: str | None = None) -> Path:
-    """The direct conversion of a checkpoint: `target` and its side file; `kind` is F32, F16 or BF16."""
-    from dg_lsp.backends.llamacpp.quantize import FILE_TYPES, quantize
+def write_repacked(checkpoint: Path, target: Path) -> Path:
+    """The direct conversion of a checkpoint: `target` and its side file, in float32."""
     from dg_lsp.models.convert import convert_checkpoint, write_model
 
-    convert = (lambda written, new: quantize(written, new, FILE_TYPES[kind])) if kind else None
-    write_model(convert_checkpoint(checkpoint), target, quantize=convert)
+    write_model(convert_checkpoint(checkpoint), target)
     return target
 
 
 def tokenizer_json():
     """Gemma's kind of tokenizer: BPE over text whose blanks are `▁`, bytes to fall back on, real special ids."""
-    merges, words = _merges()
-    vocab = {SPECIALS.get(i, f"<unused{i}>"): i for i in range(NEWLINE_ID)} | {"\n": NEWLINE_ID}
-    vocab |= {f"<0x{byte:02X}>": _FIRST_BYTE + byte for byte in range(256)}
-    vocab |= {word: _FIRST_LETTER + i for i, word in enumerate(words)}
-    vocab |= {SPECIALS[i]: i for i in (509, 510, 511)}
+    merges = list(dict.fromkeys((word[:end], word[end]) for word in _WORDS for end in range(1, len(word))))
+    tokens = {i: SPECIALS.get(i, f"<unused{i}>") for i in range(VOCAB_SIZE)} | {NEWLINE_ID: "\n"}
+    tokens |= {_FIRST_BYTE + byte: f"<0x{byte:02X}>" for byte in range(256)}
+    tokens |= dict(enumerate((*_LETTERS, *map("".join, merges)), _FIRST_LETTER))
+    vocab = {token: i for i, token in tokens.items()}
     added = [
         {"id": i, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False}
         | {"normalized": False}
@@ -184,31 +154,8 @@ def tokenizer_json():
             "special_tokens": {"<bos>": {"id": "<bos>", "ids": [2], "tokens": ["<bos>"]}},
         },
         "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": {**model, "vocab": vocab, "merges": merges},
+        "model": {**model, "vocab": vocab, "merges": list(map(list, merges))},
     }
-
-
-def _merges():
-    """A hundred letters, and what a piece of code makes of them: pairs that stand together most, one after another."""
-    words = ["▁", *(chr(code) for code in range(33, 127))]
-    lines = [list(line.replace(" ", "▁")) for line in _TEXT.splitlines()]
-    merges = []
-    while _FIRST_LETTER + len(words) < _END_OF_TEXT_TOKENS:
-        pairs = Counter(pair for line in lines for pair in itertools.pairwise(line))
-        pair = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        merges.append(list(pair))
-        words.append("".join(pair))
-        lines = [_joined(line, pair) for line in lines]
-    return merges, words
-
-
-def _joined(line, pair):
-    found, at = [], 0
-    while at < len(line):
-        step = 2 if tuple(line[at : at + 2]) == pair else 1
-        found.append("".join(line[at : at + step]))
-        at += step
-    return found
 
 
 def write_diffusion_gguf(repacked: Path, target: Path, *, naming="24423") -> Path:
@@ -216,29 +163,22 @@ def write_diffusion_gguf(repacked: Path, target: Path, *, naming="24423") -> Pat
 
     24423 has `self_cond_pre_norm` and the encoder's scales; 24427 has `self_cond_norm` and none of them.
     """
-    reader = gguf.GGUFReader(repacked)
-    side = gguf.GGUFReader(repacked.with_name(repacked.stem + ".selfcond.gguf"))
-    writer = gguf.GGUFWriter(target, "diffusion-gemma")
-    for name, field in reader.fields.items():
-        if not name.startswith(("GGUF.", "dg.")) and name != "general.architecture":
-            kind, *of = field.types
-            renamed = re.sub(r"^gemma4\.", "diffusion-gemma.", name)
-            writer.add_key_value(renamed, field.contents(), kind, of[-1] if of else None)
-    writer.add_bool("diffusion-gemma.attention.causal", False)
-    canvas = int(str(reader.get_field("dg.canvas_lengths").contents()).split(",")[-1])
-    writer.add_uint32("diffusion.canvas_length", canvas)
+    model, side = (read_header(repacked.with_name(f"{repacked.stem}{end}.gguf")) for end in ("", ".selfcond"))
+    values = {re.sub(r"^gemma4\.", "diffusion-gemma.", name): value for name, value in model.values.items()}
+    canvas_lengths = values["dg.canvas_lengths"].read()
+    values |= {
+        "general.architecture": text("diffusion-gemma"),
+        "diffusion-gemma.attention.causal": flag(False),
+        "diffusion.canvas_length": uint32(int(canvas_lengths.split(",")[-1])),
+    }
+    tensors = [copied(repacked, each) for each in model.tensors.values()]
+    if naming == "24423":
+        scales = {name: each for name, each in model.tensors.items() if name.endswith(".layer_output_scale.weight")}
+        tensors += [copied(repacked, each, name.replace("layer_", "enc_layer_")) for name, each in scales.items()]
     pre_norm = {"24423": "self_cond_pre_norm", "24427": "self_cond_norm"}[naming]
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-        if naming == "24423" and tensor.name.endswith(".layer_output_scale.weight"):
-            name = tensor.name.replace("layer_output_scale", "enc_layer_output_scale")
-            writer.add_tensor(name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-    for tensor in side.tensors:
-        part = tensor.name.removeprefix("self_cond.")
-        name = pre_norm if part == "pre_norm" else f"self_cond_{part}"
-        writer.add_tensor(f"{name}.weight", np.array(tensor.data), raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    for name, each in side.tensors.items():
+        part = name.removeprefix("self_cond.")
+        tensors.append(copied(side.path, each, f"{pre_norm if part == 'pre_norm' else f'self_cond_{part}'}.weight"))
+    with target.open("wb") as file:
+        write_gguf(file, {name: value for name, value in values.items() if not name.startswith("dg.")}, tensors)
     return target

@@ -166,16 +166,11 @@ def logits(tiny, ids, num_causal=0):
     return _norm(states, tiny.tensors["output_norm.weight"]) @ tiny.tensors["output.weight"].T
 
 
-def canvas_logits(tiny, before, canvas, num_causal=0):
-    """Logits that predict each position of a canvas after a prompt; shape (L, V)."""
-    rows = np.arange(len(before), len(before) + len(canvas)) - tiny.is_shifted
-    return logits(tiny, [*before, *canvas], num_causal)[np.maximum(rows, 0)]
-
-
 def check(prediction, tiny, prompt, canvas, banned_ids, atol, num_causal=0):
     """Compares a prediction with numpy's; tokens other than masks predict themselves."""
     is_open = np.asarray(canvas) == MASK
-    expected = canvas_logits(tiny, prompt, canvas, num_causal)
+    rows = np.arange(len(prompt), len(prompt) + len(canvas)) - tiny.is_shifted
+    expected = logits(tiny, [*prompt, *canvas], num_causal)[np.maximum(rows, 0)]
     expected[:, list(banned_ids)] = -np.inf
     held = np.flatnonzero(~is_open)
     expected[held] = -np.inf

@@ -10,10 +10,8 @@ import statistics
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import numpy as np
 from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
-from dg_lsp.canvas.fim import fim_prompt, prompt_parts
+from dg_lsp.canvas.fim import fim_layout
 from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import FimOrder, ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -30,7 +28,6 @@ from dg_lsp.errors import BackendError, UsageError
 
 START_SECONDS = 120.0
 """Time limit for the start: a large model may be on a slow disk."""
-STOP_SECONDS = 10.0
 LINE_LENGTH, BLOCK_LENGTH = 16, 32
 """Canvas lengths of llama-diffusion-cli for one line and for several, as in the engine."""
 _PLAIN_LOG = {"LLAMA_ARG_LOG_PREFIX": "0", "LLAMA_ARG_LOG_TIMESTAMPS": "0"}
@@ -38,7 +35,7 @@ _TIMES = re.compile(r"total time: ([\d.]+) ?ms, time per step: [\d.]+ ?ms, sampl
 
 
 class LlamaServer:
-    """See `Contender`. Starts llama-server, asks it greedily, and takes its answers without postprocessing."""
+    """See `Contender`. Starts llama-server and sends greedy requests; the answers are not postprocessed."""
 
     name = "llama-server"
 
@@ -52,7 +49,6 @@ class LlamaServer:
         threads: int,
         gpu_layers: int,
         max_tokens: int,
-        start_seconds: float = START_SECONDS,
     ) -> None:
         """Starts the server with the same threads, prompt length and prompt order, and waits until it is ready.
 
@@ -63,7 +59,7 @@ class LlamaServer:
         if spec.fim is None:
             raise UsageError(f"{spec.name} has no fill-in-the-middle tokens, which llama-server's /infill needs")
         self._options, self._max_tokens, self._max_prompt_tokens = options, max_tokens, spec.max_prompt_tokens
-        self._notes = ["llama-server's latency is that of a local client; its answers are not postprocessed."]
+        self.notes = ["llama-server's latency is that of a local client; its answers are not postprocessed."]
         # the server uses as much of the file as fits into a batch
         batch = spec.max_prompt_tokens
         context = -(-(batch + 2 * max_tokens + 16) // 256) * 256
@@ -71,7 +67,7 @@ class LlamaServer:
         arguments += ["--ctx-size", str(context), "--batch-size", str(batch), "--parallel", "1"]
         arguments += ["--spm-infill"] if spec.fim.order is FimOrder.SUFFIX_FIRST else []
         arguments += ["--n-gpu-layers", str(gpu_layers)] if gpu_layers >= 0 else []
-        self._start(program, arguments, start_seconds)
+        self._start(program, arguments)
 
     def answer(self, case: TestCase) -> Attempt:
         """See `Contender.answer`."""
@@ -88,27 +84,19 @@ class LlamaServer:
         costs = {"steps": num, "tokens": num, "prefill_ms": prefill_ms, "model_ms": model_ms}
         return attempt_for(case, self.name, "autoregressive", text, ms, rejection=None if text else "empty", **costs)
 
-    def notes(self) -> Sequence[str]:
-        """See `Contender.notes`."""
-        return self._notes
-
     def close(self) -> None:
         """See `Contender.close`."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._process.kill()
+        self._process.wait()
         self._log.close()
 
-    def _start(self, program: Path, arguments: Sequence[str], seconds: float) -> None:
+    def _start(self, program: Path, arguments: Sequence[str]) -> None:
         """Starts the server and waits for `/health`; closes it on failure."""
-        port = _free_port()
-        self._url = f"http://127.0.0.1:{port}"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
-        command = [str(program), "--host", "127.0.0.1", "--port", str(port), *arguments]
+        command = [str(program), "--host", "127.0.0.1", "--port", str(self._port), *arguments]
         try:
             # a session of its own, because Ctrl-C must reach only this process
             self._process = subprocess.Popen(
@@ -117,18 +105,18 @@ class LlamaServer:
         except OSError as error:
             self._log.close()
             raise UsageError(f"cannot run {program}: {error.strerror or error}; give llama-server's path") from error
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + START_SECONDS
         try:
             while not self._is_healthy():
                 if (code := self._process.poll()) is not None:
                     if code < 0 and "--no-repack" not in arguments:
                         # builds by GCC crash on weights that are repacked for AMX; our own build does not repack them
-                        self._notes.append("llama-server crashed on repacked weights and ran with --no-repack.")
+                        self.notes.append("llama-server crashed on repacked weights and ran with --no-repack.")
                         self.close()
-                        return self._start(program, [*arguments, "--no-repack"], seconds)
+                        return self._start(program, [*arguments, "--no-repack"])
                     raise BackendError(f"llama-server ended early ({_cause(code)}): {self._last_line()}")
                 if time.monotonic() > deadline:
-                    raise BackendError(f"llama-server was not ready after {seconds:.0f} s: {self._last_line()}")
+                    raise BackendError(f"llama-server was not ready after {START_SECONDS:.0f} s: {self._last_line()}")
                 time.sleep(0.05)
         except BaseException:
             self.close()
@@ -136,7 +124,7 @@ class LlamaServer:
 
     def _is_healthy(self) -> bool:
         with suppress(OSError, http.client.HTTPException, ValueError):
-            return self._request("/health", None, 2.0)[0] == http.client.OK
+            return self._request("GET", "/health", None, 2.0)[0] == http.client.OK
         return False
 
     def _last_line(self) -> str:
@@ -162,7 +150,7 @@ class LlamaServer:
 
     def _post(self, query: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            status, tree = self._request("/infill", json.dumps(query).encode(), ANSWER_SECONDS)
+            status, tree = self._request("POST", "/infill", json.dumps(query).encode(), ANSWER_SECONDS)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise BackendError(f"llama-server does not answer ({error}): {self._last_line()}") from error
         if status != http.client.OK or not isinstance(tree, dict):
@@ -170,26 +158,19 @@ class LlamaServer:
             raise BackendError(f"llama-server refused /infill (status {status}): {str(message)[:300]}")
         return tree
 
-    def _request(self, path: str, body: bytes | None, seconds: float) -> tuple[int, Any]:
+    def _request(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, Any]:
         """Status and JSON answer, on a connection of its own as plugins do: the server closes idle ones."""
-        request = urllib.request.Request(self._url + path, body, {"Content-Type": "application/json"})
-        try:
-            with _OPENER.open(request, timeout=seconds) as reply:
-                return reply.status, json.loads(reply.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
-
-
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Sends requests to this machine directly, without the proxy of the environment."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds)) as connection:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
 
 
 class LlamaDiffusionCli:
     """See `Contender`. llama-diffusion-cli with our weights, rewritten as an architecture that it supports.
 
-    The program answers one prompt: every answer starts a process and loads the model. That time is not counted but
-    reported in a note. It has no KV cache, and its prompt attends to the canvas, unlike in training.
+    The program answers one prompt: every answer starts a process and loads the model. A note reports that time, which
+    the latency excludes. It has no KV cache, and its prompt attends to the canvas, unlike in training.
     """
 
     name = "llama-diffusion-cli"
@@ -228,13 +209,13 @@ class LlamaDiffusionCli:
         steps = self._num_steps or length
         limit = self._spec.max_prompt_tokens
         before_prefix, before_suffix, before_gap, end = self._sentinels
-        prompt_ids = fim_prompt(prompt_of(case.snapshot, case.offset, limit), self._tokenizer, self._spec, limit)
+        layout = fim_layout(prompt_of(case.snapshot, case.offset, limit), self._tokenizer, self._spec, limit)
         prefix, suffix = (
-            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in prompt_parts(prompt_ids, self._spec)
+            self._tokenizer.decode(ids).decode("utf-8", "replace") for ids in (layout.before_ids, layout.after_ids)
         )
         prompt = f"{before_suffix}{suffix}{before_prefix}{prefix}{before_gap}"
         start = time.perf_counter()
-        output = self._run(prompt, len(prompt_ids) + length, steps)
+        output = self._run(prompt, len(layout.prompt_ids) + length, steps)
         wall_ms = 1e3 * (time.perf_counter() - start)
         times = _TIMES.search(output)
         if times is None:
@@ -245,6 +226,7 @@ class LlamaDiffusionCli:
         costs = {"steps": steps, "tokens": length, "prefill_ms": 0.0, "model_ms": ms}
         return attempt_for(case, self.name, "diffusion", text, ms, rejection=None if text else "empty", **costs)
 
+    @property
     def notes(self) -> Sequence[str]:
         """See `Contender.notes`."""
         notes = ["llama-diffusion-cli runs the same weights as another architecture: its prompt sees the canvas."]
@@ -345,9 +327,3 @@ def _last_line(output: str) -> str:
 
 def _cause(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

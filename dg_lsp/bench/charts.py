@@ -1,7 +1,7 @@
 """Charts as inline SVG, drawn by matplotlib.
 
 The content policy of the page forbids style attributes, and colours depend on the theme: every drawing is rewritten to
-presentation attributes with CSS variables. A page shows one of two sizes, because text must not shrink with the page.
+presentation attributes with CSS variables. The text does not shrink: a narrow window scrolls the drawing.
 """
 
 import io
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZES = {"wide": 760, "narrow": 340}
-"""Widths in pixels."""
+_WIDTH = 760
+"""Pixels of a drawing."""
 _VARIABLES = ("soft", "rule", "ink", "base", *(f"series{i}" for i in range(6)))
 _COLOURS = {f"#0000{i:02x}": name for i, name in enumerate(_VARIABLES, 1)}  # matplotlib omits #000000
 """CSS variables by the colours that stand for them in matplotlib."""
@@ -33,19 +33,19 @@ _FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _LINE_WIDTH, _ROW_HEIGHT, _NUM_BINS = 2.25, 84, 48
 
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-"""Characters that are not seen, or that change the order of others."""
+"""Invisible characters, and those that change the order of others."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure with its numbers as a table; the name is an anchor, and the drawings are SVG in all `SIZES`."""
+    """A figure in SVG, with its numbers as a table; the name is an anchor."""
 
     kind = "chart"
     name: str
     title: str
     caption: str
-    drawings: tuple[str, ...]
+    drawing: str
     table: Table
 
 
@@ -59,28 +59,23 @@ def useful_by(hits: Mapping[str, Sequence[float]], nums: Mapping[str, int], base
     low, high = min([*times, CUTS[0]]), max([*times, CUTS[-1]])
     top = max([*map(fraction, hits), 0.1])
 
-    def draw(figure: "Figure", width: int) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.subplots()
         for (name, listed), look in zip(hits.items(), _looks(hits, baseline), strict=True):
             ordered = [max(ms, 1.0) for ms in sorted(listed)]
             shares = [i / nums[name] for i in range(len(ordered) + 1)] if nums[name] else [0.0]
             x = [low, *ordered, high]
             axes.step(x, [*shares, shares[-1]], where="post", linewidth=_LINE_WIDTH, label=_label(name), **look)
-        _log_axis(axes, low, high, "milliseconds since the request", width)
+        _log_axis(axes, low, high, "milliseconds since the request")
         axes.set_ylim(0, 1.05 * top)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-        figure.legend(loc="outside upper left", ncols=1 if width < 500 else 3, labelcolor=_SOFT, frameon=False)
+        figure.legend(loc="outside upper left", ncols=3, labelcolor=_SOFT, frameon=False)
 
-    words = "; ".join(f"{name} {percent(fraction(name, CUTS[-1]), 0)}" for name in hits)
     rows = [(name, *(percent(fraction(name, cut)) for cut in CUTS), percent(fraction(name))) for name in hits]
     columns = ("contender", *(f"{cut:,} ms" for cut in CUTS), "ever")
-    return Chart(
-        "useful-by",
-        "Useful by",
-        "Share of all requests that had a useful edit within a time. The time axis is logarithmic.",
-        _draw("useful-by", draw, 360, f"Useful by {CUTS[-1]:,} ms: {words}. The table below has more."),
-        Table("Share of all requests with a useful edit within a time", columns, {"": rows}),
-    )
+    table = Table("Share of all requests with a useful edit within a time", columns, {"": rows})
+    caption = "Share of all requests that had a useful edit within a time. The time axis is logarithmic."
+    return _chart("useful-by", caption, draw, 360, table)
 
 
 def latency_histogram(values: Mapping[str, Sequence[float]], baseline: str = "") -> Chart:
@@ -113,7 +108,7 @@ def _histogram(
     show: Callable[[float | None], str],
     edges: np.typing.NDArray[np.floating],
 ) -> Chart:
-    def draw(figure: "Figure", width: int) -> None:
+    def draw(figure: "Figure") -> None:
         grid = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (contender, listed), look in zip(grid, values.items(), _looks(values, baseline), strict=True):
             counts, _ = np.histogram(np.clip(listed, edges[0], edges[-1]), edges)
@@ -124,46 +119,40 @@ def _histogram(
                 axes.axvline(min(middle, edges[-1]), color=_INK)
                 axes.axvline(min(tail, edges[-1]), color=_INK, linestyle="--")
                 label = f"median {show(middle)}, p90 {show(tail)}"
-            axes.set_title(f"{_label(contender, width // 30)}: {label}", loc="left", color=_SOFT)
+            axes.set_title(f"{_label(contender)}: {label}", loc="left", color=_SOFT)
             axes.yaxis.set_visible(False)
         if name == "latency":
-            _log_axis(grid[-1], edges[0], edges[-1], "milliseconds until the final answer", width)
+            _log_axis(grid[-1], edges[0], edges[-1], "milliseconds until the final answer")
         else:
             grid[-1].set_xlabel("forward passes")
             grid[-1].set_xlim(edges[0], edges[-1])
 
     rows = [(contender, *(show(quantile(listed, f)) for f in _FRACTIONS)) for contender, listed in values.items()]
-    words = "; ".join(f"{row[0]} median {row[3]}" for row in rows)
     columns = ("contender", *("all" if f == 1 else f"{100 * f:.0f} %" for f in _FRACTIONS))
-    return Chart(
-        name,
-        name.capitalize(),
-        caption + " The solid line is the median, the dashed one the 90th percentile.",
-        _draw(name, draw, 60 + _ROW_HEIGHT * len(values), f"{name.capitalize()}: {words}. The table below has more."),
-        Table(f"{name.capitalize()}: this share of requests took at most", columns, {"": rows}),
-    )
+    table = Table(f"{name.capitalize()}: this share of requests took at most", columns, {"": rows})
+    caption += " The solid line is the median, the dashed one the 90th percentile."
+    return _chart(name, caption, draw, 60 + _ROW_HEIGHT * len(values), table)
 
 
-def _draw(name: str, draw: Callable[["Figure", int], None], height: int, description: str) -> tuple[str, ...]:
+def _chart(name: str, caption: str, draw: Callable[["Figure"], None], height: int, table: Table) -> Chart:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    drawings = []
-    for size, width in SIZES.items():
-        options = {"svg.fonttype": "none", "svg.hashsalt": f"{name}-{size}", "text.parse_math": False, "font.size": 12}
-        colours = {"xtick.color": _SOFT, "ytick.color": _SOFT, "axes.labelcolor": _SOFT, "axes.edgecolor": _RULE}
-        sides = {"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12}
-        text = io.StringIO()
-        with mpl.rc_context({**options, **colours, **sides}), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # the browser has more fonts
-            figure = Figure((width / 72, height / 72), dpi=72, layout="constrained")
-            draw(figure, width)
-            figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        drawings.append(_themed(text.getvalue(), size, description))
-    return tuple(drawings)
+    options = {"svg.fonttype": "none", "svg.hashsalt": name, "text.parse_math": False, "font.size": 12}
+    colours = {"xtick.color": _SOFT, "ytick.color": _SOFT, "axes.labelcolor": _SOFT, "axes.edgecolor": _RULE}
+    sides = {"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12}
+    text = io.StringIO()
+    with mpl.rc_context({**options, **colours, **sides}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the browser has more fonts
+        figure = Figure((_WIDTH / 72, height / 72), dpi=72, layout="constrained")
+        draw(figure)
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    title = name.capitalize().replace("-", " ")
+    drawing = _themed(text.getvalue(), f"{title}: {caption} The table below has the numbers.")
+    return Chart(name, title, caption, drawing, table)
 
 
-def _themed(drawing: str, size: str, description: str) -> str:
+def _themed(drawing: str, description: str) -> str:
     """The drawing with presentation attributes instead of styles, and CSS variables instead of colours."""
     root = ElementTree.fromstring(re.sub(r"(?s)<(metadata|style).*?</\1>", "", drawing))
     for element in root.iter():
@@ -175,8 +164,7 @@ def _themed(drawing: str, size: str, description: str) -> str:
         if element.tag == "g":
             attributes.pop("id", None)
         element.attrib = attributes
-    label = {"role": "img", "aria-label": visible(description)}
-    root.attrib = {"class": size, "viewBox": root.attrib["viewBox"], **label}
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": visible(description)}
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -190,21 +178,20 @@ def _looks(names: Mapping[str, object], baseline: str) -> list[dict[str, Any]]:
     ]
 
 
-def _log_axis(axes: "Axes", low: float, high: float, label: str, width: int) -> None:
+def _log_axis(axes: "Axes", low: float, high: float, label: str) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator
 
     axes.set_xscale("log")
     axes.set_xlim(low, high * 1.02)
-    steps = (1, 2.5, 5) if width > 500 else (1,)
-    ticks = [step * 10.0**power for power in range(-1, 8) for step in steps if low <= step * 10.0**power <= high * 1.02]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    ticks = [step * 10.0**power for power in range(-1, 8) for step in (1, 2.5, 5)]
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high * 1.02]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda ms, _: f"{ms:,.0f}")
     axes.set_xlabel(label)
 
 
-def _label(name: str, limit: int = 24) -> str:
-    return shorten(visible(name), limit)
+def _label(name: str) -> str:
+    return shorten(visible(name), 24)
 
 
 def visible(text: str) -> str:

@@ -58,29 +58,23 @@ class PairedComparison:
     def json(self) -> dict[str, Any]:
         """Plain JSON values."""
         tree: dict[str, Any] = rounded(dataclasses.asdict(self))
-        intervals: dict[str, Any] = tree.pop("intervals")
-        return tree | intervals
+        intervals = tree.pop("intervals")
+        return {**tree, **intervals}
 
     def cells(self) -> tuple[str, ...]:
         """Row of the table."""
-        return (
-            f"{self.contender}, {self.kind}",
-            str(self.num),
-            *(_cell(interval, MEASURES[name][1] is mean_difference) for name, interval in self.intervals.items()),
-        )
+        intervals = [_cell(one, MEASURES[name][1] is mean_difference) for name, one in self.intervals.items()]
+        return (f"{self.contender}, {self.kind}", str(self.num), *intervals)
 
 
 def median_ratio(ours: Values, theirs: Values) -> Values:
     """How many times as long their median is as ours, without nan."""
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # all values are nan
-        return np.asarray(np.nanmedian(theirs, axis=-1) / np.nanmedian(ours, axis=-1), np.float64)
+    return np.asarray(np.nanmedian(theirs, axis=-1) / np.nanmedian(ours, axis=-1), np.float64)
 
 
 def mean_ratio(ours: Values, theirs: Values) -> Values:
     """How many times as long their mean is as ours."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(theirs.mean(axis=-1) / ours.mean(axis=-1), np.float64)
+    return np.asarray(theirs.mean(axis=-1) / ours.mean(axis=-1), np.float64)
 
 
 def mean_difference(ours: Values, theirs: Values) -> Values:
@@ -121,11 +115,15 @@ def bootstrap(ours: Values, theirs: Values, statistic: Statistic, *, seed: int) 
 
     Resamples without a finite value, such as those without a hit, are left out.
     """
-    value = float(statistic(ours, theirs)) if len(ours) else np.nan
-    if not np.isfinite(value):
+    if not len(ours):
         return None
     drawn = np.random.default_rng(seed).integers(0, len(ours), (NUM_RESAMPLES, len(ours)))
-    resampled = statistic(ours[drawn], theirs[drawn])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # all values are nan, or the divisor is 0
+        value = float(statistic(ours, theirs))
+        resampled = statistic(ours[drawn], theirs[drawn])
+    if not np.isfinite(value):
+        return None
     tail = 100 * (1 - COVERAGE) / 2
     low, high = np.percentile(resampled[np.isfinite(resampled)], [tail, 100 - tail]).tolist()
     return Interval(value, low, high)
@@ -136,19 +134,16 @@ def compare_json(run: Run, seed: int) -> dict[str, Any]:
     options = dict(run.header.options)
     return {
         "num": len({attempt.case for attempt in run.attempts}),
-        "is_complete": run.is_complete,
         "contenders": {
-            name: {kind: summarize(group).json() for kind, group in {**by_kind(listed), ALL: listed}.items()}
+            name: {kind: summarize(group) for kind, group in {**by_kind(listed), ALL: listed}.items()}
             for name, listed in by_contender(run.attempts).items()
         },
         "baseline": BASELINE,
         "comparisons": [one.json() for one in compare_with_baseline(run.attempts, seed=seed)],
-        "model": run.header.model,
-        "model_sha256": run.header.model_sha256,
         "length_knowledge": options["length"],
         "options": options,
-        "machine": dataclasses.asdict(run.header.machine),
         "notes": list(run.notes),
+        **run.facts(),
     }
 
 

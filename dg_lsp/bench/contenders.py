@@ -1,6 +1,5 @@
 """Contenders of a benchmark: anything that fills test cases. Here the engine; other programs are in `baselines`."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ ANSWER_SECONDS = 600.0
 
 
 class LengthHint(StrEnum):
-    """What a contender knows about the length of the fill; never the number of tokens."""
+    """Length of the fill that is given to a contender; never a number of tokens."""
 
     NONE = "none"
     ORACLE = "oracle"
@@ -31,14 +30,11 @@ class LengthHint(StrEnum):
     @property
     def sentence(self) -> str:
         """Explanation for a report."""
-        return _SENTENCES[self]
-
-
-_SENTENCES = {
-    LengthHint.NONE: "The length was unknown: the position of the cursor decides how many lines a fill may have.",
-    LengthHint.ORACLE: "The number of lines of each reference was known (oracle).",
-    LengthHint.GIVEN: "All fills had the same maximum number of lines (given).",
-}
+        return {
+            LengthHint.NONE: "The length was unknown: the position of the cursor limits the number of lines.",
+            LengthHint.ORACLE: "The number of lines of each reference was known (oracle).",
+            LengthHint.GIVEN: "All fills had the same maximum number of lines (given).",
+        }[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class RequestOptions:
     """Options of the requests, the same for all contenders.
 
     `suffix_lines` are the lines after the line of the cursor that the model sees, None for as many as fit. Without a
-    deadline the whole fill is awaited. After the early stop whole lines are enough; 0 is never, None the setting.
+    deadline the fill always ends. After the early stop whole lines are enough; 0 is never, None the setting.
     """
 
     length: LengthHint = LengthHint.NONE
@@ -65,10 +61,6 @@ class RequestOptions:
             return self.max_lines
         return allowed_lines(Cursor.at(case.snapshot.text, case.offset))
 
-    def json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return dataclasses.asdict(self)
-
 
 DEFAULT_OPTIONS = RequestOptions()
 
@@ -79,15 +71,16 @@ class Contender(Protocol):
     @property
     def name(self) -> str: ...  # noqa: D102
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences that a reader of its numbers needs."""
+
     def answer(self, case: TestCase) -> Attempt:
         """Fills one case and waits for the final answer.
 
         Raises:
             DgLspError: the contender failed; earlier attempts remain valid.
         """
-
-    def notes(self) -> Sequence[str]:
-        """Sentences that a reader of its numbers needs."""
 
     def close(self) -> None:
         """Releases its processes and models. Idempotent."""
@@ -102,7 +95,7 @@ class EngineContender:
     decoder: DecoderName | None = None
     """None takes the setting."""
     options: RequestOptions = DEFAULT_OPTIONS
-    remarks: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def answer(self, case: TestCase) -> Attempt:
         """See `Contender.answer`."""
@@ -114,10 +107,6 @@ class EngineContender:
         # the deadline of the settings applies to requests without their own, unless it is overridden here
         result = self.engine.fill(self.request(case), deadline=math.inf if self.options.deadline_ms is None else None)
         return attempt_of(result, case, self.name, 1e3 * (time.perf_counter() - start), is_remote=is_remote)
-
-    def notes(self) -> Sequence[str]:
-        """See `Contender.notes`."""
-        return self.remarks
 
     def close(self) -> None:
         """See `Contender.close`."""
@@ -138,16 +127,9 @@ class EngineContender:
 
 def attempt_for(case: TestCase, contender: str, decoder: str, text: str, ms: float, **costs: Any) -> Attempt:
     """Attempt with one item, or none for an empty text."""
-    return Attempt(
-        case=case.id,
-        kind=case.kind,
-        contender=contender,
-        decoder=decoder,
-        reference=case.reference,
-        shown=(ShownItem(ms, text),) if text else (),
-        latency_ms=ms,
-        **costs,
-    )
+    facts: dict[str, Any] = {"case": case.id, "kind": case.kind, "reference": case.reference, "latency_ms": ms, **costs}
+    shown = (ShownItem(ms, text),) if text else ()
+    return Attempt(contender=contender, decoder=decoder, shown=shown, **facts)
 
 
 def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:

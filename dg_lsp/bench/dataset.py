@@ -1,4 +1,4 @@
-"""Test cases in the HumanEval-Infilling format, and sample positions: where to fill, and which text is right."""
+"""Test cases in the HumanEval-Infilling format, and sample positions: cursors with the right texts."""
 
 import gzip
 import json
@@ -77,9 +77,8 @@ def read_cases(path: Path) -> tuple[TestCase, ...]:
         try:
             case = _parse(json.loads(line))
         except (ValueError, TypeError) as error:
-            raise InputFileError(
-                f"{path}, line {number}: {error}; expected the format of HumanEval-Infilling"
-            ) from error
+            message = f"{path}, line {number}: {error}; expected the format of HumanEval-Infilling"
+            raise InputFileError(message) from error
         if case.id in cases:
             raise InputFileError(f"{path}, line {number}: duplicate task_id {case.id}")
         cases[case.id] = case
@@ -130,10 +129,10 @@ def _parse(tree: Any) -> TestCase:
 
 def _kind(case: TestCase) -> str:
     """The kind by where the reference begins and ends."""
-    place = Cursor.at(case.snapshot.text, case.offset)
-    if place.is_blank_line:
+    cursor = Cursor.at(case.snapshot.text, case.offset)
+    if cursor.is_blank_line:
         return "block" if "\n" in case.reference.lstrip("\n") else "whole-line"
-    return "line-end" if place.is_line_end and "\n" not in case.reference else "span"
+    return "line-end" if cursor.is_line_end and "\n" not in case.reference else "span"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def read_positions(path: Path) -> tuple[SamplePosition, ...]:
     """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        return tuple(cattrs.structure(place, SamplePosition) for place in tree["places"])
+        return tuple(cattrs.structure(position, SamplePosition) for position in tree["places"])
     except (OSError, ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
         raise InputFileError(f"cannot read cursor positions from {path}: {error}") from error
 
@@ -173,7 +172,7 @@ def sample_table(positions: Iterable[SamplePosition], fill: Callable[[SamplePosi
         result = fill(position)
         ms = f"{1e3 * (time.perf_counter() - start):.0f}"
         name = f"{position.file}:{position.line}" + ("" if position.col is None else f":{position.col}")
-        verdict = "right" if position.is_right(result.text) else "other"  # which may be right, too
+        verdict = "right" if position.is_right(result.text) else "other"
         if not result.candidates:
             verdict = result.rejections[0].reason.value if result.rejections else "empty"
         rows.append((name, _code(position.expect[0]), _code(result.text), verdict, str(result.steps), ms))

@@ -3,15 +3,16 @@
 The metrics are the match with the reference, the time to the first useful edit (TTFUE), latency and model cost.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 Item = TypeVar("Item")
+Summary = dict[str, Any]
+"""Numbers by name, see `summarize`."""
 
 CUTS = (50, 100, 250, 500, 1000)
 """Milliseconds at which the share of useful edits is reported."""
@@ -81,19 +82,6 @@ class Attempt:
         """True if an earlier item started differently from the final one."""
         return any(_head(item.text) != _head(self.text) for item in self.shown[:-1])
 
-    def json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def parse(cls, tree: Mapping[str, Any]) -> Self:
-        """Inverse of `json`.
-
-        Raises:
-            TypeError, KeyError: a key is missing or unknown.
-        """
-        return cls(**{**tree, "shown": tuple(ShownItem(**item) for item in tree["shown"])})
-
 
 def texts_match(text: str, reference: str) -> bool:
     """True if the lines are equal, without trailing blanks and trailing line ends."""
@@ -121,81 +109,50 @@ def _head(text: str) -> list[str]:
     return next((lines[: i + 1] for i, line in enumerate(lines) if line), [])
 
 
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Median and 90th percentile in milliseconds; None without values."""
-
-    p50: float | None
-    p90: float | None
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Self:
-        """Quantiles of the values, in any order."""
-        listed = list(values)
-        return cls(quantile(listed, 0.5), quantile(listed, 0.9))
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Shares are between 0 and 1 and relate to all attempts unless stated otherwise; a miss counts in all of them."""
-
-    num: int
-    exact_match: float
-    first_line_match: float
-    """Of the final text."""
-    pass_at_1: float | None
-    """Over the attempts whose tests ran."""
-    ttfue_ms: Quantiles
-    """Over the hits."""
-    useful_by: dict[int, float]
-    """Share of attempts with a useful item, by milliseconds since the request."""
-    miss_rate: float
-    """Share of attempts without any useful item."""
-    show_rate: float
-    reversal_rate: float
-    """Over the attempts that showed something."""
-    latency_ms: Quantiles
-    steps_mean: float | None
-    """Over the attempts whose steps are known, like the tokens per forward pass."""
-    tokens_per_forward: float | None
-    model_ms_per_useful: float | None
-    """Model time of all attempts over the number of useful edits."""
-
-    def json(self) -> dict[str, Any]:
-        """Plain JSON values, rounded to four digits."""
-        tree: dict[str, Any] = rounded(dataclasses.asdict(self))
-        return {**tree, "useful_by": {str(cut): share for cut, share in tree["useful_by"].items()}}
-
-
 def summarize(attempts: Iterable[Attempt]) -> Summary:
-    """Summary of the attempts; without attempts it consists of zeros and Nones."""
+    """Numbers of the attempts as JSON values, rounded to four digits.
+
+    Times and costs are milliseconds, shares are between 0 and 1. A miss is an attempt without a useful item; it counts
+    in every share. `useful_by` has the share of useful attempts by milliseconds since the request. These values do not
+    relate to all attempts: `ttfue_ms` (the hits), `pass_at_1` (tested ones), `reversal_rate` (those that showed
+    something), `steps_mean` and `tokens_per_forward` (those with known steps). `model_ms_per_useful` is the model time
+    of all attempts over the number of hits. A value without attempts is 0 or None.
+    """
     listed = list(attempts)
     hits = [attempt.ttfue_ms for attempt in listed if attempt.ttfue_ms is not None]
     shown = [attempt for attempt in listed if attempt.shown]
     tested = [attempt.passes for attempt in listed if attempt.passes is not None]
     counted = [(attempt.steps, attempt.tokens or 0) for attempt in listed if attempt.steps is not None]
     model_ms = [attempt.model_ms for attempt in listed if attempt.model_ms is not None]
-    num_steps = sum(steps for steps, _ in counted)
-    return Summary(
-        num=len(listed),
-        exact_match=share(sum(attempt.is_exact for attempt in listed), len(listed)),
-        first_line_match=share(sum(attempt.is_first_line for attempt in listed), len(listed)),
-        pass_at_1=sum(tested) / len(tested) if tested else None,
-        ttfue_ms=Quantiles.of(hits),
-        useful_by={cut: share(sum(ms <= cut for ms in hits), len(listed)) for cut in CUTS},
-        miss_rate=share(len(listed) - len(hits), len(listed)),
-        show_rate=share(len(shown), len(listed)),
-        reversal_rate=share(sum(attempt.is_reversed for attempt in shown), len(shown)),
-        latency_ms=Quantiles.of(attempt.latency_ms for attempt in listed),
-        steps_mean=num_steps / len(counted) if counted else None,
-        tokens_per_forward=share(sum(tokens for _, tokens in counted), num_steps) if counted else None,
-        model_ms_per_useful=sum(model_ms) / len(hits) if hits and len(model_ms) == len(listed) else None,
+    num, num_steps = len(listed), sum(steps for steps, _ in counted)
+    summary: Summary = rounded(
+        {
+            "num": num,
+            "exact_match": share(sum(attempt.is_exact for attempt in listed), num),
+            "first_line_match": share(sum(attempt.is_first_line for attempt in listed), num),
+            "pass_at_1": sum(tested) / len(tested) if tested else None,
+            "ttfue_ms": quantiles(hits),
+            "useful_by": {str(cut): share(sum(ms <= cut for ms in hits), num) for cut in CUTS},
+            "miss_rate": share(num - len(hits), num),
+            "show_rate": share(len(shown), num),
+            "reversal_rate": share(sum(attempt.is_reversed for attempt in shown), len(shown)),
+            "latency_ms": quantiles([attempt.latency_ms for attempt in listed]),
+            "steps_mean": num_steps / len(counted) if counted else None,
+            "tokens_per_forward": share(sum(tokens for _, tokens in counted), num_steps) if counted else None,
+            "model_ms_per_useful": sum(model_ms) / len(hits) if hits and len(model_ms) == num else None,
+        }
     )
+    return summary
 
 
 def quantile(values: Sequence[float], fraction: float) -> float | None:
     """Linear interpolation between the sorted values; None without values."""
     return float(np.quantile(values, fraction)) if values else None
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float | None]:
+    """Median `p50` and 90th percentile `p90`; None without values."""
+    return {"p50": quantile(values, 0.5), "p90": quantile(values, 0.9)}
 
 
 def share(part: float, whole: float) -> float:
@@ -253,23 +210,24 @@ class Table:
         yield ""
 
 
-Measures = Mapping[str, Mapping[str, Callable[[Item], str]]]
-"""Text of a measure by group and name; a dash if there is no value."""
+Texts = Mapping[str, Mapping[str, str]]
+"""Text of each measure by group and name; a dash if there is no value."""
 
 
-def measure_table(caption: str, measures: Measures[Item], items: Mapping[str, Item], note: str = "") -> Table:
+def measure_table(caption: str, items: Mapping[str, Texts], note: str = "") -> Table:
     """One column per item and one row per measure that at least one item has."""
     groups = {}
-    for group, named in measures.items():
-        rows = [(name, *map(show, items.values())) for name, show in named.items()]
-        groups[group] = [row for row in rows if not items or set(row[1:]) != {"–"}]
-    return Table(caption, ("measure", *items), {group: rows for group, rows in groups.items() if rows}, note)
+    for group, named in next(iter(items.values()), {}).items():
+        rows = [(name, *(texts[group][name] for texts in items.values())) for name in named]
+        if present := [row for row in rows if set(row[1:]) != {"–"}]:
+            groups[group] = present
+    return Table(caption, ("measure", *items), groups, note)
 
 
 def summary_table(caption: str, groups: Mapping[str, Iterable[Attempt]]) -> Table:
     """Summaries, one column per group."""
-    summaries = {name or "unnamed": summarize(attempts) for name, attempts in groups.items()}
-    return measure_table(caption, SUMMARY_MEASURES, summaries, "In brackets: the 95 % interval of a share, in percent.")
+    texts = {name or "unnamed": _summary_texts(summarize(attempts)) for name, attempts in groups.items()}
+    return measure_table(caption, texts, "In brackets: the 95 % interval of a share, in percent.")
 
 
 def decoder_tables(attempts: Iterable[Attempt]) -> list[Table]:
@@ -321,29 +279,28 @@ def _share(share: float, num: float) -> str:
     return f"{percent(share)} ({100 * low:.0f}–{100 * high:.0f})" if num else percent(share)
 
 
-SUMMARY_MEASURES: Measures[Summary] = {
-    "": {"requests": lambda s: number(s.num)},
-    "Time to first useful edit (TTFUE)": {
-        **{
-            f"useful by {cut:,} ms": (lambda s, cut=cut: _share(s.useful_by[cut], s.num))  # type: ignore[misc]
-            for cut in CUTS
+def _summary_texts(summary: Summary) -> Texts:
+    num, ttfue, latency = summary["num"], summary["ttfue_ms"], summary["latency_ms"]
+    return {
+        "": {"requests": number(num)},
+        "Time to first useful edit (TTFUE)": {
+            **{f"useful by {cut:,} ms": _share(summary["useful_by"][str(cut)], num) for cut in CUTS},
+            "TTFUE, median": milliseconds(ttfue["p50"]),
+            "TTFUE, 90th percentile": milliseconds(ttfue["p90"]),
+            "missed": _share(summary["miss_rate"], num),
         },
-        "TTFUE, median": lambda s: milliseconds(s.ttfue_ms.p50),
-        "TTFUE, 90th percentile": lambda s: milliseconds(s.ttfue_ms.p90),
-        "missed": lambda s: _share(s.miss_rate, s.num),
-    },
-    "Quality": {
-        "exact match": lambda s: _share(s.exact_match, s.num),
-        "first line": lambda s: _share(s.first_line_match, s.num),
-        "pass@1": lambda s: percent(s.pass_at_1),
-        "shown": lambda s: _share(s.show_rate, s.num),
-        "reversed": lambda s: _share(s.reversal_rate, s.num * s.show_rate),
-    },
-    "Cost": {
-        "latency, median": lambda s: milliseconds(s.latency_ms.p50),
-        "latency, 90th percentile": lambda s: milliseconds(s.latency_ms.p90),
-        "steps, mean": lambda s: number(s.steps_mean, 2),
-        "tokens per forward pass": lambda s: number(s.tokens_per_forward, 2),
-        "model time per useful edit": lambda s: milliseconds(s.model_ms_per_useful),
-    },
-}
+        "Quality": {
+            "exact match": _share(summary["exact_match"], num),
+            "first line": _share(summary["first_line_match"], num),
+            "pass@1": percent(summary["pass_at_1"]),
+            "shown": _share(summary["show_rate"], num),
+            "reversed": _share(summary["reversal_rate"], num * summary["show_rate"]),
+        },
+        "Cost": {
+            "latency, median": milliseconds(latency["p50"]),
+            "latency, 90th percentile": milliseconds(latency["p90"]),
+            "steps, mean": number(summary["steps_mean"], 2),
+            "tokens per forward pass": number(summary["tokens_per_forward"], 2),
+            "model time per useful edit": milliseconds(summary["model_ms_per_useful"]),
+        },
+    }

@@ -1,4 +1,4 @@
-"""Types real files again on a virtual clock: what a user would see, accept and save.
+"""Types real files again on a virtual clock: which items are shown and accepted, and how many keystrokes they save.
 
 Nothing sleeps. A typing model gives the time of each key, and the model takes the time that it really needs. A key
 changes the buffer, cancels the running request and starts the editor's debounce. An acceptance does the same, but the
@@ -7,7 +7,6 @@ typing goes on, and then accepts the part that is right; the key presses for tha
 typing mistakes, closing brackets that an editor inserts, and users who wait for the model.
 """
 
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +18,13 @@ from dg_lsp.bench.contenders import attempt_for, attempt_of
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import (
     Attempt,
-    Quantiles,
     Table,
     by_kind,
     count,
     decoder_tables,
     milliseconds,
     percent,
+    quantiles,
     rounded,
     share,
     summarize,
@@ -65,10 +64,7 @@ class KeyEvent:
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent:
-    """A request, answered or cancelled by a change of the buffer.
-
-    An item is not displayed while an older one stays. If nothing is missing on the line, any item is wrong.
-    """
+    """A request, answered or cancelled by a change of the buffer. An item is not displayed while an older one stays."""
 
     attempt: Attempt
     is_displayed: bool
@@ -191,7 +187,7 @@ class Replay:
 class _Item:
     case: str
     text: str
-    """What is left of it after the cursor."""
+    """The part after the cursor."""
     readable_ms: float
     """From this time on it can be accepted."""
     is_visible: bool = True
@@ -263,7 +259,7 @@ class _Session:
         return AcceptEvent(item.case, part.text, part.part, part.presses, num_keys, item.readable_ms)
 
     def _after_key(self, item: _Item | None, key: str) -> _Item | None:
-        """What is left of the item, or None if the key does not match."""
+        """The rest of the item, or None if the key does not match."""
         if item is None or not item.text.startswith(key) or item.text == key:
             return None
         is_visible = item.is_visible and self._matching is not MatchingKey.DISMISS
@@ -300,7 +296,7 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     total_ms, wasted_ms = model_ms(requests), model_ms(e for e in requests if e.attempt.case not in accepted_cases)
     numbers = {
         "num_cancelled": len(requests) - len(answered),
-        "answer_ms": dataclasses.asdict(Quantiles.of(event.attempt.latency_ms for event in answered)),
+        "answer_ms": quantiles([event.attempt.latency_ms for event in answered]),
         "num_displayed": num_displayed,
         "num_accepted": {part.value: sum(event.part is part for event in accepts) for part in AcceptedPart},
         "num_typed_through": sum(event.completes is not None for event in keys),
@@ -323,21 +319,13 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "quiet_rate": share(num_quiet, len(finished)),
         "wasted_share": share(wasted_ms, total_ms),
     }
-    return {**summarize(event.attempt for event in requests).json(), **rounded(numbers)}
+    return {**summarize(event.attempt for event in requests), **rounded(numbers)}
 
 
 def replay_json(run: Run, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The object that `bench replay --json` prints; `numbers` are those of `summarize_replay`."""
-    return {
-        "model": run.header.model,
-        "model_sha256": run.header.model_sha256,
-        "files": list(run.header.data),
-        "is_complete": run.is_complete,
-        "length_knowledge": "none",
-        **run.header.options,
-        **numbers,
-        "machine": dataclasses.asdict(run.header.machine),
-    }
+    files = list(run.header.data)
+    return {**run.facts(), "files": files, "length_knowledge": "none", **run.header.options, **numbers}
 
 
 def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[Table]:
@@ -369,12 +357,8 @@ def assumptions(replay: Replay, selection: Selection) -> Iterator[str]:
     """The typing and editor models, one sentence each."""
     typing, editor = replay.typing, replay.editor
     in_word, word, line = (ms / typing.speed for ms in (typing.in_word_ms, typing.word_start_ms, typing.line_start_ms))
-    around = {
-        Selection.ONWARDS: "the text before it in the file, and nothing after the cursor",
-        Selection.REGION: "the rest of the file, around the typed lines",
-        Selection.BODIES: "the rest of the file, around each function body",
-    }
-    yield f"Buffer: {around[selection]}."
+    after = "nothing" if selection is Selection.ONWARDS else "the rest of the file"
+    yield f"Buffer: the text before the typed lines in the file, and {after} after the cursor."
     yield (
         f"Typing: log-normal, mean {in_word:.0f} ms in a word, {word:.0f} before a word, {line:.0f} before a line, "
         f"spread {typing.spread:g}; {typing.reaction_ms:.0f} ms to accept; seed {replay.seed}."

@@ -1,6 +1,6 @@
-"""Pages of benchmarks: one self-contained file each, which loads nothing and may run only its own script.
+"""Pages of benchmarks and of audit logs: self-contained files that load nothing and run only their own script.
 
-A page may have films: some fills of the benchmark, repeated and recorded step by step.
+The page of a benchmark may have films: some fills, repeated and recorded step by step.
 """
 
 import base64
@@ -8,12 +8,14 @@ import dataclasses
 import datetime
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
 from itertools import islice, zip_longest
 from pathlib import Path
+from statistics import fmean
 
 import jinja2
 from markupsafe import Markup
@@ -26,24 +28,31 @@ from dg_lsp.bench.metrics import (
     CUTS,
     Attempt,
     Table,
+    Texts,
     by_contender,
     count,
     first_lines_match,
+    grouped,
+    measure_table,
     milliseconds,
+    number,
     percent,
+    quantile,
     shorten,
     summarize,
     texts_match,
 )
 from dg_lsp.bench.runner import Run, flattened
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.engine.audit import AuditRecord
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.errors import InputFileError, UsageError
 
 NUM_EXAMPLES = 5
-_MAX_LINES, _MAX_COLUMNS = 10, 200
+_MAX_EXAMPLE = 1000
+"""Characters of the texts in an example."""
 _LEAD_CUT = 250
 _USEFUL = (
     "A shown item is useful if its first line equals the first line of the reference, without trailing blanks, or if"
@@ -143,9 +152,8 @@ class Page:
             InputFileError: the path is not writable.
         """
         check_page_path(path)
-        data = self.html().encode()
         try:
-            path.write_bytes(data)
+            path.write_bytes(self.html().encode())
         except OSError as error:
             raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -171,14 +179,13 @@ def benchmark_page(title: str, run: Run, tables: Sequence[Table], films: Sequenc
     header = run.header
     digests = {**({header.model: header.model_sha256} if header.model_sha256 else {}), **header.data}
     machine = {**dataclasses.asdict(header.machine), **{f"sha256 of {name}": value for name, value in digests.items()}}
+    facts = [facts_table("Machine", machine), facts_table("Options", header.options)]
     sections = (
         Section("numbers", "Numbers", tables),
         Section("charts", "Time and steps", _charts(attempts) if run.attempts else []),
         Section("films", "Films", films),
         Section("misses", "Misses", list(_misses(attempts))),
-        Section(
-            "machine", "Machine and options", [facts_table("Machine", machine), facts_table("Options", header.options)]
-        ),
+        Section("machine", "Machine and options", facts),
     )
     return Page(title, datetime.date.today().isoformat(), _lead(attempts), (*run.notes, _USEFUL), sections)
 
@@ -194,8 +201,8 @@ def _lead(attempts: Attempts) -> str:
     if not summaries:
         return "No request was answered."
     first, *others = summaries
-    soon = {name: percent(summary.useful_by[_LEAD_CUT], 0) for name, summary in summaries.items()}
-    lead = f"{soon[first]} of {count(summaries[first].num, 'request')} had a useful edit within {_LEAD_CUT} ms"
+    soon = {name: percent(summary["useful_by"][str(_LEAD_CUT)], 0) for name, summary in summaries.items()}
+    lead = f"{soon[first]} of {count(summaries[first]['num'], 'request')} had a useful edit within {_LEAD_CUT} ms"
     if others:
         other = BASELINE if BASELINE in others else others[0]
         lead += f" by {first}, {soon[other]} by {other}"
@@ -212,11 +219,10 @@ def _charts(attempts: Attempts) -> list[Chart]:
     return [*charts, step_histogram(steps, BASELINE)] if steps else charts
 
 
-_WRONG, _LATE, _NOTHING = "wrong", "late", "nothing"
 _MEANINGS = {
-    _WRONG: "The first line of the shown text differs from that of the reference.",
-    _LATE: f"Useful, but after {CUTS[-1]:,} ms; not a miss.",
-    _NOTHING: "Nothing was shown, for an unknown reason.",
+    "wrong": "The first line of the shown text differs from that of the reference.",
+    "late": f"Useful, but after {CUTS[-1]:,} ms; not a miss.",
+    "nothing": "Nothing was shown, for an unknown reason.",
     "empty": "Nothing, or only blanks.",
     "repeats-suffix": "It only repeats the text after the cursor.",
     "repeats-prefix": "It repeats the line before the cursor.",
@@ -234,8 +240,8 @@ _MEANINGS = {
 def _miss_reason(attempt: Attempt) -> str | None:
     """None for an attempt that was useful in time."""
     if attempt.ttfue_ms is not None:
-        return _LATE if attempt.ttfue_ms > CUTS[-1] else None
-    return _WRONG if attempt.shown else attempt.rejection or _NOTHING
+        return "late" if attempt.ttfue_ms > CUTS[-1] else None
+    return "wrong" if attempt.shown else attempt.rejection or "nothing"
 
 
 def _misses(attempts: Attempts) -> Iterator[Table | Examples]:
@@ -253,21 +259,15 @@ def _misses(attempts: Attempts) -> Iterator[Table | Examples]:
         rows.append((reason, *cells))
     yield Table(f"Without a useful edit within {CUTS[-1]:,} ms", ("reason", *attempts), {"": rows})
     for reason, missed in ordered:
-        in_turn = (attempt for row in zip_longest(*missed.values()) for attempt in row if attempt is not None)
-        chosen = list(islice(in_turn, NUM_EXAMPLES))
+        mixed = (attempt for row in zip_longest(*missed.values()) for attempt in row if attempt is not None)
+        chosen = list(islice(mixed, NUM_EXAMPLES))
         title = f"{reason}: {count(len(chosen), 'example')} of {sum(map(len, missed.values())):,}"
         yield Examples(title, _MEANINGS.get(reason, ""), [_example(attempt) for attempt in chosen])
 
 
 def _example(attempt: Attempt) -> tuple[str, str, str, str]:
-    names = (attempt.contender, attempt.kind, milliseconds(attempt.latency_ms))
-    return attempt.case, ", ".join(filter(None, names)), _excerpt(attempt.reference), _excerpt(attempt.text)
-
-
-def _excerpt(text: str) -> str:
-    """The first lines, each cut after some characters."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join([shorten(line, _MAX_COLUMNS) for line in lines[:_MAX_LINES]] + ["…"] * (len(lines) > _MAX_LINES))
+    facts = ", ".join(filter(None, (attempt.contender, attempt.kind, milliseconds(attempt.latency_ms))))
+    return attempt.case, facts, shorten(attempt.reference, _MAX_EXAMPLE), shorten(attempt.text, _MAX_EXAMPLE)
 
 
 def _fact(value: object) -> str:
@@ -341,3 +341,107 @@ def _token(cell: Cell, *, is_new: bool) -> tuple[str, str]:
     if cell.is_committed:
         style += " k n" if is_new else " k"
     return style, cell.text if cell.is_committed or cell.confidence >= BOUNDS[0] else MASK
+
+
+Records = Sequence[AuditRecord]
+
+
+def audit_page(records: Records, title: str, num_bad: int = 0) -> Page:
+    """The page of an audit log; `num_bad` is the number of lines that are not records."""
+    groups = grouped(records, lambda record: record.endpoint)
+    groups = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+    note = "Times are medians without cancelled requests. Tokens are means over the requests that the model worked on."
+    table = measure_table("Requests", {name: _audit_texts(listed) for name, listed in groups.items()}, note)
+    sections = (
+        Section("numbers", "Numbers", [table, *_reasons(groups)]),
+        Section("charts", "Time and steps", _audit_charts(groups)),
+        Section("log", "Log", [facts_table("Records", _log_facts(records, num_bad))]),
+    )
+    lead = "The log has no requests."
+    if records:
+        share, num = fmean(record.outcome == "shown" for record in records), count(len(records), "request")
+        latency = _audit_texts(records)["Time"]["latency"]
+        lead = f"{percent(share, 0)} of {num} had a fill; the median answer took {latency}."
+    return Page(title, max((record.time for record in records), default="")[:10], lead, (), sections)
+
+
+def _audit_texts(records: Records) -> Texts:
+    answered = _answered(records)
+    computed = [record for record in answered if record.generation_seconds and not record.is_cached]
+    outcomes = Counter(record.outcome for record in records)
+    num_prompt, num_reused = (sum(getattr(one, f"{kind}_tokens") for one in computed) for kind in ("prompt", "reused"))
+
+    def times(field: str, fraction: float = 0.5) -> str:
+        return milliseconds(quantile([1e3 * float(getattr(record, field)) for record in answered], fraction))
+
+    def tokens(field: str) -> str:
+        return number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
+
+    def speed(field: str) -> str:
+        speeds = [value for record in computed if (value := float(getattr(record, field)))]
+        return f"{number(quantile(speeds, 0.5))} tokens/s" if speeds else "–"
+
+    return {
+        "": {"requests": number(len(records))},
+        "Outcome": {
+            **{name: percent(outcomes[outcome] / len(records)) for outcome, name in _OUTCOMES.items()},
+            "from the cache": percent(fmean(record.is_cached for record in records)),
+        },
+        "Time": {
+            "latency": times("total_seconds"),
+            "latency, 90th percentile": times("total_seconds", 0.9),
+            "queue": times("queue_seconds"),
+            "prefill": times("prefill_seconds"),
+            "generation": times("generation_seconds"),
+        },
+        "Tokens": {
+            "prompt": tokens("prompt_tokens"),
+            "prompt from the cache": percent(num_reused / num_prompt if num_prompt else None),
+            "output": tokens("output_tokens"),
+            "canvas": tokens("canvas_tokens"),
+            "steps": tokens("steps"),
+            "output speed": speed("visible_speed"),
+            "canvas speed": speed("canvas_speed"),
+        },
+    }
+
+
+_OUTCOMES = {
+    "shown": "shown",
+    "nothing": "nothing worth showing",
+    "unfinished": "unfinished at the deadline",
+    "cancelled": "cancelled by a newer request",
+    "failed": "failed",
+}
+
+
+def _reasons(groups: Mapping[str, Records]) -> list[Table]:
+    counts = {name: Counter(record.reason for record in records if record.reason) for name, records in groups.items()}
+    total = sum(counts.values(), Counter[str]())
+    rows = [(one, *(number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
+    return [Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
+
+
+def _audit_charts(groups: Mapping[str, Records]) -> list[Chart]:
+    answered = {name: _answered(records) for name, records in groups.items()}
+    latencies = {name: [1e3 * r.total_seconds for r in records] for name, records in answered.items() if records}
+    steps = {name: found for name, listed in answered.items() if (found := [float(r.steps) for r in listed if r.steps])}
+    return [*([latency_histogram(latencies)] if latencies else ()), *([step_histogram(steps)] if steps else ())]
+
+
+def _log_facts(records: Records, num_bad: int) -> dict[str, object]:
+    times = sorted(record.time for record in records)
+    return {
+        "requests": len(records),
+        "lines that are not records": num_bad or None,
+        "first": times[0] if times else None,
+        "last": times[-1] if times else None,
+        "models": sorted({record.model for record in records if record.model}),
+        "decoders": sorted({record.decoder for record in records if record.decoder}),
+        "slots": len({record.slot for record in records if record.slot >= 0}),
+        "peak memory, MB": round(max((record.resident_bytes for record in records), default=0) / 1e6),
+    }
+
+
+def _answered(records: Records) -> list[AuditRecord]:
+    return [record for record in records if record.outcome != "cancelled"]

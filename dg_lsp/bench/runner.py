@@ -11,27 +11,30 @@ import platform
 import random
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Literal, Self
+
+import cattrs
 
 import dg_lsp
 from dg_lsp.bench.contenders import Contender
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt, Table, by_kind, count, decoder_tables, summary_table
 from dg_lsp.bench.sandbox import Sandbox
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import InputFileError
 
-FORMAT = 2
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
 )
 INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
 _CPU_INFO = Path("/proc/cpuinfo")
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+_INVALID = (ValueError, TypeError, AttributeError, cattrs.BaseValidationError)
 
 Progress = Callable[[str, int, int], AbstractContextManager[Callable[[int], object]]]
 """A progress bar by description, total and number already done; it yields a function that advances the bar."""
@@ -81,6 +84,8 @@ class Machine:
 class RunHeader:
     """Everything that attempts must share to be counted together."""
 
+    dg_lsp_run: Literal[2] = field(default=2, kw_only=True)
+    """Version of the format."""
     command: str
     machine: Machine
     model: str
@@ -91,25 +96,9 @@ class RunHeader:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Command-line options as plain JSON values, without --limit, which may grow between sessions."""
 
-    def json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"dg_lsp_run": FORMAT, **dataclasses.asdict(self)}
-
-    @classmethod
-    def parse(cls, tree: Mapping[str, Any]) -> Self:
-        """Inverse of `json`.
-
-        Raises:
-            KeyError, TypeError, ValueError: not a header, or one of another format.
-        """
-        if tree["dg_lsp_run"] != FORMAT:
-            raise ValueError("another format")
-        fields = {name: value for name, value in tree.items() if name != "dg_lsp_run"}
-        return cls(**{**fields, "machine": Machine(**fields["machine"])})
-
     def differences(self, other: Self) -> list[str]:
         """Dotted names of the values that differ, for a message."""
-        ours, theirs = (flattened(json.loads(json.dumps(header.json()))) for header in (self, other))
+        ours, theirs = (flattened(json.loads(json.dumps(dataclasses.asdict(header)))) for header in (self, other))
         return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
 
 
@@ -124,6 +113,11 @@ class Run:
     notes: tuple[str, ...] = ()
     """Sentences that a reader of the numbers needs."""
 
+    def facts(self) -> dict[str, Any]:
+        """JSON values that the results of all commands contain."""
+        model = {"model": self.header.model, "model_sha256": self.header.model_sha256}
+        return {"is_complete": self.is_complete, **model, "machine": dataclasses.asdict(self.header.machine)}
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Reads a run file and ignores an incomplete last line.
@@ -133,14 +127,21 @@ class Run:
         """
         try:
             header, *lines = path.read_bytes().split(b"\n")[:-1]
-            parsed = RunHeader.parse(json.loads(header))
+            parsed = _CONVERTER.structure(json.loads(header), RunHeader)
         except FileNotFoundError as error:
             raise InputFileError(f"no such file: {path}") from error
         except OSError as error:
             raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _INVALID as error:
             raise InputFileError(f"{path} is not a run file of this version of dg-lsp: name another file") from error
-        return cls(parsed, tuple(_parse_attempt(path, number, line) for number, line in enumerate(lines, 2)))
+        attempts = []
+        for number, line in enumerate(lines, 2):
+            try:
+                attempts.append(_CONVERTER.structure(json.loads(line), Attempt))
+            except _INVALID as error:
+                message = f"{path}, line {number} is not an attempt: delete that line, or the file"
+                raise InputFileError(message) from error
+        return cls(parsed, tuple(attempts))
 
 
 class RunFile:
@@ -155,18 +156,11 @@ class RunFile:
         Raises:
             InputFileError: the file is not writable, not a run file, or has a different header.
         """
-        self._header = header
-        self._attempts: dict[tuple[str, str], Attempt] = {}
-        self._file: BinaryIO | None = None if path is None else self._open(path)
-
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, those of earlier sessions first."""
-        return tuple(self._attempts.values())
-
-    def has(self, case: str, contender: str) -> bool:
-        """True if the contender already answered the case."""
-        return (case, contender) in self._attempts
+        self.attempts: dict[tuple[str, str], Attempt] = {}
+        """By case and contender, those of earlier sessions first."""
+        self._file: BinaryIO | None = None
+        if path is not None:
+            self._open(path, header)
 
     def add(self, attempt: Attempt) -> None:
         """Stores an attempt and writes it immediately.
@@ -174,9 +168,13 @@ class RunFile:
         Raises:
             InputFileError: the disk is full or the file is gone.
         """
-        self._attempts[attempt.case, attempt.contender] = attempt
+        self.attempts[attempt.case, attempt.contender] = attempt
         if self._file is not None:
-            self._write(self._file, attempt.json())
+            try:
+                self._file.write(_line(attempt))
+                self._file.flush()
+            except OSError as error:
+                raise InputFileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -185,37 +183,25 @@ class RunFile:
         if self._file is not None:
             self._file.close()
 
-    def _open(self, path: Path) -> BinaryIO:
-        first = _line(self._header.json())
+    def _open(self, path: Path, header: RunHeader) -> None:
+        first = _line(header)
         try:
             data = path.read_bytes() if path.exists() else b""
             is_new = first.startswith(data)  # empty, or an incomplete copy of this header
-            if not is_new:
-                self._resume(path)
-            file = path.open("wb" if is_new else "r+b")
-            file.seek(file.truncate(0 if is_new else data.rfind(b"\n") + 1))
+            run = Run(header, ()) if is_new else Run.read(path)
+            if differences := ", ".join(run.header.differences(header)):
+                message = (
+                    f"{path} holds a different run ({differences} differ): name another --output, or delete that file"
+                )
+                raise InputFileError(message)
+            self.attempts = {(attempt.case, attempt.contender): attempt for attempt in run.attempts}
+            self._file = path.open("wb" if is_new else "r+b")
+            self._file.seek(self._file.truncate(0 if is_new else data.rfind(b"\n") + 1))
+            if is_new:
+                self._file.write(first)
+                self._file.flush()
         except OSError as error:
             raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
-        if is_new:
-            self._write(file, self._header.json())
-        return file
-
-    def _resume(self, path: Path) -> None:
-        run = Run.read(path)
-        if differences := run.header.differences(self._header):
-            names = ", ".join(differences)
-            raise InputFileError(
-                f"{path} holds a different run ({names} differ): name another --output, or delete that file"
-            )
-        self._attempts = {(attempt.case, attempt.contender): attempt for attempt in run.attempts}
-
-    @staticmethod
-    def _write(file: BinaryIO, tree: Mapping[str, Any]) -> None:
-        try:
-            file.write(_line(tree))
-            file.flush()
-        except OSError as error:
-            raise InputFileError(f"cannot write {file.name}: {error.strerror or error}") from error
 
 
 def run_cases(
@@ -230,8 +216,8 @@ def run_cases(
 ) -> Run:
     """Lets every contender answer every case. Ctrl-C ends the run and keeps its attempts.
 
-    The contenders take turns case by case, in random order, so that a change in the speed of the machine affects all
-    of them alike. With an `output` file, attempts of earlier sessions are reused.
+    The contenders answer each case in random order, so that a change in the speed of the machine affects all of them
+    alike. With an `output` file, attempts of earlier sessions are reused.
 
     Raises:
         InputFileError: the output file is not writable or holds a different run.
@@ -239,27 +225,26 @@ def run_cases(
     """
     names = [contender.name for contender in contenders]
     with RunFile(output, header) as file:
-        missing = [case for case in cases if not all(file.has(case.id, name) for name in names)]
+        missing = [case for case in cases if not all((case.id, name) in file.attempts for name in names)]
         try:
             with progress(header.command, len(cases), len(cases) - len(missing)) as advance:
                 for contender in contenders if missing and len(contenders) > 1 else ():
                     contender.answer(WARM_UP)  # the first answer pays for pages that are loaded once
                 for case in missing:
                     # random, but the same for the same case and seed
-                    in_turn = random.Random(f"{seed} {case.id}").sample(contenders, len(contenders))
-                    attempts = [one.answer(case) for one in in_turn if not file.has(case.id, one.name)]
+                    ordered = random.Random(f"{seed} {case.id}").sample(contenders, len(contenders))
+                    attempts = [one.answer(case) for one in ordered if (case.id, one.name) not in file.attempts]
                     for attempt in attempts:  # the tests run last, because they would slow the next contender down
                         file.add(attempt if sandbox is None else _with_test_result(attempt, case, sandbox))
                     advance(1)
             is_complete = True
         except KeyboardInterrupt:
             is_complete = False
-        # the file may have more cases than this session
-        stored = {(attempt.contender, attempt.case): attempt for attempt in file.attempts}
-    order = [(name, case.id) for name in names for case in cases]
-    notes = [note for contender in contenders for note in contender.notes()]
+    # the file may have more cases than this session
+    keys = [(case.id, name) for name in names for case in cases]
+    notes = [note for contender in contenders for note in contender.notes]
     notes += [] if is_complete else [INTERRUPTED_NOTE]
-    return Run(header, tuple(stored[key] for key in order if key in stored), is_complete, tuple(notes))
+    return Run(header, tuple(file.attempts[key] for key in keys if key in file.attempts), is_complete, tuple(notes))
 
 
 def infill_tables(run: Run) -> list[Table]:
@@ -267,18 +252,8 @@ def infill_tables(run: Run) -> list[Table]:
     return [summary_table("By kind", by_kind(run.attempts)), *decoder_tables(run.attempts)]
 
 
-def check_tests(cases: Iterable[TestCase]) -> None:
-    """Refuses cases of which none has tests.
-
-    Raises:
-        UsageError: there is nothing to run.
-    """
-    if all(case.program("") is None for case in cases):
-        raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
-
-
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
-    """Where nothing was shown, the tests count as failed."""
+    """The attempt with the result of its tests, which fail if nothing was shown."""
     program = case.program(attempt.text)
     return replace(attempt, passes=bool(attempt.shown) and sandbox.run(program).passes) if program else attempt
 
@@ -304,15 +279,8 @@ def flattened(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def _line(tree: Mapping[str, Any]) -> bytes:
-    return json.dumps(tree, allow_nan=False).encode("ascii") + b"\n"
-
-
-def _parse_attempt(path: Path, number: int, line: bytes) -> Attempt:
-    try:
-        return Attempt.parse(json.loads(line))
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputFileError(f"{path}, line {number} is not an attempt: delete that line, or the file") from error
+def _line(value: RunHeader | Attempt) -> bytes:
+    return json.dumps(dataclasses.asdict(value), allow_nan=False).encode() + b"\n"
 
 
 def _cpu() -> str:

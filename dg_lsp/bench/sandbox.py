@@ -17,9 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from dg_lsp.errors import SandboxError
 
@@ -29,9 +27,9 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/nix/store", "/gnu/store", "/etc
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _FREE_USER_IDS = range(61184, 65520)
 """Ids that systemd reserves for temporary users."""
-_TIME_SIGNALS = ("SIGXCPU", "SIGKILL")
+_PASSED = "passed"
 
-# Runs inside the sandbox: reads the program from standard input and writes one JSON line at its end.
+# Runs inside the sandbox: reads the program from standard input and writes `_PASSED` or the exception at its end.
 _BOOTSTRAP = """
 import json, os, resource, sys, types
 
@@ -47,13 +45,12 @@ report, nothing = os.dup(1), os.open(os.devnull, os.O_RDWR)
 for descriptor in range(3):
     os.dup2(nothing, descriptor)
 module = sys.modules["program"] = types.ModuleType("program")
-ending, detail = "passed", ""
+verdict = "passed"
 try:
     exec(compile(source, "program.py", "exec"), module.__dict__)
 except BaseException as error:
-    ending = "memory" if isinstance(error, MemoryError) else "failed"
-    detail = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-os.write(report, json.dumps({"ending": ending, "detail": detail}).encode())
+    verdict = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+os.write(report, verdict.encode("utf-8", "replace"))
 os._exit(0)
 """
 
@@ -63,16 +60,6 @@ assert hashlib.md5(b"a").hexdigest().startswith("0cc1")
 open("own", "w").write("x")
 assert open("own").read() == "x"
 """
-
-
-class Ending(StrEnum):
-    """How a program ended: it failed by an exception, and crashed if its process ended without a report."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
-    CRASHED = "crashed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +87,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one program, with the exception or the signal if there is one."""
+    """Result of one program."""
 
-    ending: Ending
-    detail: str = ""
-
-    @property
-    def passes(self) -> bool:
-        """True if the program ran to its end."""
-        return self.ending is Ending.PASSED
+    passes: bool
+    """True if the program ran to its end."""
+    reason: str = ""
+    """The exception, the signal, or another reason why the program failed."""
 
 
 class Sandbox:
@@ -127,8 +111,8 @@ class Sandbox:
         self._bwrap = program
         outcome = self.run(_CORRECT)
         if not outcome.passes:
-            reason = outcome.detail or outcome.ending
-            raise SandboxError(f"--execute needs a bubblewrap 0.7 or later that can create namespaces: {reason}")
+            message = "--execute needs a bubblewrap 0.7 or later that can create namespaces"
+            raise SandboxError(f"{message}: {outcome.reason}")
 
     def run(self, program: str) -> Outcome:
         """Runs a program to its end. None of its processes is left afterwards.
@@ -138,25 +122,31 @@ class Sandbox:
         """
         # files, not pipes: the limit on file sizes bounds what a program writes into them
         with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as errors:
-            is_late = False
             try:
-                with subprocess.Popen(
-                    self._command(), stdin=subprocess.PIPE, stdout=report, stderr=errors, env={}, start_new_session=True
-                ) as process:
-                    try:
-                        process.communicate(program.encode("utf-8", "replace"), self._limits.wall_seconds)
-                    except subprocess.TimeoutExpired:
-                        is_late = True
-                    finally:
-                        process.kill()  # kills the whole PID namespace
+                # at the timeout or an interruption it kills bubblewrap, and with it the whole PID namespace
+                code = subprocess.run(
+                    self._command(),
+                    input=program.encode("utf-8", "replace"),
+                    stdout=report,
+                    stderr=errors,
+                    env={},
+                    start_new_session=True,
+                    timeout=self._limits.wall_seconds,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return Outcome(False, "timeout")
             except OSError as error:
                 raise SandboxError(f"cannot start bubblewrap ({error}): {INSTALL}") from error
             report.seek(0)
             errors.seek(0)
-            ending, detail = _ending(report.read(), process.returncode, is_late=is_late)
-            if ending is Ending.CRASHED and not detail:
-                detail = " ".join(errors.read(1000).decode("utf-8", "replace").split())
-        return Outcome(ending, detail)
+            texts = [" ".join(file.read(1000).decode("utf-8", "replace").split()) for file in (report, errors)]
+        verdict, message = texts
+        if code:
+            # bubblewrap returns 128 + N after signal N
+            is_signal = code - 128 in set(signal.Signals)
+            return Outcome(False, signal.Signals(code - 128).name if is_signal else message or "crashed")
+        return Outcome(verdict == _PASSED, "" if verdict == _PASSED else verdict or "no result")
 
     def _command(self) -> list[str]:
         # the limit on processes does not apply to root: as root the program runs as a temporary user
@@ -191,16 +181,3 @@ def _mounts() -> Iterator[str]:
             yield from ("--ro-bind-try", str(path), str(path))
     for name in _DEVICES:
         yield from ("--dev-bind", name, name)
-
-
-def _ending(report: bytes, code: int, *, is_late: bool) -> tuple[Ending, str]:
-    # bubblewrap returns 128 + N after signal N
-    name = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else ""
-    if is_late or name in _TIME_SIGNALS:
-        return Ending.TIMEOUT, name
-    try:
-        tree: dict[str, Any] = json.loads(report)
-        ending, detail = Ending(tree["ending"]), str(tree["detail"])
-    except (ValueError, TypeError, KeyError):
-        return Ending.CRASHED, name
-    return (ending, detail) if code == 0 else (Ending.CRASHED, name)

@@ -1,18 +1,17 @@
 """Cost of prefill and denoising steps, and the overhead of the engine around them.
 
-All kinds of work are measured in turn, once per round, and medians are reported, so that a change in the speed of the
-machine affects all of them alike.
+Each round measures every kind of work once, and medians are reported, so that a change in the speed of the machine
+affects all of them alike.
 """
 
-import dataclasses
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,11 +54,8 @@ class StepTimes:
     """One forward pass over an open canvas, by canvas length; empty for a model without canvases."""
     causal: dict[int, float]
     """One causal pass, by number of tokens; empty for a model without a causal head."""
-
-    @property
-    def one_token_steps(self) -> dict[int, float]:
-        """Cost of a denoising step in causal passes of one token, by canvas length."""
-        return {length: ms / self.causal[1] for length, ms in self.steps.items()} if self.causal else {}
+    one_token_steps: dict[int, float]
+    """Cost of a denoising step in causal passes of one token, by canvas length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +67,35 @@ class StepReport:
     times: dict[int, StepTimes]
     """By prompt length."""
     batches: dict[int, dict[int, float]]
-    """A pass on the longest prompt, by canvas length and number of canvases, as far as they fit."""
+    """One pass on the longest prompt, by canvas length and number of canvases, as far as they fit.
+
+    The tables also have the time of each canvas, relative to a pass over one.
+    """
     overhead: dict[str, float]
     """Means per step in the backend's `decode` and in the `engine` around it, and their ratio as `share`.
 
     Empty for a model without canvases.
     """
 
-    def json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        tree = dataclasses.asdict(self)
-        for row, times in zip(tree["times"].values(), self.times.values(), strict=True):
-            row["one_token_steps"] = times.one_token_steps
-        return tree
-
     def tables(self) -> Iterator[Table]:
-        """The same for a reader."""
+        """The measurements as text."""
         first, longest = next(iter(self.times.values())), max(self.times)
         columns = ["prompt", "prefill", f"{NUM_EXTENDED} more tokens"]
         columns += [f"step at {length}" for length in first.steps] + [f"causal pass of {size}" for size in first.causal]
-        cells = {
-            n: (row.prefill, row.extend, *row.steps.values(), *row.causal.values()) for n, row in self.times.items()
-        }
-        yield Table("by prompt length", columns, {"": [(str(n), *_texts(row, 2)) for n, row in cells.items()]})
+        rows = []
+        for num, one in self.times.items():
+            times = (one.prefill, one.extend, *one.steps.values(), *one.causal.values())
+            rows.append((str(num), *(f"{ms:.2f}" for ms in times)))
+        yield Table("by prompt length", columns, {"": rows})
         if steps := self.times[longest].one_token_steps:
-            rows = [(str(n), *_texts(row.one_token_steps.values(), 1)) for n, row in self.times.items()]
+            rows = [(str(n), *(f"{x:.1f}" for x in one.one_token_steps.values())) for n, one in self.times.items()]
             columns = ["prompt", *(f"canvas {length}" for length in steps)]
             yield Table("a step over a canvas, in causal passes of one token", columns, {"": rows})
         if self.batches:
-            rows = [(str(length), *_batch_cells(steps)) for length, steps in self.batches.items()]
+            rows = []
+            for length, steps in self.batches.items():
+                each = {num: f"{ms:.2f} ({ms / steps[1] / num:.2f} each)" for num, ms in steps.items()}
+                rows.append((str(length), *(each.get(num, "–") for num in BATCH_SIZES)))
             caption = f"several canvases in one pass, prompt of {longest} tokens"
             yield Table(caption, ("canvas", *map(str, BATCH_SIZES)), {"": rows})
         if self.overhead:
@@ -142,8 +138,10 @@ def measure_steps(
         jobs.append((nothing, partial(denoiser.predict, 0, [canvas], 0.0, rng)))
     jobs += [(prefill(prompt[:-size]), partial(denoiser.extend, 0, prompt[-size:])) for size in sizes]
     whole, extended, *others = medians(jobs, rounds)
-    steps, causal = others[: len(lengths)], others[len(lengths) :]
-    return StepTimes(whole, extended, dict(zip(lengths, steps, strict=True)), dict(zip(sizes, causal, strict=True)))
+    steps = dict(zip(lengths, others, strict=False))
+    causal = dict(zip(sizes, others[len(lengths) :], strict=True))
+    one_token_steps = {length: ms / causal[1] for length, ms in steps.items()} if causal else {}
+    return StepTimes(whole, extended, steps, causal, one_token_steps)
 
 
 def measure_batches(
@@ -157,7 +155,7 @@ def measure_batches(
         canvas = open_canvas(prompt, denoiser.spec, length, rng).canvas_ids
         jobs: dict[int, Job] = {}
         for count in BATCH_SIZES:
-            with suppress(RequestError):  # so many canvases do not fit
+            with suppress(RequestError):  # they do not fit into the context
                 job = partial(denoiser.predict, 0, [canvas] * count, 0.0, rng)
                 job()
                 jobs[count] = job
@@ -183,16 +181,6 @@ def sample_requests() -> list[FillRequest]:
         snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[text.index("\n", offset) :])
         requests.append(FillRequest(snapshot, offset, deadline_ms=60_000, decoder=DecoderName.DIFFUSION))
     return requests
-
-
-def _texts(values: Iterable[float], digits: int) -> list[str]:
-    return [f"{value:.{digits}f}" for value in values]
-
-
-def _batch_cells(steps: Mapping[int, float]) -> list[str]:
-    """Cost of a pass, and for each canvas relative to a pass over one."""
-    each = {count: f"{ms:.2f} ({ms / steps[1] / count:.2f} each)" for count, ms in steps.items()}
-    return [each.get(count, "–") for count in BATCH_SIZES]
 
 
 def random_prompt(denoiser: Denoiser, num_tokens: int) -> TokenIds:

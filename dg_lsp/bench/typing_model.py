@@ -1,4 +1,4 @@
-"""What a user types, how fast, and what the user accepts; when an editor sends requests.
+"""Models of a user, who types and accepts items, and of an editor, which sends requests.
 
 Times between keys are log-normal, which fits measured ones well (González, Calot, Ierache and Hasperué, "On the shape
 of timings distributions in free-text keystroke dynamics profiles", Heliyon 7, 2021). The mean within a line is that of
@@ -21,7 +21,7 @@ from dg_lsp.errors import PositionError, UsageError
 
 _KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
 _WORD = re.compile(r"[^\S\r\n]*(?:\w+|[^\w\s]+)")
-"""What "accept next word" inserts: a word or a run of signs, with the blanks before it."""
+"""Text that "accept next word" inserts: a word or a run of signs, with the blanks before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class TypingModel:
 
 
 class MatchingKey(StrEnum):
-    """What an editor does when a key matches the shown item.
+    """Reaction of an editor to a key that matches the shown item.
 
     The item stays and the key sends a request, as in VS Code; the item stays without a request, as in llama.vim; or the
-    item goes, and the next answer is shown, as in Neovim 0.12.
+    item disappears until the next answer, as in Neovim 0.12.
     """
 
     REQUEST = "request"
@@ -101,7 +101,7 @@ class Acceptance:
 
 
 def accept(item: str, coming: str) -> Acceptance | None:
-    """What a user accepts before typing `coming`: the whole item, its first line, or as many words as are right."""
+    """The part of an item that a user accepts before typing `coming`: all, the first line, or the right words."""
     if _is_right(item, coming):
         return Acceptance(item, AcceptedPart.WHOLE, 1)
     line = LINE_END.split(item, maxsplit=1)[0]
@@ -122,7 +122,7 @@ def _is_right(text: str, coming: str) -> bool:
 
 
 class Selection(StrEnum):
-    """Which part of a file is typed: everything from a line on, some lines, or the body of each function in turn."""
+    """The typed part of a file: everything from a line on, some lines, or the body of each function."""
 
     ONWARDS = "onwards"
     REGION = "region"
@@ -139,61 +139,45 @@ class TypingTask:
     """In the buffer before the first key, including the indentation of the first line."""
     text: str
     tail: str
-
-    @property
-    def first_line(self) -> int:
-        """1-based line in the file."""
-        return len(LINE_END.findall(self.head)) + 1
-
-    @property
-    def last_line(self) -> int:
-        """1-based line in the file; after a final line end the empty line below."""
-        return self.first_line + len(LINE_END.findall(self.text))
+    lines: tuple[int, int] = (1, 1)
+    """First and last line in the file, 1-based; after a final line end the last one is the empty line below."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceText:
-    """A whole file."""
+def typing_task(path: str, language: str, file: str, first: int, last: int | None = None) -> TypingTask:
+    """Lines `first` to `last` of the text `file`, 1-based; without `last` everything from the first line on.
 
-    path: str
-    language: str
-    text: str
+    Raises:
+        PositionError: the file has no such lines, or they are blank.
+    """
+    starts = [0, *(end.end() for end in LINE_END.finditer(file))]
+    if not 1 <= first <= (last or first) <= len(starts):
+        raise PositionError(f"{path} has {len(starts)} lines: choose lines from 1 to {len(starts)}")
+    line_end = LINE_END.search(file, starts[last - 1]) if last else None
+    end = line_end.start() if line_end else len(file)
+    text = file[starts[first - 1] : end].lstrip(" \t")
+    start = end - len(text)
+    if not text.strip():
+        where = f"from line {first} on" if last is None else f"in lines {first} to {last}"
+        raise PositionError(f"{path} has nothing to type {where}: choose other lines")
+    return TypingTask(path, language, file[:start], text, file[end:], (first, last or len(starts)))
 
-    def bodies(self) -> Iterator[TypingTask]:
-        """The body of every outermost function, without its docstring.
 
-        Raises:
-            UsageError: the file is not valid Python, or has no such function.
-        """
-        if self.language != "python":
-            raise UsageError(f"{self.path} is not a Python file: name lines with --region instead")
-        try:
-            tree = ast.parse(self.text)
-        except (SyntaxError, ValueError) as error:
-            raise UsageError(f"{self.path} does not parse as Python: name lines with --region instead") from error
-        spans = sorted(_body_lines(tree, LINE_END.split(self.text)))
-        if not spans:
-            raise UsageError(f"{self.path} has no function with a body to type: leave --bodies out")
-        for first, last in spans:
-            yield self.task(first, last)
+def function_bodies(path: str, language: str, file: str) -> list[TypingTask]:
+    """The body of every outermost function of a Python file, without its docstring.
 
-    def task(self, first: int, last: int | None = None) -> TypingTask:
-        """Lines `first` to `last`, 1-based; without `last` everything from the first line on.
-
-        Raises:
-            PositionError: the file has no such lines, or they are blank.
-        """
-        starts = [0, *(end.end() for end in LINE_END.finditer(self.text))]
-        if not 1 <= first <= (last or first) <= len(starts):
-            raise PositionError(f"{self.path} has {len(starts)} lines: choose lines from 1 to {len(starts)}")
-        line_end = LINE_END.search(self.text, starts[last - 1]) if last else None
-        end = line_end.start() if line_end else len(self.text)
-        text = self.text[starts[first - 1] : end].lstrip(" \t")
-        start = end - len(text)
-        if not text.strip():
-            where = f"from line {first} on" if last is None else f"in lines {first} to {last}"
-            raise PositionError(f"{self.path} has nothing to type {where}: choose other lines")
-        return TypingTask(self.path, self.language, self.text[:start], text, self.text[end:])
+    Raises:
+        UsageError: the file is not valid Python, or has no such function.
+    """
+    if language != "python":
+        raise UsageError(f"{path} is not a Python file: name lines with --region instead")
+    try:
+        tree = ast.parse(file)
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path} does not parse as Python: name lines with --region instead") from error
+    spans = sorted(_body_lines(tree, LINE_END.split(file)))
+    if not spans:
+        raise UsageError(f"{path} has no function with a body to type: leave --bodies out")
+    return [typing_task(path, language, file, *span) for span in spans]
 
 
 def _body_lines(node: ast.AST, lines: Sequence[str]) -> Iterator[tuple[int, int]]:

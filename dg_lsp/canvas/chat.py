@@ -1,7 +1,7 @@
 """Chat templates and the prompts built with them: conversations, instruct fills and instruct rewrites."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,6 +24,9 @@ class Special:
 
 
 Piece = Special | str
+MAX_LINE_HEAD = 24
+"""Frozen tokens of the cursor's line; the beginning of a longer line goes into the prompt."""
+_FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
 
 
 class Role(StrEnum):
@@ -46,38 +49,23 @@ class Turn:
 class ChatTemplate:
     """Tokens around the messages of a conversation; thinking is off."""
 
-    start: tuple[Piece, ...]
+    start: tuple[Special, ...]
     opening: tuple[Piece, ...]
     """Before each message; the role's name follows."""
     closing: tuple[Piece, ...]
-    names: tuple[tuple[Role, str], ...]
+    names: Mapping[Role, str]
     answer: tuple[Piece, ...]
     """After the last message, up to the beginning of the answer's text."""
 
     @property
     def before(self) -> tuple[Piece, ...]:
         """Everything before a single question."""
-        return (*self.start, *self.opening, dict(self.names)[Role.USER])
+        return (*self.start, *self.opening, self.names[Role.USER])
 
     @property
     def after(self) -> tuple[Piece, ...]:
         """Everything after a single question, up to the beginning of the answer's text."""
         return (*self.closing, *self.answer)
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTemplate:
-    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
-
-    The code comes between `before` and `after`: prefix, `opening`, for a rewrite the selection and `closing`, suffix.
-    """
-
-    before: str
-    opening: str
-    closing: str
-    after: str
-    answer: str
-    """Beginning of the answer, frozen in the canvas; the code follows it."""
 
 
 TEMPLATES = {
@@ -86,46 +74,66 @@ TEMPLATES = {
         start=(Special("<bos>"),),
         opening=(Special("<|turn>"),),
         closing=(Special("<turn|>"), "\n"),
-        names=((Role.SYSTEM, "system\n"), (Role.USER, "user\n"), (Role.ASSISTANT, "model\n")),
+        names={Role.SYSTEM: "system\n", Role.USER: "user\n", Role.ASSISTANT: "model\n"},
         answer=(Special("<|turn>"), "model\n", Special("<|channel>"), "thought\n", Special("<channel|>")),
-    ),
+    )
 }
 
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """The text of a question; `{path}`, `{language}`, `{fence}` and `{instruction}` are filled in.
+
+    After `before` come prefix, `opening`, for a rewrite the selection and `closing`, suffix and `CODE_CLOSING`.
+    """
+
+    before: str
+    opening: str
+    closing: str = ""
+
+
+CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
+"""Around the code of a question. An answer begins with the opening, frozen in the canvas."""
 FILL = PromptTemplate(
-    before=(
-        "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
-        " line on. Say nothing that stands before or after the gap.\n\n{fence}{language}\n"
-    ),
+    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there, from the beginning of its"
+    " line on. Say nothing that stands before or after the gap.\n\n" + CODE_OPENING,
     opening="<GAP>",
-    closing="",
-    after="\n{fence}",
-    answer="{fence}{language}\n",
 )
-SNIPPETS_HEADING = "Other code, for reference:\n\n"
-SNIPPET_TEMPLATE = "{path}\n{fence}{language}\n{text}{fence}\n\n"
-"""One snippet before a question; `{text}` ends with a line end."""
 REWRITE = PromptTemplate(
-    before=(
-        "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
-        "Answer with the whole part and nothing else.\n\n{fence}{language}\n"
-    ),
+    "A part of {path} is marked <PART>. Rewrite this {language} code: {instruction}\n"
+    "Answer with the whole part and nothing else.\n\n" + CODE_OPENING,
     opening="<PART>\n",
     closing="</PART>\n",
-    after="\n{fence}",
-    answer="{fence}{language}\n",
 )
+SNIPPETS_HEADING = "Other code, for reference:\n\n"
 
 
-def template_of(name: str, model: str) -> ChatTemplate:
-    """The chat template with this name.
+def template_words(prompt: Prompt) -> dict[str, str]:
+    """The words that a `PromptTemplate` takes from a prompt."""
+    path, language = prompt.path or "a file", prompt.language or "text"
+    return {"path": path, "language": language, "fence": fence_of(prompt), "instruction": prompt.instruction}
 
-    Raises:
-        ModelUnsupportedError: the model has no template, or an unknown one.
-    """
-    if name not in TEMPLATES:
-        what = f"the unknown chat template {name!r}" if name else "no chat template"
-        raise ModelUnsupportedError(f"{model} has {what}; choose the prompt format fim, infill or prefix")
-    return TEMPLATES[name]
+
+def snippet_text(snippet: Snippet, fence: str, language: str) -> str:
+    """One snippet before a question."""
+    code = snippet.text.strip("\n")
+    return f"{snippet.path}\n{fence}{language}\n{code}\n{fence}\n\n"
+
+
+def fence_of(prompt: Prompt) -> str:
+    """A code fence longer than any in the code."""
+    snippets = (chunk.text for chunk in prompt.snippets.chunks)
+    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
+    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
+    return "`" * max(3, longest + 1)
+
+
+def template_of(spec: ModelSpec) -> ChatTemplate:
+    """The model's chat template. Raises `ModelUnsupportedError` if it has none, or an unknown one."""
+    if spec.template not in TEMPLATES:
+        what = f"the unknown chat template {spec.template!r}" if spec.template else "no chat template"
+        raise ModelUnsupportedError(f"{spec.name} has {what}; choose the prompt format fim, infill or prefix")
+    return TEMPLATES[spec.template]
 
 
 def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer, model: str) -> TokenIds:
@@ -140,18 +148,13 @@ def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer, model: str) -> TokenI
         if isinstance(piece, str):
             text += piece
             continue
-        ids += [tokenizer.encode(text), token_ids([_special(piece, tokenizer, model)])]
+        if (token := tokenizer.special(piece.spelling)) is None:
+            raise ModelUnsupportedError(
+                f"{model} has no token {piece.spelling}, which its chat template needs; choose another prompt format"
+            )
+        ids += [tokenizer.encode(text), token_ids([token])]
         text = ""
     return token_ids(np.concatenate([*ids, tokenizer.encode(text)]))
-
-
-def _special(special: Special, tokenizer: Tokenizer, model: str) -> int:
-    token = tokenizer.special(special.spelling)
-    if token is None:
-        raise ModelUnsupportedError(
-            f"{model} has no token {special.spelling}, which its chat template needs; choose another prompt format"
-        )
-    return token
 
 
 def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> Layout:
@@ -161,14 +164,13 @@ def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) ->
         ModelUnsupportedError: the model has no known chat template, or lacks one of its tokens.
         RequestError: the last message is not the user's, or the conversation is too long.
     """
-    template = template_of(spec.template, spec.name)
+    template = template_of(spec)
     if not turns or turns[-1].role is Role.ASSISTANT:
         raise RequestError("the conversation has no question: its last message must be the user's")
     pieces: list[Piece] = [*template.start]
     for turn in turns:
-        pieces += [*template.opening, dict(template.names)[turn.role], turn.text.strip(), *template.closing]
-    pieces += template.answer
-    prompt_ids = encoded(pieces, tokenizer, spec.name)
+        pieces += [*template.opening, template.names[turn.role], turn.text.strip(), *template.closing]
+    prompt_ids = encoded((*pieces, *template.answer), tokenizer, spec.name)
     if len(prompt_ids) > spec.max_prompt_tokens:
         raise RequestError(
             f"the conversation has {len(prompt_ids)} tokens, {spec.name} takes {spec.max_prompt_tokens}: shorten it"
@@ -176,100 +178,53 @@ def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) ->
     return Layout(prompt_ids)
 
 
-MAX_LINE_HEAD = 24
-"""Frozen tokens of the cursor's line; the beginning of a longer line goes into the prompt."""
-_FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
-_NO_NAME = "a file"
-_NO_LANGUAGE = "text"
-
-
 def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a fill: the answer begins with the line of the cursor.
-
-    Raises:
-        ModelUnsupportedError: the model has no chat template, or lacks one of its tokens.
-    """
+    """Layout of a fill: the answer begins with the line of the cursor. Raises as `template_of` and `encoded` do."""
     cut = prompt.prefix.rfind("\n") + 1
     line = tokenizer.encode(prompt.prefix[cut:])
     excess = max(0, len(line) - MAX_LINE_HEAD)
     excess = -(-excess // MAX_LINE_HEAD) * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
-    above = np.concatenate([tokenizer.encode(prompt.prefix[:cut]), line[:excess]])
-    question = _Question(FILL, prompt, tokenizer, spec)
-    return question.layout(token_ids(above), NOTHING, line[excess:], max_tokens)
+    above = token_ids(np.concatenate([tokenizer.encode(prompt.prefix[:cut]), line[:excess]]))
+    return _layout(FILL, prompt, tokenizer, spec, max_tokens, above=above, selection=NOTHING, answer=line[excess:])
 
 
 def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a rewrite by instruction: the answer begins with the selection's indentation.
-
-    Raises:
-        ModelUnsupportedError: the model has no chat template, or lacks one of its tokens.
-    """
+    """Layout of a rewrite: the answer begins with the selection's indentation. Raises as `instruct_layout` does."""
     lines = prompt.selection.removesuffix("\n") + "\n"
     indentation = lines[: len(lines) - len(lines.lstrip(" "))]
-    question = _Question(REWRITE, prompt, tokenizer, spec)
-    above = tokenizer.encode(prompt.prefix)
-    return question.layout(above, tokenizer.encode(lines), tokenizer.encode(indentation), max_tokens)
+    above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, indentation))
+    return _layout(REWRITE, prompt, tokenizer, spec, max_tokens, above=above, selection=selection, answer=answer)
 
 
-def fence_of(prompt: Prompt) -> str:
-    """A code fence longer than any in the code."""
-    others = (chunk.text for chunk in prompt.snippets.chunks)
-    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *others))
-    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
-    return "`" * max(3, longest + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """One question about one prompt."""
-
-    template: PromptTemplate
-    prompt: Prompt
-    tokenizer: Tokenizer
-    spec: ModelSpec
-
-    def layout(self, above: TokenIds, selection: TokenIds, answer: TokenIds, max_tokens: int) -> Layout:
-        """Layout with at most `max_tokens` of prompt, unless the selection is longer; the code around it is cut."""
-        chat = template_of(self.spec.template, self.spec.name)
-        template, encode = self.template, self.tokenizer.encode
-        begin, asked = chat.before, self._text(template.before)
-        snippets = self._snippet_ids(int(max_tokens * self.prompt.snippets.share))
-        if len(snippets):
-            opening = encoded((*begin, SNIPPETS_HEADING), self.tokenizer, self.spec.name)
-            before = token_ids(np.concatenate([opening, snippets, encode(asked)]))
-        else:
-            before = encoded((*begin, asked), self.tokenizer, self.spec.name)
-        after = encoded((self._text(template.after), *chat.after), self.tokenizer, self.spec.name)
-        marked = [encode(template.opening), selection, encode(template.closing)]
-        room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
-        suffix = encode(self.prompt.suffix)[: int(room * SUFFIX_SHARE)]
-        shown = end_of(above, room - len(suffix))
-        return Layout(
-            token_ids(np.concatenate([before, shown, *marked, suffix, after])),
-            head_ids=token_ids(np.concatenate([encode(self._text(template.answer)), answer])),
-            before_ids=token_ids(np.concatenate([shown, answer])),
-            after_ids=suffix,
-            stop=fence_of(self.prompt),
-        )
-
-    def _snippet_ids(self, room: int) -> TokenIds:
-        """Token ids of the snippets that fit, shape (0..room,)."""
-        fence = fence_of(self.prompt)
-
-        def encode(chunk: Snippet) -> TokenIds:
-            text = chunk.text.strip("\n") + "\n"
-            language = self.prompt.language
-            return self.tokenizer.encode(
-                SNIPPET_TEMPLATE.format(path=chunk.path, fence=fence, language=language, text=text)
-            )
-
-        return token_ids(np.concatenate([NOTHING, *fitting(self.prompt, room, encode)]))
-
-    def _text(self, text: str) -> str:
-        prompt = self.prompt
-        return text.format(
-            path=prompt.path or _NO_NAME,
-            language=prompt.language or _NO_LANGUAGE,
-            fence=fence_of(prompt),
-            instruction=prompt.instruction,
-        )
+def _layout(
+    template: PromptTemplate,
+    prompt: Prompt,
+    tokenizer: Tokenizer,
+    spec: ModelSpec,
+    max_tokens: int,
+    *,
+    above: TokenIds,
+    selection: TokenIds,
+    answer: TokenIds,
+) -> Layout:
+    """Layout with at most `max_tokens` of prompt, unless the selection is longer; the code around it is cut."""
+    chat, words, encode = template_of(spec), template_words(prompt), tokenizer.encode
+    fence, question = words["fence"], template.before.format(**words)
+    room = int(max_tokens * prompt.snippets.share)
+    if snippets := fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, fence, prompt.language))):
+        heading = encoded((*chat.before, SNIPPETS_HEADING), tokenizer, spec.name)
+        before = np.concatenate([heading, *snippets, encode(question)])
+    else:
+        before = encoded((*chat.before, question), tokenizer, spec.name)
+    after = encoded((CODE_CLOSING.format(**words), *chat.after), tokenizer, spec.name)
+    marked = [encode(template.opening), selection, encode(template.closing)]
+    room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
+    suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
+    shown = end_of(above, room - len(suffix))
+    return Layout(
+        token_ids(np.concatenate([before, shown, *marked, suffix, after])),
+        head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
+        before_ids=token_ids(np.concatenate([shown, answer])),
+        after_ids=suffix,
+        stop=fence,
+    )

@@ -111,14 +111,7 @@ SUFFIX_SHARE = 0.3
 
 
 def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """A fill-in-the-middle prompt, followed by an open canvas."""
-    prompt_ids = fim_prompt(prompt, tokenizer, spec, max_tokens)
-    before_ids, after_ids = prompt_parts(prompt_ids, spec)
-    return Layout(prompt_ids, before_ids=before_ids, after_ids=after_ids)
-
-
-def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
-    """Prompt ids: at least one and at most `max_tokens`.
+    """A prompt of 1 to `max_tokens` ids, followed by an open canvas; snippets belong to the code before the gap.
 
     A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
     start of the prompt, which would invalidate the cache. Snippets stand where the model's format has other files, or
@@ -131,18 +124,21 @@ def fim_prompt(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     has_files = fim is not None and bool(fim.prompt_with_files) and not is_prefix_only
     comments = NOTHING if has_files else snippet_ids(prompt, tokenizer, spec, max_tokens)
     text = prompt.prefix or ("\n" if is_prefix_only else "")  # the prompt must not be empty
-    before = encode_after(text, tokenizer, spec) if len(comments) else tokenizer.encode(text)
+    prefix = encode_after(text, tokenizer, spec) if len(comments) else tokenizer.encode(text)
     room = max(0, max_tokens - len(start) - len(comments))
     if fim is None or is_prefix_only:
-        return token_ids(np.concatenate([start, comments, end_of(before, room)]))
+        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room)]))
+        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids)
     files = _files(prompt, tokenizer, spec, fim, max_tokens) if has_files else NOTHING
     template = fim.prompt_with_files if len(files) else fim.prompt
     words, fields = {"path": prompt.path or UNTITLED}, {**_EMPTY, "{files}": files}
     room = max(0, room - len(_rendered(template, fields, words, tokenizer, spec)))
     suffix = encode_after(prompt.suffix, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
-    prefix = token_ids(np.concatenate([comments, end_of(before, room - len(suffix))]))
+    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix))]))
     fields |= {"{prefix}": prefix, "{suffix}": suffix}
-    return token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
+    prompt_ids = token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
+    before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
+    return Layout(prompt_ids, before_ids=_rendered(before, fields, words, tokenizer, spec), after_ids=suffix)
 
 
 def _files(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, fim: FimTokens, max_tokens: int) -> TokenIds:
@@ -179,19 +175,6 @@ def _rendered(
         for piece in template
     ]
     return token_ids(np.concatenate(parts)) if parts else NOTHING
-
-
-def prompt_parts(prompt_ids: TokenIds, spec: ModelSpec) -> tuple[TokenIds, TokenIds]:
-    """Prefix and suffix of a prompt, without sentinels; snippets belong to the prefix."""
-    body = prompt_ids[len(spec.start_ids) :]
-    if spec.fim is None or spec.prompt_format is PromptFormat.PREFIX:
-        return body, body[:0]
-    prefix_at, suffix_at = (int(np.argmax(body == sentinel)) for sentinel in (spec.fim.prefix_id, spec.fim.suffix_id))
-    begin, second = min(prefix_at, suffix_at), max(prefix_at, suffix_at)
-    end = len(body) - (spec.fim.middle_id is not None)
-    first, last = body[begin + 1 : second], body[second + 1 : end]
-    prefix, suffix = (last, first) if suffix_at < prefix_at else (first, last)
-    return token_ids(np.concatenate([body[:begin], prefix])), suffix
 
 
 def open_canvas(prompt_ids: TokenIds, spec: ModelSpec, length: int, rng: np.random.Generator) -> Canvas:

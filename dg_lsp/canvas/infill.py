@@ -52,8 +52,7 @@ def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]
 
 def raced_length(layout: Layout, length: int, num_raced: int) -> int:
     """Length of each canvas so that all canvases fit into one pass."""
-    least = len(layout.head_ids) + 1
-    return max(least, min(length, RACED_TOKENS // max(1, num_raced)))
+    return max(len(layout.head_ids) + 1, min(length, RACED_TOKENS // max(1, num_raced)))
 
 
 def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:

@@ -43,9 +43,11 @@ class Canvas:
     frozen: Flags
     """Shape (L,): positions with known text; never changed and excluded from every mean."""
 
-    def __post_init__(self) -> None:
-        if self.canvas_ids.shape != self.frozen.shape:
-            raise ValueError(f"canvas of {self.canvas_ids.shape} but frozen flags of {self.frozen.shape}")
+    @classmethod
+    def around(cls, free_ids: TokenIds, prompt_ids: TokenIds, head_ids: TokenIds, tail_ids: TokenIds) -> "Canvas":
+        """Free positions between a frozen head and a frozen tail."""
+        frozen = np.repeat([True, False, True], [len(head_ids), len(free_ids), len(tail_ids)])
+        return cls(prompt_ids, np.concatenate([head_ids, free_ids, tail_ids]), frozen)
 
 
 NOTHING = token_ids([])
@@ -75,12 +77,8 @@ class Layout:
 
     def canvas(self, num_free: int, spec: ModelSpec, rng: np.random.Generator, *, length: int = 0) -> Canvas:
         """Head, `num_free` tokens of noise, and as much of the tail as fits into `length` (0: no tail)."""
-        size = len(self.head_ids)
-        tail_ids = self.tail_ids[: max(0, length - size - num_free)]
-        canvas = np.concatenate([self.head_ids, noise(spec, num_free, rng), tail_ids])
-        frozen = np.ones(len(canvas), np.bool_)
-        frozen[size : size + num_free] = False
-        return Canvas(self.prompt_ids, canvas, frozen)
+        tail_ids = self.tail_ids[: max(0, length - len(self.head_ids) - num_free)]
+        return Canvas.around(noise(spec, num_free, rng), self.prompt_ids, self.head_ids, tail_ids)
 
     def in_prompt(self) -> "Layout":
         """The layout for causal decoding: the head becomes part of the prompt, and the tail is dropped."""
@@ -128,35 +126,32 @@ def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
     return replace(sampling, max_denoising_steps=num_steps, t_max=hottest)
 
 
+@dataclass(slots=True, eq=False)
 class Renoise:
     """Splits a selection into canvases; each canvas follows the results of the canvases before it."""
 
-    def __init__(
-        self, layout: Layout, ids: TokenIds, spec: ModelSpec, strength: float, rng: np.random.Generator
-    ) -> None:
-        """`ids`, shape (N,), is the selection; `layout` is the code around it and does not contain it."""
-        self._layout = layout
-        self._ids = ids
-        self._spec = spec
-        self._strength = strength
-        self._rng = rng
-        self.result_ids = NOTHING
-        """Tokens of the finished canvases; the caller appends to them with `settle`."""
+    layout: Layout
+    """The code around the selection, without it."""
+    ids: TokenIds
+    """Shape (N,): the selection."""
+    spec: ModelSpec
+    strength: float
+    rng: np.random.Generator
+    result_ids: TokenIds = field(default_factory=lambda: NOTHING)
+    """Tokens of the finished canvases; the caller appends to them with `settle`."""
 
     def __iter__(self) -> Iterator[Canvas]:
         """The canvases in order, each at most as long as the model's longest."""
-        head_ids, prompt_ids = self._layout.head_ids, self._layout.prompt_ids
+        head_ids, prompt_ids = self.layout.head_ids, self.layout.prompt_ids
         at = 0
-        while at < len(self._ids):
-            room = self._spec.longest_block - len(head_ids) - 1
-            piece = self._ids[at : at + max(1, room)]
+        while at < len(self.ids):
+            room = self.spec.longest_block - len(head_ids) - 1
+            piece = self.ids[at : at + max(1, room)]
             at += len(piece)
-            tail_ids = self._after(room - len(piece) + 1) if at >= len(self._ids) else NOTHING
-            noisy = renoised(piece, self._strength, self._spec, self._rng)
-            frozen = np.ones(len(head_ids) + len(noisy) + len(tail_ids), np.bool_)
-            frozen[len(head_ids) : len(head_ids) + len(noisy)] = False
+            tail_ids = self._after(room - len(piece) + 1) if at >= len(self.ids) else NOTHING
+            noisy = renoised(piece, self.strength, self.spec, self.rng)
             known = prompt_ids if len(head_ids) else np.concatenate([prompt_ids, self.result_ids])
-            yield Canvas(token_ids(known), np.concatenate([head_ids, noisy, tail_ids]), frozen)
+            yield Canvas.around(noisy, token_ids(known), head_ids, tail_ids)
             prompt_ids, head_ids = token_ids(np.concatenate([prompt_ids, head_ids])), NOTHING
 
     def settle(self, ids: TokenIds) -> None:
@@ -165,6 +160,6 @@ class Renoise:
 
     def _after(self, room: int) -> TokenIds:
         """Frozen end of the last canvas: the code that follows, or the token that ends a middle."""
-        if self._spec.prompt_format is PromptFormat.FIM:
-            return token_ids(self._spec.end_ids[:1])
-        return self._layout.tail_ids[: max(0, room)]
+        if self.spec.prompt_format is PromptFormat.FIM:
+            return token_ids(self.spec.end_ids[:1])
+        return self.layout.tail_ids[: max(0, room)]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dg_lsp.canvas.chat import TEMPLATES, Special, instruct_layout
+from dg_lsp.canvas.chat import TEMPLATES, instruct_layout
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
 from dg_lsp.canvas.infill import infill_layout
 from dg_lsp.canvas.layout import Layout
@@ -20,15 +20,21 @@ _BUILDERS = {
 }
 
 
-def prompt_of(snapshot: Snapshot, offset: int, max_tokens: int, suffix_lines: int | None = None) -> Prompt:
+def prompt_of(
+    snapshot: Snapshot, offset: int, max_tokens: int, suffix_lines: int | None = None, prefix_share: float = 1.0
+) -> Prompt:
     """The text around a cursor, about as much of it as a prompt of `max_tokens` holds.
+
+    A tokenizer cuts it to the exact length. Without one, a prefix of `1 - SUFFIX_SHARE` leaves room for the suffix.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
     """
     chars = max_tokens * CHARS_PER_TOKEN
-    suffix_chars = int(chars * SUFFIX_SHARE)
-    prompt = prompt_at(snapshot, offset, prefix_chars=chars, suffix_chars=suffix_chars, suffix_lines=suffix_lines)
+    prefix_chars, suffix_chars = int(chars * prefix_share), int(chars * SUFFIX_SHARE)
+    prompt = prompt_at(
+        snapshot, offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars, suffix_lines=suffix_lines
+    )
     return replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)
 
 
@@ -38,16 +44,11 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
     Raises:
         ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
     """
-    if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids:
-        spec = replace(spec, start_ids=_start_ids(tokenizer, spec))
+    if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids and spec.template in TEMPLATES:
+        # instruct models were trained with the template's first token on all texts
+        tokens = (tokenizer.special(one.spelling) for one in TEMPLATES[spec.template].start)
+        spec = replace(spec, start_ids=tuple(token for token in tokens if token is not None))
     return _BUILDERS[spec.prompt_format](prompt, tokenizer, spec, max_tokens)
-
-
-def _start_ids(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[int, ...]:
-    """First token of the chat template: instruct models were trained with it on all texts."""
-    first = TEMPLATES[spec.template].before[0] if spec.template in TEMPLATES else ""
-    token = tokenizer.special(first.spelling) if isinstance(first, Special) else None
-    return () if token is None else (token,)
 
 
 def in_format(spec: ModelSpec, name: str) -> ModelSpec:

@@ -31,15 +31,7 @@ class CachingTokenizer:
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
         self._inner = inner
-        self._encoded = lru_cache(capacity)(inner.encode)
-
-    def encode(self, text: str) -> TokenIds:
-        """See `Tokenizer`."""
-        return self._encoded(text)
-
-    def decode(self, ids: TokenIds) -> bytes:
-        """See `Tokenizer`."""
-        return self._inner.decode(ids)
+        self.encode, self.decode = lru_cache(capacity)(inner.encode), inner.decode
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer`."""

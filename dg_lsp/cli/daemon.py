@@ -147,10 +147,10 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     rules = access_rules(host, Path(key_file) if key_file else None, hosts, origins)
 
     def open_http(share: "Callable[[Settings], SchedulerSession]") -> "HttpServer | None":
-        from dg_lsp.http.app import Address, HttpServer
+        from dg_lsp.http.app import HttpServer
 
         try:
-            return HttpServer(Address(host, port), share, settings, rules, is_persistent=True)
+            return HttpServer((host, port), share, settings, rules, is_persistent=True)
         except UsageError as error:
             if is_explicit or not given["exit_when_idle"]:
                 raise

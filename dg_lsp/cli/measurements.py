@@ -14,7 +14,6 @@ import attrs
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
-from dg_lsp.bench.audit import audit_page
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
@@ -32,21 +31,20 @@ from dg_lsp.bench.replay import (
     replay_tables,
     summarize_replay,
 )
-from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
+from dg_lsp.bench.report import Film, audit_page, benchmark_page, check_page_path, choose_cases, record_films
 from dg_lsp.bench.runner import (
     INTERRUPTED_NOTE,
     Machine,
     Run,
     RunFile,
     RunHeader,
-    check_tests,
     file_sha256,
     infill_tables,
     run_cases,
 )
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.steps import measure_model
-from dg_lsp.bench.typing_model import Selection, SourceText, TypingTask
+from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.output import progress
@@ -140,7 +138,7 @@ class Cases:
         cases = sample_cases(read_cases(self.data), self.limit, self.seed)
         sandbox = _open_sandbox(cases) if self.execute else None
         with opening as (opened, contenders):
-            listed = {**listed, **options.json(), "execute": self.execute}
+            listed = {**listed, **asdict(options), "execute": self.execute}
             header = _header(command, opened, settings, {self.data.name: self.data}, listed)
             how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": _progress_bar}
             run = run_cases(cases, contenders, header, self.output, **how)
@@ -173,7 +171,7 @@ def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, de
     _check_decoder(decoder, settings)
     opening = _open_contender(settings, decoder, options)
     run, films = cases.run("infill", settings, options, opening, {"decoder": decoder})
-    summary = summarize(run.attempts).json()
+    summary = summarize(run.attempts)
     known = {"model": run.header.model, "length_knowledge": options.length}
     tree = {**{key: summary[key] for key in _INFILL_KEYS}, **known} if cases.as_json else None
     return _finish(run, infill_tables(run), tree, cases.html, films)
@@ -239,14 +237,14 @@ def measure_replay(
     if html is not None:
         check_page_path(html)
     _check_decoder(played.decoder, settings)
-    lines = [[task.first_line, task.last_line] for task in played.tasks]
+    lines = [task.lines for task in played.tasks]
     editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
     listed = {"selection": selection.value, "lines": lines, **editor, "seed": played.seed, "decoder": played.decoder}
     opened = open_model(settings)
     with closing(opened.engine):
         header = _header("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
         with RunFile(output, header) as file:
-            events, is_complete = _play(played, EngineCompleter(opened.engine, file.attempts), file)
+            events, is_complete = _play(played, EngineCompleter(opened.engine, file.attempts.values()), file)
     attempts = tuple(event.attempt for event in events if isinstance(event, RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
     notes = (*assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
@@ -267,11 +265,12 @@ def typing_tasks(
     tasks: list[TypingTask] = []
     for path in dict.fromkeys(files):
         file = SourceFile.read(path)
-        source = SourceText(str(path), file.language, file.text)
+        source = (str(path), file.language, file.text)
         if bodies:
-            tasks += source.bodies()
+            tasks += function_bodies(*source)
         else:
-            tasks.append(source.task(start or 1) if region is None else source.task(int(lines[1]), int(lines[2])))
+            span = (start or 1,) if region is None else (int(lines[1]), int(lines[2]))
+            tasks.append(typing_task(*source, *span))
     return selection, tasks
 
 
@@ -285,7 +284,7 @@ def _play(played: Replay, completer: EngineCompleter, file: RunFile) -> tuple[li
             for event in played.run(completer):
                 events.append(event)
                 if isinstance(event, RequestEvent):
-                    if not file.has(event.attempt.case, CONTENDER):
+                    if (event.attempt.case, CONTENDER) not in file.attempts:
                         file.add(event.attempt)
                     advance(int(played.limit is not None))
                 elif played.limit is None:
@@ -317,7 +316,7 @@ def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
     _, denoiser = loading.open_local(settings)
     report = measure_model(denoiser, settings.completion, rounds=rounds)
     if as_json:
-        typer.echo(json.dumps(report.json()))
+        typer.echo(json.dumps(asdict(report)))
     else:
         typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds\n")
         typer.echo(_markdown(report.tables()))
@@ -389,7 +388,8 @@ def _header(
 
 
 def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
-    check_tests(cases)
+    if all(case.program("") is None for case in cases):
+        raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
     sandbox = Sandbox()
     typer.echo("dg-lsp: --execute runs model-written programs, in a bubblewrap sandbox", err=True)
     return sandbox

@@ -120,11 +120,11 @@ def serve(
 ) -> int:
     """Serve completions over HTTP."""
     from dg_lsp.engine.scheduler import Scheduler
-    from dg_lsp.http.app import Address, HttpServer
+    from dg_lsp.http.app import HttpServer
 
     settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
     rules = access_rules(host, api_key_file, allow_host or (), allow_origin or ())
-    HttpServer(Address(host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
+    HttpServer((host, port), partial(Scheduler.of, loading.open_engine), settings, rules).run()
     return 0
 
 

@@ -32,6 +32,7 @@ class CrashLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._in_use: Sequence[str] = []
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def crashes(self) -> list[tuple[float, list[str]]]:
@@ -41,9 +42,14 @@ class CrashLog:
     def set_in_use(self, models: Sequence[str]) -> None:
         """Names the models that are at fault if the daemon crashes now."""
         with self._lock:
-            if models != self._in_use:
+            if models != self._in_use and not self._is_closed:
                 self._in_use = models
                 self._write(models, self.crashes())
+
+    def close(self) -> None:
+        """No model is at fault any more; from now on the file belongs to another daemon."""
+        self.set_in_use([])
+        self._is_closed = True
 
     def add_crash(self) -> None:
         """The previous daemon crashed; the models that it named last are at fault."""
@@ -85,7 +91,7 @@ class _OpenModel:
     """One model in memory, or on its way there. All times are of `time.monotonic`."""
 
     name: str
-    worker: Scheduler
+    scheduler: Scheduler
     num_sessions: int = 0
     idle_since: float = 0.0
     """When the last session left."""
@@ -100,20 +106,20 @@ class _OpenModel:
 
     @property
     def state(self) -> str:
-        if not self.worker.ready.done():
+        if not self.scheduler.ready.done():
             return "loading"
-        if self.worker.ready.exception() is not None:
+        if self.scheduler.ready.exception() is not None:
             return "failed"
-        return "asleep" if self.worker.is_asleep else "ready"
+        return "asleep" if self.scheduler.is_asleep else "ready"
 
 
 class Pool:
-    """One worker for each model and its runtime settings. Any thread may call."""
+    """One scheduler for each model and its runtime settings. Any thread may call."""
 
     def __init__(self, open_engine: Callable[[Settings], Engine], idle_seconds: float, crash_log: CrashLog) -> None:
         self._open_engine = open_engine
         self._idle_seconds = idle_seconds
-        self._crash_log: CrashLog | None = crash_log
+        self._crash_log = crash_log
         self._models: dict[tuple[object, ...], _OpenModel] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -128,7 +134,7 @@ class Pool:
                 model = self._models[key] = _OpenModel(settings.model.name, Scheduler.of(self._open, settings))
             model.num_sessions += 1
         return SchedulerSession(
-            model.worker, settings.completion, partial(self._leave, model), partial(self._note_request, model)
+            model.scheduler, settings.completion, partial(self._leave, model), partial(self._note_request, model)
         )
 
     def sweep(self) -> None:
@@ -137,13 +143,13 @@ class Pool:
         with self._lock:
             for model in self._models.values():
                 last = model.last_request
-                if last is not None and last < now - _SETTLE_SECONDS and model.worker.is_idle:
+                if last is not None and last < now - _SETTLE_SECONDS and model.scheduler.is_idle:
                     model.last_request = None
             idle = [key for key in self._unused() if self._models[key].idle_since <= now - self._idle_seconds]
             closing = [self._models.pop(key) for key in idle]
             self._update_crash_log()
         for model in closing:
-            model.worker.close()
+            model.scheduler.close()
 
     def facts(self) -> list[dict[str, Any]]:
         """The models for `dg-lsp daemon status`, as JSON values."""
@@ -153,19 +159,12 @@ class Pool:
                 for model in self._models.values()
             ]
 
-    def stop_crash_log(self) -> None:
-        """From now on the file belongs to another daemon."""
-        with self._lock:
-            if self._crash_log is not None:
-                self._crash_log.set_in_use([])
-                self._crash_log = None
-
     def close(self) -> None:
         """Closes all models."""
         with self._lock:
             closing, self._models = list(self._models.values()), {}
         for model in closing:
-            model.worker.close()
+            model.scheduler.close()
 
     def _open(self, settings: Settings) -> Engine:
         """The engine; closes unused models, the longest idle first, until there is memory for it."""
@@ -180,7 +179,7 @@ class Pool:
                         closing = self._models.pop(unused[0]) if unused else None
                     if closing is None:
                         raise self._with_holders(error) from error
-                    closing.worker.close()
+                    closing.scheduler.close()
 
     @contextmanager
     def _marked_as_opening(self, key: tuple[object, ...]) -> Iterator[None]:
@@ -188,8 +187,7 @@ class Pool:
             model = self._models.get(key)
             if model is None:
                 raise BackendError("the model was closed before it was opened")
-            if self._crash_log is not None:
-                self._crash_log.check(model.name)
+            self._crash_log.check(model.name)
             model.is_opening, model.is_opened = True, False
             self._update_crash_log()
         try:
@@ -207,8 +205,7 @@ class Pool:
 
     def _update_crash_log(self) -> None:
         """The caller holds the lock."""
-        if self._crash_log is not None:
-            self._crash_log.set_in_use(sorted({one.name for one in self._models.values() if one.is_in_use}))
+        self._crash_log.set_in_use(sorted({one.name for one in self._models.values() if one.is_in_use}))
 
     def _with_holders(self, error: ModelMemoryError) -> ModelMemoryError:
         ready = [(one["model"], one["sessions"]) for one in self.facts() if one["state"] == "ready"]

@@ -184,7 +184,7 @@ class Daemon:
             return
         self._is_withdrawn = True
         self._endpoint.clear()
-        self._pool.stop_crash_log()
+        self._crash_log.close()
         if self._http is not None:
             self._http.stop()
 

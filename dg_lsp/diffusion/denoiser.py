@@ -59,8 +59,8 @@ class Footprint:
     """GPUs that the model runs on."""
 
 
-class Denoiser(Protocol):
-    """A model with a KV cache of several slots, one prompt each.
+class Passes(Protocol):
+    """The passes of a model with a KV cache of several slots, one prompt each: what a decoder uses.
 
     With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
     runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
@@ -69,16 +69,6 @@ class Denoiser(Protocol):
     @property
     def spec(self) -> ModelSpec:
         """Noise kind, special ids, canvas lengths, defaults."""
-        ...
-
-    @property
-    def num_slots(self) -> int:
-        """Slots are numbered 0 to `num_slots - 1`."""
-        ...
-
-    @property
-    def footprint(self) -> Footprint:
-        """Memory that the model holds. Thread-safe."""
         ...
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
@@ -101,17 +91,11 @@ class Denoiser(Protocol):
         rng: np.random.Generator,
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
-        """One forward pass over all canvases at once, each standing alone right after the slot's prompt.
+        """One forward pass over all canvases (shape (L,) each) at once, each alone right after the slot's prompt.
 
         Attention is bidirectional inside a canvas; canvases do not see each other. The cache is unchanged afterwards.
         A self-conditioned model keeps its last prediction of each canvas, by lane, until the slot's next `prefill`.
-
-        Args:
-            slot: the slot of the prompt that the canvases follow.
-            canvases: token ids, each of shape (L,).
-            temperature: sampling temperature.
-            rng: source of the samples.
-            lanes: numbers of these canvases among the prompt's canvases, ascending; empty means 0, 1, 2, ...
+        `lanes` are the numbers of these canvases among the prompt's canvases, ascending; empty means 0, 1, 2, ...
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.
@@ -131,6 +115,20 @@ class Denoiser(Protocol):
             ModelMemoryError: see `prefill`.
             BackendError: the runtime failed and the slot is empty, or the model cannot decode causally.
         """
+        ...
+
+
+class Denoiser(Passes, Protocol):
+    """A model in memory."""
+
+    @property
+    def num_slots(self) -> int:
+        """Slots are numbered 0 to `num_slots - 1`."""
+        ...
+
+    @property
+    def footprint(self) -> Footprint:
+        """Memory that the model holds. Thread-safe."""
         ...
 
     def close(self) -> None:
@@ -154,26 +152,8 @@ def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-def check_slot(slot: int, num_slots: int) -> None:
-    """Refuses the number of a slot that does not exist."""
-    if not 0 <= slot < num_slots:
-        raise RequestError(f"slot {slot} does not exist: slots are numbered 0 to {num_slots - 1}")
-
-
-def check_prompt_length(length: int, limit: int) -> None:
-    """Refuses a prompt that is longer than the context."""
-    if length > limit:
-        raise RequestError(
-            f"the prompt has {length} tokens, the context takes {limit}; shorten it or raise context_length"
-        )
-
-
 def checked_extension(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
-    """The ids of one causal pass.
-
-    Raises:
-        RequestError: there are none, more than one pass takes, or one is out of range.
-    """
+    """The ids of one causal pass; raises `RequestError` for none or more than `limit`, or if one is out of range."""
     checked = checked_ids("extension", ids, vocab_size)
     if not 0 < len(checked) <= limit:
         raise RequestError(f"a causal pass takes 1 to {limit} tokens, not {len(checked)}")
@@ -186,8 +166,7 @@ def checked_canvases(
     """The canvases of one forward pass, as int32 arrays.
 
     Raises:
-        RequestError: there are none or too many, one is empty, they have more tokens than one pass takes, or an id is
-            out of range.
+        RequestError: there are none or too many, one is empty or has an id out of range, or they are too long together.
     """
     if not 0 < len(canvases) <= max_canvases:
         raise RequestError(f"a step takes 1 to {max_canvases} canvases, not {len(canvases)}")
@@ -199,7 +178,20 @@ def checked_canvases(
     return checked
 
 
+def check_slot(slot: int, num_slots: int) -> None:
+    """Raises `RequestError` for the number of a slot that does not exist."""
+    if not 0 <= slot < num_slots:
+        raise RequestError(f"slot {slot} does not exist: slots are numbered 0 to {num_slots - 1}")
+
+
+def check_prompt_length(length: int, limit: int) -> None:
+    """Raises `RequestError` for a prompt that is longer than the context."""
+    if length > limit:
+        message = f"the prompt has {length} tokens, the context takes {limit}; shorten it or raise context_length"
+        raise RequestError(message)
+
+
 def check_temperature(temperature: float) -> None:
-    """Refuses a temperature that is negative or not finite."""
+    """Raises `RequestError` for a temperature that is negative or not finite."""
     if not (math.isfinite(temperature) and temperature >= 0):
         raise RequestError(f"temperature {temperature} is not a number of at least 0")

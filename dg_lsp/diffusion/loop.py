@@ -9,7 +9,7 @@ import numpy as np
 
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling
-from dg_lsp.diffusion.denoiser import Denoiser
+from dg_lsp.diffusion.denoiser import Passes
 from dg_lsp.diffusion.samplers import Step, renoise, unmask
 
 
@@ -26,23 +26,15 @@ def temperature(sampling: Sampling, number: int, *, explore: bool = False) -> fl
 
 
 def denoise(
-    denoiser: Denoiser,
-    slot: int,
-    canvas: Canvas,
-    sampling: Sampling,
-    rng: np.random.Generator,
+    denoiser: Passes, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
-    """Steps of one canvas until it stops; the last one has `stop` set.
-
-    Raises:
-        RequestError, BackendError: see `Denoiser.predict`.
-    """
+    """Steps of one canvas until it stops; the last one has `stop` set. Raises as `Passes.predict` does."""
     for (step,) in race(denoiser, slot, [canvas], sampling, rng):
         yield step
 
 
 def race(
-    denoiser: Denoiser,
+    denoiser: Passes,
     slot: int,
     canvases: Sequence[Canvas],
     sampling: Sampling,

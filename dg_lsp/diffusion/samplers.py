@@ -56,14 +56,8 @@ class Step:
     @classmethod
     def before(cls, canvas: Canvas) -> "Step":
         """The state before the first step."""
-        return cls(
-            number=0,
-            canvas_ids=canvas.canvas_ids,
-            draft_ids=canvas.canvas_ids,
-            frozen=canvas.frozen,
-            committed=canvas.frozen,
-            confidence=canvas.frozen.astype(np.float32),
-        )
+        ids, frozen = canvas.canvas_ids, canvas.frozen
+        return cls(0, ids, draft_ids=ids, frozen=frozen, committed=frozen, confidence=frozen.astype(np.float32))
 
     def take(self, positions: npt.NDArray[np.intp] | slice) -> "Step":
         """The canvas restricted to these positions, in this order; a repeated position is repeated."""
@@ -87,8 +81,7 @@ class Resizing:
     """Expansion and deletion of masks in one step of one canvas, for models with these tokens."""
 
     def __init__(self, step: Step, sampling: MaskSampling, *, can_grow: bool) -> None:
-        self._mask_id = sampling.mask_id
-        self._expand_id = sampling.expand_id
+        self._sampling = sampling
         self._expanding, self._deleting = (
             token_ids([] if token is None else [token]) for token in (sampling.expand_id, sampling.delete_id)
         )
@@ -97,9 +90,9 @@ class Resizing:
     def possible(self, prediction: Prediction) -> Prediction:
         """The prediction, with expansions replaced by the next best tokens if the canvas cannot grow."""
         ids, confidence = prediction.unexpanded_ids, prediction.unexpanded_confidence
-        if self._expand_id is None or self._room > 0 or ids is None or confidence is None:
+        if self._sampling.expand_id is None or self._room > 0 or ids is None or confidence is None:
             return prediction
-        sampled = np.where(prediction.sampled_ids == self._expand_id, ids, prediction.sampled_ids)
+        sampled = np.where(prediction.sampled_ids == self._sampling.expand_id, ids, prediction.sampled_ids)
         return replace(prediction, argmax_ids=ids, sampled_ids=sampled, confidence=confidence)
 
     def deleting(self, draft_ids: TokenIds) -> Flags:
@@ -114,12 +107,10 @@ class Resizing:
         if not (wanted | deleted).any():
             return step
         # an expansion without room becomes a mask again
-        opened = replace(
-            step,
-            canvas_ids=np.where(wanted, np.int32(self._mask_id), step.canvas_ids),
-            draft_ids=np.where(wanted, np.int32(self._mask_id), step.draft_ids),
-            committed=step.committed & ~wanted,
+        canvas_ids, draft_ids = (
+            np.where(wanted, np.int32(self._sampling.mask_id), ids) for ids in (step.canvas_ids, step.draft_ids)
         )
+        opened = replace(step, canvas_ids=canvas_ids, draft_ids=draft_ids, committed=step.committed & ~wanted)
         return opened.take(np.repeat(np.arange(len(taken)), np.where(deleted, 0, 1 + expanded)))
 
 
@@ -181,9 +172,7 @@ def _cut_after(step: Step, ends: Flags) -> Step:
     if not ends.any():
         return step
     length = int(np.argmax(ends)) + 1
-    if step.frozen[length:].any():
-        return step
-    return step.take(np.arange(length))
+    return step if step.frozen[length:].any() else step.take(np.arange(length))
 
 
 def renoise(
@@ -196,9 +185,11 @@ def renoise(
     accepted = frozen | accept(entropy, sampling.entropy_bound)
     noise = rng.integers(0, vocab_size, len(draft), dtype=np.int32)
     kept = np.where(frozen, step.canvas_ids, prediction.sampled_ids)
-    is_repeated = step.number > 0 and np.array_equal(draft, step.draft_ids)
-    num_stable = step.num_stable + 1 if is_repeated else 0
-    stop = _stop(step.number + 1, num_stable, entropy, frozen, sampling)
+    num_stable = step.num_stable + 1 if step.number and np.array_equal(draft, step.draft_ids) else 0
+    stop = Stop.MAX_STEPS if step.number + 1 >= sampling.max_denoising_steps else None
+    mean_entropy = float(entropy.sum()) / max(1, int((~frozen).sum()))
+    if mean_entropy < sampling.confidence_threshold and num_stable >= sampling.stability_threshold:
+        stop = Stop.STABLE
     return replace(
         step,
         number=step.number + 1,
@@ -221,11 +212,3 @@ def accept(entropy: Floats, bound: float) -> Flags:
     accepted = np.empty(len(entropy), np.bool_)
     accepted[order] = np.cumsum(ascending) - ascending <= bound
     return accepted
-
-
-def _stop(number: int, num_stable: int, entropy: Floats, frozen: Flags, sampling: UniformSampling) -> Stop | None:
-    num_free = max(1, int((~frozen).sum()))
-    is_confident = float(entropy.sum()) / num_free < sampling.confidence_threshold
-    if is_confident and num_stable >= sampling.stability_threshold:
-        return Stop.STABLE
-    return Stop.MAX_STEPS if number >= sampling.max_denoising_steps else None

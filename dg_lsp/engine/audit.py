@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -19,52 +19,36 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings
 from dg_lsp.system import resident_bytes
 
-MAX_BYTES = 20_000_000
-"""Size at which a log is renamed to `.1`, in place of an older one, and a new log begins."""
+MAX_BYTES = 20_000_000  # size at which a log is renamed to `.1`, in place of an older one, and a new log begins
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
     """One request and its cost. Times in seconds, speeds in tokens per second; 0 where nothing was computed."""
 
-    time: str
-    """Of arrival, UTC, ISO 8601."""
-    request: str
-    """An id."""
-    endpoint: str
-    """A path of the HTTP API, a method of LSP, or `rewrite`."""
+    time: str  # of arrival, UTC, ISO 8601
+    request: str  # an id
+    endpoint: str  # a path of the HTTP API, a method of LSP, or `rewrite`
     model: str
     outcome: str
     """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled` or `failed`."""
-    reason: str = ""
-    """Why nothing was shown, or the class of the error."""
+    reason: str = ""  # why nothing was shown, or the class of the error
     decoder: str = ""
-    is_cached: bool = False
-    """The rest of an earlier fill, without a new model call."""
+    is_cached: bool = False  # the rest of an earlier fill, without a new model call
     prompt_tokens: int = 0
-    reused_tokens: int = 0
-    """Prompt tokens that were in the KV cache."""
-    requested_tokens: int = 0
-    """Longest answer requested; 0 leaves it to the settings."""
+    reused_tokens: int = 0  # prompt tokens that were in the KV cache
+    requested_tokens: int = 0  # longest answer requested; 0 leaves it to the settings
     output_tokens: int = 0
-    canvas_tokens: int = 0
-    """Of all canvases that the output took."""
+    canvas_tokens: int = 0  # of all canvases that the output took
     steps: int = 0
-    slot: int = -1
-    """Of the KV cache; -1 where none was taken."""
-    queue_seconds: float = 0.0
-    """Before the model started on it; of a cancelled request its whole time."""
-    prefill_seconds: float = 0.0
-    """Building the prompt and decoding what the cache lacked of it."""
+    slot: int = -1  # of the KV cache; -1 where none was taken
+    queue_seconds: float = 0.0  # before the model started on it; of a cancelled request its whole time
+    prefill_seconds: float = 0.0  # building the prompt and decoding what the cache lacked of it
     generation_seconds: float = 0.0
-    total_seconds: float = 0.0
-    """From arrival to answer."""
-    visible_speed: float = 0.0
-    """Output tokens per second of generation."""
-    canvas_speed: float = 0.0
-    """Canvas tokens per second of generation."""
-    resident_bytes: int = 0
-    """Memory of this process at the time of the answer."""
+    total_seconds: float = 0.0  # from arrival to answer
+    visible_speed: float = 0.0  # output tokens per second of generation
+    canvas_speed: float = 0.0  # canvas tokens per second of generation
+    resident_bytes: int = 0  # memory of this process at the time of the answer
 
     @property
     def is_success(self) -> bool:
@@ -113,11 +97,9 @@ class AuditLog:
 
         def record(done: Future[Any]) -> None:
             total = time.monotonic() - arrival
-            outcome = AuditRecord(now, uuid.uuid4().hex, endpoint, **_outcome(done, total))
-            memory = resident_bytes() or 0
-            self.write(
-                replace(outcome, requested_tokens=requested_tokens or 0, total_seconds=total, resident_bytes=memory)
-            )
+            facts = {**_outcome(done, total), "requested_tokens": requested_tokens or 0, "total_seconds": total}
+            facts["resident_bytes"] = resident_bytes() or 0
+            self.write(AuditRecord(now, uuid.uuid4().hex, endpoint, **facts))
 
         future.add_done_callback(record)
 

@@ -8,10 +8,8 @@ from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import NO_TIME, FillResult
 from dg_lsp.postprocess.validate import Candidate
 
-CAPACITY = 128
-"""Fills of all documents together; the oldest go first."""
-CONTEXT_CHARS = 4000
-"""Characters on each side of the cursor that must be the same: at least as many as a prompt shows."""
+CAPACITY = 128  # fills of all documents together; the oldest go first
+CONTEXT_CHARS = 4000  # characters on each side of the cursor that must be the same: at least as many as a prompt shows
 _CLOSERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'"}
 
 
@@ -19,8 +17,7 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'"}
 class _Entry:
     """A fill, and the text around its cursor."""
 
-    key: tuple[object, ...]
-    """What else the fill depends on."""
+    key: tuple[object, ...]  # what else the fill depends on
     offset: int
     before: str
     after: str
@@ -69,7 +66,7 @@ class CompletionCache:
 
 
 def _key(request: FillRequest) -> tuple[object, ...]:
-    document = request.snapshot.uri, request.snapshot.language
+    document = request.client, request.snapshot.uri, request.snapshot.language
     return *document, request.max_lines, request.suffix_lines, request.decoder, request.seed
 
 
@@ -90,7 +87,8 @@ def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, .
         return ()
     rests = (replace(one, text=one.text[num_typed:]) for one in candidates if one.text.startswith(typed))
     if closer:
-        rests = (replace(one, text=one.text[:-1]) for one in rests if _ends_at(one.text, closer))
+        lines = (one for one in rests if "\n" not in one.text and "\r" not in one.text)
+        rests = (replace(one, text=one.text[:-1]) for one in lines if one.text.endswith(closer))
     return tuple(one for one in rests if one.text.strip())
 
 
@@ -98,8 +96,3 @@ def _auto_closed(typed: str, text: str, offset: int) -> str:
     """The closing character that the editor put after the cursor when its opener was typed, or nothing."""
     after = text[offset : offset + 1]
     return after if after and any(_CLOSERS.get(char) == after for char in typed) else ""
-
-
-def _ends_at(rest: str, closer: str) -> bool:
-    """The rest of one line ends with the closer that the editor has inserted."""
-    return rest.endswith(closer) and "\n" not in rest and "\r" not in rest

@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeVar
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.repetition import BufferTokens, Repetition, RepetitionMatch
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, Sampling
+from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
-from dg_lsp.diffusion.denoiser import Denoiser, Footprint, Prediction
+from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
@@ -33,8 +33,7 @@ class KVSlots:
 
     def __init__(self, num_slots: int) -> None:
         self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(num_slots))
-        self.user: object = None
-        """The request that used the model last."""
+        self.user: object = None  # the request that used the model last
 
     def choose(self, prompt_ids: TokenIds) -> int:
         """The slot that shares at least half of the prompt; without one, the least recently used."""
@@ -101,13 +100,10 @@ class EngineModel:
 
     denoiser: Denoiser
     tokenizer: Tokenizer
-    spec: ModelSpec
-    """With the prompt format in use."""
-    sampling: Sampling | None
+    spec: ModelSpec  # with the prompt format in use
     slots: KVSlots
     buffers: BufferTokens
-    token_bytes: Callable[[int], bytes]
-    """Text of one token."""
+    token_bytes: Callable[[int], bytes]  # text of one token
 
     @classmethod
     def of(cls, denoiser: Denoiser, tokenizer: Tokenizer) -> "EngineModel":
@@ -117,7 +113,6 @@ class EngineModel:
             denoiser,
             CachingTokenizer(tokenizer),
             spec,
-            spec.sampling,
             KVSlots(denoiser.num_slots),
             BufferTokens(tokenizer, spec.repetition_match),
             lru_cache(None)(lambda token: tokenizer.decode(token_ids([token]))),
@@ -128,8 +123,9 @@ class EngineModel:
         return b"".join(map(self.token_bytes, ids.tolist()))
 
 
+@dataclass(slots=True, eq=False)
 class RequestDenoiser:
-    """See `Denoiser`. Restores the request's slot, measures time, and overrides predictions with repetitions.
+    """See `Passes`. Restores the request's slot, measures time, and overrides predictions with repetitions.
 
     Another request may use the slot between two passes; then the slot is prefilled again with what it held. Nothing is
     decoded twice where the slot was left alone. A model that is conditioned on its last prediction starts afresh.
@@ -139,42 +135,20 @@ class RequestDenoiser:
     noise, which has no masks, is overridden in causal passes only.
     """
 
-    def __init__(
-        self,
-        inner: Denoiser,
-        slots: KVSlots,
-        watch: Stopwatch,
-        spec: ModelSpec,
-        repetition: Repetition | None = None,
-        num_known: int = 0,
-    ) -> None:
-        """`spec` has the request's prompt format; `num_known` tokens precede the fill, prompt and head together."""
-        self.spec = spec
-        self._inner = inner
-        self._slots = slots
-        self._watch = watch
-        self._repetition = repetition
-        self._num_known = num_known
-        self._mask_id = spec.sampling.mask_id if isinstance(spec.sampling, MaskSampling) else None
-        self._held = NOTHING
-        """Tokens that the request has put into its slot."""
-
-    @property
-    def num_slots(self) -> int:
-        """The model's."""
-        return self._inner.num_slots
-
-    @property
-    def footprint(self) -> Footprint:
-        """The model's."""
-        return self._inner.footprint
+    inner: Denoiser
+    slots: KVSlots
+    watch: Stopwatch
+    spec: ModelSpec  # with the request's prompt format
+    repetition: Repetition | None = None
+    num_known: int = 0  # tokens before the fill, prompt and head together
+    _held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
-        """See `Denoiser.prefill`."""
-        self._slots.user, self._held = self, prompt_ids
+        """See `Passes.prefill`."""
+        self.slots.user, self._held = self, prompt_ids
         began = time.perf_counter()
-        num_decoded = self._inner.prefill(slot, prompt_ids)
-        self._watch.prefill += time.perf_counter() - began
+        num_decoded = self.inner.prefill(slot, prompt_ids)
+        self.watch.prefill += time.perf_counter() - began
         return num_decoded
 
     def predict(
@@ -185,53 +159,47 @@ class RequestDenoiser:
         rng: np.random.Generator,
         lanes: Sequence[int] = (),
     ) -> list[Prediction]:
-        """See `Denoiser.predict`."""
+        """See `Passes.predict`."""
         self._restore(slot)
         began = time.perf_counter()
-        predictions = self._inner.predict(slot, canvases, temperature, rng, lanes)
-        self._watch.predict += time.perf_counter() - began
-        repetition, mask_id = self._repetition, self._mask_id
-        if repetition is None or mask_id is None:
+        predictions = self.inner.predict(slot, canvases, temperature, rng, lanes)
+        self.watch.predict += time.perf_counter() - began
+        repetition, sampling = self.repetition, self.spec.sampling
+        if repetition is None or not isinstance(sampling, MaskSampling):
             return predictions
         return [
-            _overridden(prediction, self._canvas_matches(repetition, canvas, mask_id))
+            _overridden(prediction, self._canvas_matches(repetition, canvas, sampling.mask_id))
             for prediction, canvas in zip(predictions, canvases, strict=True)
         ]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
-        """See `Denoiser.extend`."""
+        """See `Passes.extend`."""
         self._restore(slot)
         began = time.perf_counter()
-        prediction = self._inner.extend(slot, ids)
-        self._watch.predict += time.perf_counter() - began
+        prediction = self.inner.extend(slot, ids)
+        self.watch.predict += time.perf_counter() - began
         num_before = len(self._held)
         self._held = np.concatenate([self._held, ids])
-        if self._repetition is None:
+        if self.repetition is None:
             return prediction
-        find, num_known = self._repetition.following, self._num_known
-        places = range(max(0, num_known - num_before - 1), len(ids))
-        matches = [(at, find(self._held[num_known : num_before + at + 1])) for at in places]
+        find, num_known = self.repetition.following, self.num_known
+        positions = range(max(0, num_known - num_before - 1), len(ids))
+        matches = [(at, find(self._held[num_known : num_before + at + 1])) for at in positions]
         return _overridden(prediction, [(at, match) for at, match in matches if match])
 
-    def close(self) -> None:
-        """Does nothing: the model outlives the request."""
-
     def _restore(self, slot: int) -> None:
-        if self._slots.user is not self and len(self._held):
+        if self.slots.user is not self and len(self._held):
             held = self._held
             self.prefill(slot, held)
-            self._slots.hold(slot, held)
+            self.slots.hold(slot, held)
 
     def _canvas_matches(
         self, repetition: Repetition, canvas: TokenIds, mask_id: int
     ) -> list[tuple[int, RepetitionMatch]]:
         """Positions from the leftmost mask on, and the repetition at each."""
-        is_mask = canvas == mask_id
-        at = int(is_mask.argmax())
-        if not is_mask[at]:
-            return []
-        num_head = max(0, self._num_known - len(self._held))  # frozen before the gap
-        fill = np.concatenate([self._held[self._num_known :], canvas[num_head:at]])
+        at = int((canvas == mask_id).argmax())  # 0 without a mask
+        num_head = max(0, self.num_known - len(self._held))  # frozen before the gap
+        fill = np.concatenate([self._held[self.num_known :], canvas[num_head:at]])
         matches = []
         while at < len(canvas) and canvas[at] == mask_id and (match := repetition.following(fill)):
             matches.append((at, match))
@@ -274,22 +242,19 @@ class DecodeRun:
             RequestError: the model lacks what the decoder needs.
         """
         self._model = model
-        self._layout = layout
         self._watch = watch
-        self.stop = StopCriteria(model.decode, limits, layout.stop)
-        self.slot = model.slots.choose(layout.prompt_ids)
-        denoiser = RequestDenoiser(model.denoiser, model.slots, watch, model.spec, repetition, layout.num_known)
-        rng = np.random.default_rng(seed)
-        self.task = DecodeTask(denoiser, self.slot, limits, self.stop, rng, repetition)
+        prompt_ids, slots, rng = layout.prompt_ids, model.slots, np.random.default_rng(seed)
+        stop, slot = StopCriteria(model.decode, limits, layout.stop), slots.choose(prompt_ids)
+        denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, repetition, layout.num_known)
+        num_kept = slots.num_shared(slot, prompt_ids)
+        self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, repetition, num_kept)
         self.name = decoder
-        self.decoder = new_decoder(decoder, self.task, model.sampling)
+        self.decoder = new_decoder(decoder, self.task)
+        slots.hold(slot, prompt_ids)
 
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates."""
-        prompt_ids, slots = self._layout.prompt_ids, self._model.slots
-        num_kept = slots.num_shared(self.slot, prompt_ids)
-        slots.hold(self.slot, prompt_ids)
-        return (yield from self._watch.relay(self.decoder.run(self._layout, num_kept)))
+        return self._watch.relay(self.decoder.run())
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
@@ -303,7 +268,7 @@ class DecodeRun:
 
     def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
         """The result of a fill or an answer, and its costs so far."""
-        num_prompt = len(self._layout.prompt_ids)
+        num_prompt = len(self.task.layout.prompt_ids)
         return FillResult(
             model=self._model.spec.name,
             candidates=candidates,
@@ -315,11 +280,20 @@ class DecodeRun:
             cached_tokens=num_prompt - self.decoder.num_decoded,
             timings=self._watch.timings(),
             decoder=self.name,
-            slot=self.slot,
+            slot=self.task.slot,
         )
 
 
-def new_decoder(name: DecoderName, task: DecodeTask, sampling: Sampling | None) -> Decoder:
+_DECODERS: dict[DecoderName, type[Decoder]] = {
+    DecoderName.DIFFUSION: DiffusionDecoder,
+    DecoderName.AUTOREGRESSIVE: AutoregressiveDecoder,
+    DecoderName.SPECULATIVE: SpeculativeDecoder,
+    DecoderName.PROMPT_LOOKUP: PromptLookupDecoder,
+    DecoderName.INFILL: InfillDecoder,
+}
+
+
+def new_decoder(name: DecoderName, task: DecodeTask) -> Decoder:
     """A decoder other than `auto`.
 
     Raises:
@@ -329,12 +303,6 @@ def new_decoder(name: DecoderName, task: DecodeTask, sampling: Sampling | None) 
     if name.needs_causal_head and not spec.has_causal_head:
         where = " in the prompt format infill" if spec.prompt_format is PromptFormat.INFILL else ""
         raise RequestError(f"{spec.name} has no causal head{where}, which {name} needs; choose the decoder diffusion")
-    if name is DecoderName.AUTOREGRESSIVE:
-        return AutoregressiveDecoder(task)
-    if name is DecoderName.PROMPT_LOOKUP:
-        return PromptLookupDecoder(task)
-    if sampling is None:
+    if name.needs_canvas and spec.sampling is None:
         raise RequestError(f"{spec.name} has no canvas, which {name} needs; choose autoregressive or prompt-lookup")
-    if name is DecoderName.SPECULATIVE:
-        return SpeculativeDecoder(task, sampling)
-    return InfillDecoder(task, sampling) if name is DecoderName.INFILL else DiffusionDecoder(task, sampling)
+    return _DECODERS[name](task)

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from dg_lsp.canvas.chat import chat_layout
-from dg_lsp.canvas.layout import Layout
+from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, Sampling, UnmaskOrder
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
-from dg_lsp.engine.decoders.base import Draft, Framer, Progress
+from dg_lsp.engine.decoders.base import Draft, Progress
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
@@ -47,12 +47,9 @@ class Engine(ABC):
     Deadlines are in `time.monotonic` seconds; None counts the request's own from now.
     """
 
-    spec: ModelSpec
-    """The model's, with the prompt format in use."""
-    settings: CompletionSettings
-    """Defaults of requests."""
-    follows_instructions: bool
-    """The model follows the instruction of a rewrite; otherwise it sees a comment."""
+    spec: ModelSpec  # the model's, with the prompt format in use
+    settings: CompletionSettings  # defaults of requests
+    follows_instructions: bool  # the model follows the instruction of a rewrite; otherwise it sees a comment
 
     @property
     @abstractmethod
@@ -65,18 +62,17 @@ class Engine(ABC):
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """Like `run`, but yields each canvas as a frame."""
-        framer, steps = self.framer(), self.run(request, deadline=deadline)
+        steps = self.run(request, deadline=deadline)
         while True:
             try:
-                progress = next(steps)
+                yield self.frame(next(steps))
             except StopIteration as end:
                 result: FillResult = end.value
                 return result
-            yield framer.frame(progress)
 
     @abstractmethod
-    def framer(self) -> Framer:
-        """Makes frames of progress; for any thread."""
+    def frame(self, progress: Progress) -> Frame:
+        """The progress for display; for any thread."""
 
     @abstractmethod
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
@@ -120,6 +116,18 @@ class Engine(ABC):
     def close(self) -> None:
         """Frees the model's memory, or closes the connections."""
 
+    def _judge_fill(self, text: bytes, request: FillRequest, limits: Limits, score: float) -> Candidate | Rejection:
+        """See `judge`."""
+        return judge(
+            text,
+            snapshot=request.snapshot,
+            offset=request.offset,
+            cursor=request.cursor,
+            max_lines=limits.max_lines,
+            score=score,
+            check_syntax=self.settings.check_syntax,
+        )
+
 
 class LocalEngine(Engine):
     """A denoiser, its KV cache and how requests use them."""
@@ -139,9 +147,9 @@ class LocalEngine(Engine):
         """
         model = shared or EngineModel.of(denoiser, tokenizer)
         sampling = with_overrides(denoiser.spec.sampling, settings.confidence_threshold, settings.order)
-        self.spec = in_format(denoiser.spec, settings.prompt_format)
+        self.spec = replace(in_format(denoiser.spec, settings.prompt_format), sampling=sampling)
         self.settings = settings
-        self._model = replace(model, spec=self.spec, sampling=sampling)
+        self._model = replace(model, spec=self.spec)
         self.follows_instructions = follows_instructions(self._model)
         self.decoder_selection = DecoderSelection(self.spec, costs, wanted_length=settings.canvas_length)
 
@@ -172,9 +180,9 @@ class LocalEngine(Engine):
         best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
         return run.result(best, candidates[: request.num_candidates], rejections).confident(request.min_confidence)
 
-    def framer(self) -> Framer:
-        """See `Engine.framer`."""
-        return Framer(self._model.tokenizer, self.spec)
+    def frame(self, progress: Progress) -> Frame:
+        """See `Engine.frame`."""
+        return progress.frame(self._model.tokenizer.decode, token_ids(self.spec.end_ids))
 
     def rewrite(
         self, request: RewriteRequest, *, deadline: float | None = None
@@ -188,9 +196,9 @@ class LocalEngine(Engine):
         model, watch = self._model, Stopwatch()
         with watch.stage("prompt"):
             layout = chat_layout(request.turns, model.tokenizer, model.spec)
-            decoder = DecoderName.DIFFUSION if model.sampling else DecoderName.AUTOREGRESSIVE
+            decoder = DecoderName.DIFFUSION if model.spec.sampling else DecoderName.AUTOREGRESSIVE
             # the shortest canvas that holds the longest answer, or the longest canvas
-            lengths = model.spec.canvas_lengths if model.sampling else ()
+            lengths = model.spec.canvas_lengths if model.spec.sampling else ()
             longest = max(lengths, default=0)
             length = min((length for length in lengths if length >= request.max_tokens), default=longest)
             limits = Limits(length, request.max_tokens, None, deadline=deadline)
@@ -226,18 +234,9 @@ class LocalEngine(Engine):
     def _judge(self, draft: Draft, run: DecodeRun, request: FillRequest) -> Candidate | Rejection:
         if draft.is_empty and not draft.is_ended:
             return Rejection(Reason.UNFINISHED)
-        verdict = judge(
-            run.stop.shown_bytes(draft.ids, is_ended=draft.is_ended),
-            snapshot=request.snapshot,
-            offset=request.offset,
-            cursor=request.cursor,
-            max_lines=run.task.limits.max_lines,
-            score=draft.score,
-            check_syntax=self.settings.check_syntax,
-        )
-        if isinstance(verdict, Rejection):
-            return verdict
-        return replace(verdict, confidence=run.confidence(draft))
+        text = run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
+        verdict = self._judge_fill(text, request, run.task.limits, draft.score)
+        return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
 
 def with_overrides(sampling: Sampling | None, confidence_threshold: float, order: str) -> Sampling | None:

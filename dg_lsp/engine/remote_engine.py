@@ -12,28 +12,29 @@ from typing import TYPE_CHECKING
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.canvas.fim import SUFFIX_SHARE
 from dg_lsp.canvas.layout import NOTHING
+from dg_lsp.canvas.prompt_format import prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
-from dg_lsp.context.document import LINE_END, TextStyle
+from dg_lsp.context.document import LINE_END
 from dg_lsp.context.snippets import within
-from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at, shown_path
+from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decode_run import Stopwatch
-from dg_lsp.engine.decoders.base import EMPTY, Framer, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
-from dg_lsp.engine.rewrite import GROWTH, SPARE, as_comment, check_range, whole_range
+from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
 from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
-from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.postprocess.text_edits import cut_lines
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
 from dg_lsp.settings import CompletionSettings
 
 if TYPE_CHECKING:
     from dg_lsp.backends.remote.client import RemoteModel
 
-NO_DEADLINE_SECONDS = 600.0
-"""How long a request without a deadline waits for the server."""
+NO_DEADLINE_SECONDS = 600.0  # that a request without a deadline waits for the server
+PREFIX_SHARE = 1 - SUFFIX_SHARE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,18 +42,6 @@ class StreamProgress(Progress):
     """The text received so far, in place of tokens."""
 
     text: str = ""
-
-
-class TextFramer(Framer):
-    """Makes frames that have a text and no cells."""
-
-    def __init__(self) -> None:
-        pass
-
-    def frame(self, progress: Progress) -> Frame:
-        """See `Framer.frame`."""
-        text = progress.text if isinstance(progress, StreamProgress) else ""
-        return Frame(progress.block, progress.number, (), text)
 
 
 class RemoteEngine(Engine):
@@ -85,10 +74,12 @@ class RemoteEngine(Engine):
         watch = Stopwatch()
         with watch.stage("prompt"):
             limits = limits_of(request, self.settings, self.spec, DecoderName.AUTOREGRESSIVE, deadline)
-            max_chars = int(request.snippets.share * self.spec.max_prompt_tokens * CHARS_PER_TOKEN)
-            prompt = replace(self._prompt(request), snippets=within(request.snippets, max_chars))
+            size = self.spec.max_prompt_tokens
+            prompt = prompt_of(request.snapshot, request.offset, size, request.suffix_lines, PREFIX_SHARE)
+            max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)
+            prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             counts = limits.max_tokens, request.num_candidates
-            query = RemoteQuery(RemoteTask.FILL, prompt, *counts, request.seed, session=request.snapshot.uri)
+            query = RemoteQuery(RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request))
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             verdicts = [self._judge_text(text, answer, request, limits) for text in answer.texts or ("",)]
@@ -100,9 +91,10 @@ class RemoteEngine(Engine):
         yield from ()
         return self.fill(request, deadline=deadline)
 
-    def framer(self) -> Framer:
-        """See `Engine.framer`."""
-        return TextFramer()
+    def frame(self, progress: Progress) -> Frame:
+        """See `Engine.frame`: the text, and no cells."""
+        text = progress.text if isinstance(progress, StreamProgress) else ""
+        return Frame(progress.block, progress.number, (), text)
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
@@ -111,7 +103,7 @@ class RemoteEngine(Engine):
         watch = Stopwatch()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
         query = RemoteQuery(
-            RemoteTask.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, messages, request.name
+            RemoteTask.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, messages, _session(request)
         )
         limits = Limits(0, request.max_tokens, None, deadline=deadline)
         answer = yield from watch.relay(self._stream(query, limits))
@@ -127,29 +119,19 @@ class RemoteEngine(Engine):
         with watch.stage("prompt"):
             end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions
-            check_range(request)
-            if request.strength < 1:
-                raise RequestError(f"{self.spec.name} has no canvas to renoise: use strength 1, or a local model")
-            request = whole_range(request, is_instructed=is_instructed)
-            query = self._rewrite_query(request, is_instructed=is_instructed)
+            request = checked_request(request, self.spec, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]
-            limits = Limits(0, query.max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=end)
+            max_tokens = GROWTH * len(old) // CHARS_PER_TOKEN + SPARE
+            limits = Limits(0, max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=end)
+            size = self.spec.max_prompt_tokens
+            prompt = rewrite_prompt(request, size, is_instructed=is_instructed, prefix_share=PREFIX_SHARE)
+            task = RemoteTask.REWRITE if is_instructed else RemoteTask.FILL
+            query = RemoteQuery(task, prompt, max_tokens, seed=request.seed, session=_session(request))
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):
             verdict = self._judge_rewrite(answer, request, limits)
-        is_shown = isinstance(verdict, Candidate)
-        return RewriteResult(
-            model=answer.model or self.spec.name,
-            start=request.start,
-            end=request.end,
-            text=verdict.text if isinstance(verdict, Candidate) else "",
-            rejection=verdict if isinstance(verdict, Rejection) else None,
-            score=0.0,
-            confidence=float(is_shown),
-            follows_instructions=self.follows_instructions,
-            steps=answer.steps,
-            timings=watch.timings(),
-        )
+        costs = answer.steps, watch.timings()
+        return rewrite_result(request, verdict, answer.model or self.spec.name, self.follows_instructions, *costs)
 
     def configured(self, settings: CompletionSettings) -> "RemoteEngine":
         """See `Engine.configured`."""
@@ -175,18 +157,6 @@ class RemoteEngine(Engine):
             answers.close()
         return answer
 
-    def _prompt(self, request: FillRequest) -> Prompt:
-        chars = self.spec.max_prompt_tokens * CHARS_PER_TOKEN
-        snapshot = request.snapshot
-        prompt = prompt_at(
-            snapshot,
-            request.offset,
-            prefix_chars=int(chars * (1 - SUFFIX_SHARE)),
-            suffix_chars=int(chars * SUFFIX_SHARE),
-            suffix_lines=request.suffix_lines,
-        )
-        return replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)
-
     def _judge_text(
         self, text: str, answer: RemoteAnswer, request: FillRequest, limits: Limits
     ) -> Candidate | Rejection:
@@ -196,41 +166,14 @@ class RemoteEngine(Engine):
         lines = text[: text.rfind("\n") + 1]
         if not answer.is_finished and lines.strip():
             text = lines
-        return judge(
-            text.encode("utf-8", "surrogatepass"),
-            snapshot=request.snapshot,
-            offset=request.offset,
-            cursor=request.cursor,
-            max_lines=limits.max_lines,
-            score=0.0,
-            check_syntax=self.settings.check_syntax,
-        )
-
-    def _rewrite_query(self, request: RewriteRequest, *, is_instructed: bool) -> RemoteQuery:
-        snapshot = request.snapshot
-        text, old = snapshot.text, snapshot.text[request.start : request.end]
-        comment = "" if is_instructed else as_comment(request)
-        around = replace(snapshot, text=text[: request.start] + comment + text[request.end :])
-        prompt = self._prompt(FillRequest(around, request.start + len(comment)))
-        if is_instructed:
-            selection = TextStyle.of(text, request.start).to_model(old)
-            prompt = replace(prompt, selection=selection, instruction=request.instruction.strip())
-        task = RemoteTask.REWRITE if is_instructed else RemoteTask.FILL
-        max_tokens = GROWTH * len(old) // CHARS_PER_TOKEN + SPARE
-        return RemoteQuery(task, prompt, max_tokens, seed=request.seed, session=snapshot.uri)
+        return self._judge_fill(text.encode("utf-8", "surrogatepass"), request, limits, 0.0)
 
     def _judge_rewrite(self, answer: RemoteAnswer, request: RewriteRequest, limits: Limits) -> Candidate | Rejection:
         text = answer.texts[0] if answer.texts else ""
         if not (answer.is_finished or (limits.max_lines is not None and meets_stop_criteria(text, limits))):
             return Rejection(Reason.UNFINISHED)
-        return judge_rewrite(
-            cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass"),
-            snapshot=request.snapshot,
-            start=request.start,
-            end=request.end,
-            score=0.0,
-            check_syntax=self.settings.check_syntax,
-        )
+        shown = cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass")
+        return judge_attempt(shown, request, 0.0, check_syntax=self.settings.check_syntax)
 
     def _result(
         self,
@@ -250,3 +193,9 @@ class RemoteEngine(Engine):
             cached_tokens=min(answer.cached_tokens, answer.prompt_tokens),
             timings=watch.timings(),
         )
+
+
+def _session(request: FillRequest | RewriteRequest | ChatRequest) -> str:
+    """What distinguishes requests of one client's document or conversation from others, for the server."""
+    name = request.name if isinstance(request, ChatRequest) else request.snapshot.uri
+    return f"{name}?client={request.client}"

@@ -2,56 +2,52 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from dg_lsp.canvas.chat import Turn
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
+from dg_lsp.engine.result import FillResult, RewriteResult
 
-CHAT_MAX_TOKENS = 1024
-"""Longest answer of a chat that sets no length."""
+CHAT_MAX_TOKENS = 1024  # longest answer of a chat that sets no length
 CHAT_DEADLINE_MS = 60_000.0
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Priority(IntEnum):
     """Order of requests, the most urgent first. A more urgent request interrupts the one that runs."""
 
-    TYPED = 0
-    """An automatic completion: out of date at the next keystroke."""
-    INVOKED = 1
-    """A completion that the user asked for."""
+    TYPED = 0  # an automatic completion: out of date at the next keystroke
+    INVOKED = 1  # a completion that the user requested
     REWRITE = 2
     CHAT = 3
-    WARM_UP = 4
-    """Only decodes a prompt."""
-    SPECULATION = 5
-    """The fill that would follow if the user accepted the last one. Any other request ends it."""
+    WARM_UP = 4  # only decodes a prompt
+    SPECULATION = 5  # the fill that would follow if the user accepted the last one; any other request ends it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest(Generic[Result_co]):
+    """What all requests have, by the type of their results."""
+
+    client: int = 0  # number of the session, where several share the model
 
 
 @dataclass(frozen=True, slots=True)
-class FillRequest:
+class FillRequest(EngineRequest[FillResult]):
     """A cursor in a buffer, and limits of the completion there."""
 
     snapshot: Snapshot
-    offset: int
-    """Code-point offset of the cursor in the snapshot's text."""
+    offset: int  # code-point offset of the cursor in the snapshot's text
     num_candidates: int = 1
-    max_lines: int | None = None
-    """None allows one line on a line with text and any number on a blank line."""
-    max_tokens: int | None = None
-    """Longest fill; None takes the setting."""
-    suffix_lines: int | None = None
-    """Lines after the cursor's own that the model may see; None is as many as fit."""
-    deadline_ms: float | None = None
-    """Milliseconds from submission; None takes the setting."""
-    early_stop_ms: float | None = None
-    """Milliseconds after which whole lines are enough, 0 for never; None takes the setting."""
-    decoder: DecoderName | None = None
-    """None takes the setting."""
+    max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
+    max_tokens: int | None = None  # longest fill; None takes the setting
+    suffix_lines: int | None = None  # lines after the cursor's own that the model may see; None: as many as fit
+    deadline_ms: float | None = None  # milliseconds from submission; None takes the setting
+    early_stop_ms: float | None = None  # after which whole lines are enough, 0 for never; None takes the setting
+    decoder: DecoderName | None = None  # None takes the setting
     seed: int = 0
-    snippets: Snippets = NO_SNIPPETS
-    """Code of other files for the prompt."""
+    snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
     min_confidence: float = 0.0
     """Candidates of a lower confidence are rejected: the setting for an automatic request, 0 for an invoked one."""
     priority: Priority = field(default=Priority.TYPED, compare=False)
@@ -68,39 +64,30 @@ class FillRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteRequest:
+class RewriteRequest(EngineRequest[RewriteResult]):
     """A range of a buffer to write anew; the rest of the buffer stays as it is."""
 
     priority: ClassVar = Priority.REWRITE
     snapshot: Snapshot
     start: int
-    end: int
-    """Code-point offsets into the snapshot's text, `start < end`."""
-    instruction: str = ""
-    """In words; empty leaves the change to the model."""
+    end: int  # code-point offsets into the snapshot's text, `start < end`
+    instruction: str = ""  # in words; empty leaves the change to the model
     strength: float = 1.0
     """Share of the tokens to replace, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
-    deadline_ms: float = 60_000.0
-    """Milliseconds from submission; an unfinished rewrite is rejected."""
+    deadline_ms: float = 60_000.0  # milliseconds from submission; an unfinished rewrite is rejected
     seed: int = 0
-    must_fix_errors: bool = False
-    """A buffer with syntax errors must have fewer afterwards."""
-    snippets: Snippets = NO_SNIPPETS
-    """Code of other files for the prompt."""
-    min_confidence: float = 0.0
-    """See `FillRequest.min_confidence`."""
+    must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
+    snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
+    min_confidence: float = 0.0  # see `FillRequest.min_confidence`
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(EngineRequest[FillResult]):
     """A conversation to continue."""
 
     priority: ClassVar = Priority.CHAT
     turns: tuple[Turn, ...]
-    name: str
-    """Of the conversation: a newer request with the same name replaces this one."""
-    max_tokens: int = CHAT_MAX_TOKENS
-    """Longest answer, over as many canvases as that takes and the model has room for."""
-    deadline_ms: float = CHAT_DEADLINE_MS
-    """Milliseconds from submission; the answer is what is settled by then."""
+    name: str  # of the conversation: a newer request with the same name replaces this one
+    max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
+    deadline_ms: float = CHAT_DEADLINE_MS  # milliseconds from submission; the answer is what is settled by then
     seed: int = 0

@@ -11,14 +11,12 @@ from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 class Timings:
     """Wall milliseconds of one request."""
 
-    prefill: float = 0.0
-    """Building the prompt, and decoding what the cache lacks of it."""
+    prefill: float = 0.0  # building the prompt, and decoding what the cache lacks of it
     denoise: float = 0.0
     postprocess: float = 0.0
     total: float = 0.0
     """From the engine's start on the request to its result, without the time in which the caller held a step."""
-    predict: float = 0.0
-    """Inside the backend's forward passes; the rest of `denoise` is the engine's own overhead."""
+    predict: float = 0.0  # inside the backend's forward passes; the rest of `denoise` is the engine's own overhead
 
 
 NO_TIME = Timings()
@@ -31,24 +29,16 @@ class FillResult:
     model: str
     candidates: tuple[Candidate, ...]
     rejections: tuple[Rejection, ...]
-    canvas_length: int
-    """0 for a decoder without a canvas."""
-    steps: int
-    """Forward passes after the prompt's."""
-    output_tokens: int
-    """Tokens of the best candidate, its end token included; 0 where nothing was computed."""
+    canvas_length: int  # 0 for a decoder without a canvas
+    steps: int  # forward passes after the prompt's
+    output_tokens: int  # tokens of the best candidate, its end token included; 0 where nothing was computed
     prompt_tokens: int
-    cached_tokens: int
-    """Prompt tokens that were not decoded again."""
+    cached_tokens: int  # prompt tokens that were not decoded again
     timings: Timings
-    decoder: DecoderName = DecoderName.AUTO
-    """The decoder that ran; `auto` where none did."""
-    is_cached: bool = False
-    """The rest of an earlier fill that the user has typed into so far."""
-    slot: int = -1
-    """Of the KV cache; -1 where none was taken."""
-    hidden: tuple[Candidate, ...] = ()
-    """Candidates below the request's minimum confidence; kept for the keys that the user types next."""
+    decoder: DecoderName = DecoderName.AUTO  # the decoder that ran; `auto` where none did
+    is_cached: bool = False  # the rest of an earlier fill that the user has typed into so far
+    slot: int = -1  # of the KV cache; -1 where none was taken
+    hidden: tuple[Candidate, ...] = ()  # below the minimum confidence; kept for the keys that the user types next
 
     @classmethod
     def unfinished(cls) -> "FillResult":
@@ -91,17 +81,12 @@ class RewriteResult:
 
     model: str
     start: int
-    end: int
-    """Offsets of the text to replace: an instruction covers whole lines."""
-    text: str
-    """In the buffer's own line ends and indentation; empty where rejected."""
+    end: int  # offsets of the text to replace: an instruction covers whole lines
+    text: str  # in the buffer's own line ends and indentation; empty where rejected
     rejection: Rejection | None
-    score: float
-    """Mean log probability per token, in nats; 0 where rejected."""
-    confidence: float
-    """Estimated probability that the first line is right; 0 where rejected."""
-    follows_instructions: bool
-    """False where the model saw the instruction as a comment only."""
+    score: float  # mean log probability per token, in nats; 0 where rejected
+    confidence: float  # estimated probability that the first line is right; 0 where rejected
+    follows_instructions: bool  # False where the model saw the instruction as a comment only
     steps: int
     timings: Timings
 
@@ -110,10 +95,8 @@ class RewriteResult:
 class Cell:
     """One canvas position, for display."""
 
-    text: str
-    """The draft's text here; empty for an end token."""
-    confidence: float
-    """Probability of the draft's token, 0 to 1."""
+    text: str  # the draft's text here; empty for an end token
+    confidence: float  # probability of the draft's token, 0 to 1
     is_committed: bool
     is_end: bool
 
@@ -122,10 +105,7 @@ class Cell:
 class Frame:
     """The best canvas after one denoising step, for display."""
 
-    block: int
-    """0 for the first canvas; a longer fill continues in further ones."""
-    step: int
-    """1-based, counted over the whole request."""
+    block: int  # 0 for the first canvas; a longer fill continues in further ones
+    step: int  # 1-based, counted over the whole request
     cells: tuple[Cell, ...]
-    settled_text: str
-    """The beginning of the fill that will not change any more."""
+    settled_text: str  # the beginning of the fill that will not change any more

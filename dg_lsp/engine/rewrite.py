@@ -4,26 +4,24 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.chat import TEMPLATES, rewrite_layout
-from dg_lsp.canvas.layout import NOTHING, Layout, Renoise, resume_sampling
+from dg_lsp.canvas.layout import NOTHING, Renoise, resume_sampling
 from dg_lsp.canvas.prompt_format import layout_of, prompt_of
-from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.context.document import LINE_END, TextStyle, line_start
+from dg_lsp.canvas.spec import DecoderName, ModelSpec
+from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Progress, gap_of
 from dg_lsp.engine.request import FillRequest, RewriteRequest
-from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.engine.result import FillResult, RewriteResult, Timings
 from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
 
-GROWTH = 2
-"""Longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added."""
+GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
 SPARE = 96
-MAX_TRIES = 4
-"""Tries with other tokens replaced, where the result of the first cannot be shown."""
+MAX_TRIES = 4  # tries with other tokens replaced, where the result of the first cannot be shown
 RETRY_REASONS = (Reason.SYNTAX_ERROR, Reason.UNCHANGED, Reason.REPEATS_ITSELF, Reason.EMPTY)
 Fill = Callable[..., Generator[Progress, None, FillResult]]
 
@@ -36,8 +34,7 @@ class RewriteAttempt:
     score: float
     confidence: float
     steps: int
-    is_whole: bool = True
-    """False where the deadline came first."""
+    is_whole: bool = True  # False where the deadline came first
 
 
 class Rewrite:
@@ -51,14 +48,9 @@ class Rewrite:
         Raises:
             RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
         """
-        check_range(request)
-        if not 0 < request.strength <= 1:
-            raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
-        if request.strength < 1 and model.sampling is None:
-            raise RequestError(f"{model.spec.name} has no canvas to renoise: use strength 1, or a diffusion model")
         self._is_instructed = bool(request.instruction.strip()) and follows_instructions(model)
         self._model = model
-        self._request = whole_range(request, is_instructed=self._is_instructed)
+        self._request = checked_request(request, model.spec, is_instructed=self._is_instructed)
         self._deadline = deadline
         self._fill = fill
         self._check_syntax = check_syntax
@@ -75,45 +67,30 @@ class Rewrite:
                 verdict = self._judge(attempt)
             if isinstance(verdict, Candidate) or verdict.reason not in RETRY_REASONS or request.strength >= 1:
                 break
-        best = verdict if isinstance(verdict, Candidate) else Candidate("", 0.0, 0.0)
-        return RewriteResult(
-            model=self._model.spec.name,
-            start=request.start,
-            end=request.end,
-            text=best.text,
-            rejection=verdict if isinstance(verdict, Rejection) else None,
-            score=best.score,
-            confidence=best.confidence,
-            follows_instructions=follows_instructions(self._model),
-            steps=steps,
-            timings=self._watch.timings(),
-        )
+        costs = steps, self._watch.timings()
+        return rewrite_result(request, verdict, self._model.spec.name, follows_instructions(self._model), *costs)
 
     def _fill_range(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
         """A fill of at most as many lines where the range was."""
-        request, snapshot = self._request, self._request.snapshot
-        before = snapshot.text[: request.start] + as_comment(request)
-        text = before + snapshot.text[request.end :]
+        request = self._request
+        snapshot, offset = without_range(request, is_instructed=False)
+        max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
         fill = FillRequest(
-            replace(snapshot, text=text),
-            len(before),
-            max_lines=len(LINE_END.split(snapshot.text[request.start : request.end])),
-            early_stop_ms=0.0,
-            seed=seed,
-            snippets=request.snippets,
+            snapshot, offset, max_lines=max_lines, early_stop_ms=0.0, seed=seed, snippets=request.snippets
         )
         result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:
             is_whole = bool(result.rejections) and result.rejections[0].reason is not Reason.UNFINISHED
             return RewriteAttempt(b"", 0.0, 0.0, result.steps, is_whole)
         best = result.candidates[0]
-        written = TextStyle.of(text).to_model(best.text).encode()
+        written = TextStyle.of(snapshot.text).to_model(best.text).encode()
         return RewriteAttempt(written, best.score, best.confidence, result.steps)
 
     def _denoise(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
         model, request = self._model, self._request
         with self._watch.stage("prompt"):
-            prompt = self._prompt()
+            prompt = rewrite_prompt(request, model.spec.max_prompt_tokens, is_instructed=self._is_instructed)
+            prompt = replace(prompt, snippets=request.snippets)
             build = rewrite_layout if self._is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, model.spec.max_prompt_tokens)
             longest = GROWTH * len(model.tokenizer.encode(prompt.selection)) + SPARE
@@ -122,31 +99,28 @@ class Rewrite:
             run = DecodeRun(model, DecoderName.DIFFUSION, layout, limits, self._watch, seed=seed)
         if request.strength >= 1:
             return (yield from self._from_nothing(run, prompt))
-        return (yield from self._watch.relay(self._from_selection(run, layout, prompt)))
+        return (yield from self._watch.relay(self._from_selection(run, prompt)))
 
     def _from_nothing(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
         """An open canvas after the instruction; the answer begins with the selection's indentation."""
         (draft, *_) = yield from run.drafts()
         is_whole = draft.is_ended or not run.task.limits.is_over()
         indentation = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
-        text = indentation.encode() + run.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
+        text = indentation.encode() + run.task.stop.shown_bytes(draft.ids, is_ended=draft.is_ended)
         return RewriteAttempt(text, draft.score, run.confidence(draft), run.decoder.num_passes, is_whole)
 
-    def _from_selection(
-        self, run: DecodeRun, layout: Layout, prompt: Prompt
-    ) -> Generator[Progress, None, RewriteAttempt]:
+    def _from_selection(self, run: DecodeRun, prompt: Prompt) -> Generator[Progress, None, RewriteAttempt]:
         """Canvases that begin as the selection, with a share of the tokens replaced by noise."""
         model, task, selection, strength = self._model, run.task, prompt.selection, self._request.strength
-        assert model.sampling is not None  # checked before
-        sampling = resume_sampling(model.sampling, strength)
-        num_frozen = len(selection) - len(selection.lstrip(" ")) if layout.stop else 0  # stands in the layout's head
-        renoise = Renoise(layout, model.tokenizer.encode(selection[num_frozen:]), model.spec, strength, task.rng)
+        sampling = resume_sampling(task.sampling, strength)
+        # blanks that stand in the layout's head
+        num_frozen = len(selection) - len(selection.lstrip(" ")) if task.layout.stop else 0
+        renoise = Renoise(task.layout, model.tokenizer.encode(selection[num_frozen:]), model.spec, strength, task.rng)
         draft, steps = EMPTY, 0
-        model.slots.hold(run.slot, layout.prompt_ids)
         for block, canvas in enumerate(renoise):
-            task.denoiser.prefill(run.slot, canvas.prompt_ids)
+            task.denoiser.prefill(task.slot, canvas.prompt_ids)
             settled, gap_ids = draft, NOTHING
-            for step in denoise(task.denoiser, run.slot, canvas, sampling, task.rng):
+            for step in denoise(task.denoiser, task.slot, canvas, sampling, task.rng):
                 steps += 1
                 gap = gap_of(step)
                 settled, gap_ids = draft.grow(gap.draft_ids, gap.confidence, frozenset()), gap.draft_ids
@@ -159,36 +133,14 @@ class Rewrite:
         return RewriteAttempt(text, draft.score, run.confidence(draft), steps)
 
     def _judge(self, attempt: RewriteAttempt) -> Candidate | Rejection:
-        request = self._request
         if not attempt.is_whole:
             return Rejection(Reason.UNFINISHED)
-        verdict = judge_rewrite(
-            attempt.text,
-            snapshot=request.snapshot,
-            start=request.start,
-            end=request.end,
-            score=attempt.score,
-            check_syntax=self._check_syntax,
-            must_fix_errors=request.must_fix_errors,
-        )
+        verdict = judge_attempt(attempt.text, self._request, attempt.score, check_syntax=self._check_syntax)
         if isinstance(verdict, Rejection):
             return verdict
-        if attempt.confidence < request.min_confidence:
+        if attempt.confidence < self._request.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=attempt.confidence)
-
-    def _prompt(self) -> Prompt:
-        request, snapshot = self._request, self._request.snapshot
-        around = replace(snapshot, text=snapshot.text[: request.start] + snapshot.text[request.end :])
-        prompt = prompt_of(around, request.start, self._model.spec.max_prompt_tokens)
-        old = snapshot.text[request.start : request.end]
-        return replace(
-            prompt,
-            prefix=prompt.prefix + ("" if self._is_instructed else as_comment(request)),
-            selection=TextStyle.of(snapshot.text, request.start).to_model(old),
-            instruction=request.instruction.strip(),
-            snippets=request.snippets,
-        )
 
 
 def follows_instructions(model: EngineModel) -> bool:
@@ -196,43 +148,73 @@ def follows_instructions(model: EngineModel) -> bool:
     return model.spec.template in TEMPLATES
 
 
-def check_range(request: RewriteRequest) -> None:
-    """Checks that the range holds text.
+def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: bool) -> RewriteRequest:
+    """The request for whole lines under an instruction, else without the blanks around the range's text.
 
     Raises:
-        RequestError: it is empty, blank, or outside of the buffer.
+        RequestError: see `Rewrite`.
     """
     text, start, end = request.snapshot.text, request.start, request.end
     if not 0 <= start < end <= len(text) or not text[start:end].strip():
         raise RequestError("there is nothing to rewrite: select some code")
-
-
-def whole_range(request: RewriteRequest, *, is_instructed: bool) -> RewriteRequest:
-    """The request for whole lines under an instruction, else without the blanks around the range's text."""
-    bounds = whole_lines if is_instructed else without_blanks
-    start, end = bounds(request.snapshot.text, request.start, request.end)
-    return replace(request, start=start, end=end)
-
-
-def whole_lines(text: str, start: int, end: int) -> tuple[int, int]:
-    """The range with the rest of its first and its last line, line end included."""
-    first = line_start(text, start)
-    if text[end - 1 : end] in ("\n", "\r"):
-        return first, end
-    line_end = LINE_END.search(text, end)
-    return first, line_end.end() if line_end else len(text)
-
-
-def without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
-    """The range without the blanks and line ends around its text."""
+    if not 0 < request.strength <= 1:
+        raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
+    if request.strength < 1 and spec.sampling is None:
+        raise RequestError(f"{spec.name} has no canvas to renoise: use strength 1, or a local diffusion model")
+    if is_instructed:
+        line_end = LINE_END.search(text, end)
+        is_whole = text[end - 1] in "\n\r"
+        end = end if is_whole else line_end.end() if line_end else len(text)
+        return replace(request, start=line_start(text, start), end=end)
     old = text[start:end]
-    return start + len(old) - len(old.lstrip()), start + len(old.rstrip())
+    return replace(request, start=start + len(old) - len(old.lstrip()), end=start + len(old.rstrip()))
 
 
-def as_comment(request: RewriteRequest) -> str:
-    """The instruction as a comment above a range that begins a line, for a model without a chat template."""
-    instruction = " ".join(request.instruction.split())
-    comment = language_of(request.snapshot.language).comment
+def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snapshot, int]:
+    """The buffer without the range, and the offset of the gap.
+
+    Without a chat template, the instruction becomes a comment above a range that begins a line.
+    """
     text = request.snapshot.text
-    blanks = text[line_start(text, request.start) : request.start]
-    return "" if not (instruction and comment) or blanks.strip() else f"{comment} {instruction}\n{blanks}"
+    before, comment = text[: request.start], language_of(request.snapshot.language).comment
+    blanks, instruction = text[line_start(text, request.start) : request.start], " ".join(request.instruction.split())
+    if instruction and comment and not is_instructed and not blanks.strip():
+        before += f"{comment} {instruction}\n{blanks}"
+    return replace(request.snapshot, text=before + text[request.end :]), len(before)
+
+
+def rewrite_prompt(
+    request: RewriteRequest, max_tokens: int, *, is_instructed: bool, prefix_share: float = 1.0
+) -> Prompt:
+    """The code around the range, the range, and the instruction; see `prompt_of`."""
+    prompt = prompt_of(*without_range(request, is_instructed=is_instructed), max_tokens, prefix_share=prefix_share)
+    text = request.snapshot.text
+    selection = TextStyle.of(text, request.start).to_model(text[request.start : request.end])
+    return replace(prompt, selection=selection, instruction=request.instruction.strip())
+
+
+def judge_attempt(answer: bytes, request: RewriteRequest, score: float, *, check_syntax: bool) -> Candidate | Rejection:
+    """See `judge_rewrite`."""
+    return judge_rewrite(
+        answer,
+        snapshot=request.snapshot,
+        start=request.start,
+        end=request.end,
+        score=score,
+        check_syntax=check_syntax,
+        must_fix_errors=request.must_fix_errors,
+    )
+
+
+def rewrite_result(
+    request: RewriteRequest,
+    verdict: Candidate | Rejection,
+    model: str,
+    follows_instructions: bool,
+    steps: int,
+    timings: Timings,
+) -> RewriteResult:
+    """The result of a request, whose range has been checked."""
+    best, rejection = (verdict, None) if isinstance(verdict, Candidate) else (Candidate("", 0.0, 0.0), verdict)
+    facts = best.text, rejection, best.score, best.confidence
+    return RewriteResult(model, request.start, request.end, *facts, follows_instructions, steps, timings)

@@ -19,37 +19,43 @@ from typing import Any, TypeVar
 
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.decoders.base import Framer, Progress
+from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
-from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RewriteRequest
+from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
-Key = tuple[str, type]
-"""Document or conversation, and kind of request: a document's rewrite and its fills do not replace each other."""
+Key = tuple[int, str, type]
+"""Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
 OnStep = Callable[[Progress], None]
+Result = TypeVar("Result")
+Request = FillRequest | RewriteRequest | ChatRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
     """A request on its way through the scheduler."""
 
-    request: FillRequest | RewriteRequest | ChatRequest
-    deadline: float
-    """`time.monotonic` seconds."""
+    request: Request
+    deadline: float  # `time.monotonic` seconds
     future: Future[Any]
+    settings: CompletionSettings
     on_step: OnStep | None = None
-    settings: CompletionSettings | None = None
-    """The client's, where several share the model; None takes the scheduler's."""
-    steps: Generator[Progress, None, Any] | None = None
-    """The rest of the work; None before it begins."""
+    steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
+
+    @classmethod
+    def of(cls, request: Request, settings: CompletionSettings, on_step: OnStep | None = None) -> "Job":
+        """A job that arrives now."""
+        deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
+        return cls(request, deadline, Future(), settings, on_step)
 
     @property
     def key(self) -> Key:
         """Of two jobs with the same key the newer one wins."""
         request = self.request
-        return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
+        name = request.name if isinstance(request, ChatRequest) else request.snapshot.uri
+        return request.client, name, type(request)
 
     @property
     def priority(self) -> int:
@@ -58,7 +64,7 @@ class Job:
 
     @property
     def is_speculative(self) -> bool:
-        """No client has asked for it yet."""
+        """No client has requested it yet."""
         return self.request.priority is Priority.SPECULATION
 
     def start(self, engine: Engine) -> Generator[Progress, None, Any]:
@@ -121,10 +127,8 @@ class ModelTime:
     """Seconds of the model thread so far."""
 
     total: float = 0.0
-    stale: float = 0.0
-    """For requests that were cancelled, by a newer one or by the client."""
-    speculative: float = 0.0
-    """For fills that no client had asked for."""
+    stale: float = 0.0  # for requests that were cancelled, by a newer one or by the client
+    speculative: float = 0.0  # for fills that no client had requested
 
 
 class Scheduler:
@@ -137,13 +141,10 @@ class Scheduler:
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
-        self.model_time = ModelTime()
-        """Read only."""
+        self.model_time = ModelTime()  # read only
         self._open_engine = open_engine
-        self._engine: Engine | None = None
-        """Belongs to the model thread; None while the model is closed."""
-        self._settings = settings
-        """Of requests that bring no settings."""
+        self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
+        self._settings = settings  # of requests that bring no settings
         self._idle_seconds = idle_seconds or None
         self._cache = CompletionCache()
         self._queue = RequestQueue()
@@ -159,38 +160,26 @@ class Scheduler:
         return cls(lambda: open_engine(settings), settings.completion, settings.model.idle_seconds)
 
     def submit(
-        self, request: FillRequest, on_step: OnStep | None = None, settings: CompletionSettings | None = None
-    ) -> Future[FillResult]:
-        """The result to come; cancelling it stops the model. An older fill of the same document is cancelled.
+        self, request: EngineRequest[Result], on_step: OnStep | None = None, settings: CompletionSettings | None = None
+    ) -> Future[Result]:
+        """The result to come; cancelling it stops the model.
 
-        The deadline counts from now and covers waiting for the model. The rest of an earlier fill at this position is
-        the result at once. `on_step` is called by the model thread after each forward pass. `settings` replace the
-        scheduler's; then the document's name has to be the client's own.
+        An older request of the same kind for the same document or conversation is cancelled. The deadline counts from
+        now and covers waiting for the model. The rest of an earlier fill at this position is the result at once.
+        `on_step` is called by the model thread after each forward pass. `settings` replace the scheduler's.
         """
-        defaults = settings or self._settings
-        job = _new_job(request, request.deadline_ms or defaults.deadline_ms, on_step, settings)
-        with self._changed:
-            cached = self._cache.find(request) if defaults.type_through else None
-            queued = self._next_fill(job, request, cached) if cached is not None else job
+        assert isinstance(request, Request)
+        job = Job.of(request, settings or self._settings, on_step)
+        cached: FillResult | None = None
+        queued: Job | None = job
+        if isinstance(request, FillRequest) and job.settings.type_through:
+            with self._changed:
+                if (cached := self._cache.find(request)) is not None:
+                    queued = self._next_fill(job, request, cached)
         must_wait = self._enqueue(job, queued)
         if cached is not None:
             _settle(job.future, cached)
-        elif must_wait:
-            _settle_at_deadline(job)
-        return job.future
-
-    def submit_rewrite(
-        self, request: RewriteRequest, on_step: OnStep | None = None, settings: CompletionSettings | None = None
-    ) -> Future[RewriteResult]:
-        """As `submit`. An older rewrite of the same document is cancelled."""
-        job = _new_job(request, request.deadline_ms, on_step, settings)
-        self._enqueue(job, job)
-        return job.future
-
-    def submit_chat(self, request: ChatRequest, on_step: OnStep | None = None) -> Future[FillResult]:
-        """As `submit`; the answer is the only candidate. An older request of the same conversation is cancelled."""
-        job = _new_job(request, request.deadline_ms, on_step)
-        if self._enqueue(job, job):
+        elif must_wait and not isinstance(request, RewriteRequest):
             _settle_at_deadline(job)
         return job.future
 
@@ -218,9 +207,9 @@ class Scheduler:
         engine = self._engine
         return engine.footprint if engine is not None else Footprint()
 
-    def framer(self) -> Framer:
-        """Makes frames of progress; for callbacks on the model thread."""
-        return self._open().framer()
+    def frame(self, progress: Progress) -> Frame:
+        """See `Engine.frame`; for callbacks on the model thread."""
+        return self._open().frame(progress)
 
     def close(self) -> None:
         """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.
@@ -298,7 +287,7 @@ class Scheduler:
         try:
             if steps is None:
                 self.ready.result()  # a model that could not be opened is not tried again
-                steps = job.start(self._open(job.settings or self._settings))
+                steps = job.start(self._open(job.settings))
             while not (job.future.done() or (is_paused := self._is_interrupted(job, steps))):
                 progress = next(steps)
                 if job.on_step is not None:
@@ -348,25 +337,13 @@ class Scheduler:
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
-        defaults = job.settings or self._settings
-        if not (defaults.speculate and defaults.type_through and result.candidates):
+        if not (job.settings.speculate and job.settings.type_through and result.candidates):
             return None
         text, offset, accepted = request.snapshot.text, request.offset, result.candidates[0].text
         snapshot = replace(request.snapshot, text=text[:offset] + accepted + text[offset:])
         offset += len(accepted)
         following = replace(request, snapshot=snapshot, offset=offset, priority=Priority.SPECULATION)
-        if self._cache.find(following) is not None:
-            return None
-        return _new_job(following, request.deadline_ms or defaults.deadline_ms, settings=job.settings)
-
-
-def _new_job(
-    request: FillRequest | RewriteRequest | ChatRequest,
-    deadline_ms: float,
-    on_step: OnStep | None = None,
-    settings: CompletionSettings | None = None,
-) -> Job:
-    return Job(request, time.monotonic() + deadline_ms / 1e3, Future(), on_step, settings)
+        return Job.of(following, job.settings) if self._cache.find(following) is None else None
 
 
 def _settle(future: Future[Any], outcome: FillResult | Exception) -> None:
@@ -388,7 +365,6 @@ def _settle_at_deadline(job: Job) -> None:
 
 
 _numbers = itertools.count(1)
-_Request = TypeVar("_Request", FillRequest, RewriteRequest)
 
 
 class SchedulerSession:
@@ -402,6 +378,7 @@ class SchedulerSession:
         on_submit: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_submit` is called before each request."""
+        self.ready, self.frame = scheduler.ready, scheduler.frame
         self._scheduler = scheduler
         self._on_submit = on_submit
         self._settings = settings
@@ -409,11 +386,6 @@ class SchedulerSession:
         self._number = next(_numbers)
         self._pending: set[Future[Any]] = set()
         self._is_closed = False
-
-    @property
-    def ready(self) -> Future[Engine]:
-        """See `Scheduler.ready`."""
-        return self._scheduler.ready
 
     @property
     def model_time(self) -> ModelTime:
@@ -430,22 +402,13 @@ class SchedulerSession:
         """See `Scheduler.footprint`."""
         return self._scheduler.footprint
 
-    def framer(self) -> Framer:
-        """See `Scheduler.framer`."""
-        return self._scheduler.framer()
-
-    def submit(self, request: FillRequest, on_step: OnStep | None = None) -> Future[FillResult]:
+    def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""
-        return self._noted(self._scheduler.submit(self._named(request), on_step, self._settings))
-
-    def submit_rewrite(self, request: RewriteRequest, on_step: OnStep | None = None) -> Future[RewriteResult]:
-        """See `Scheduler.submit_rewrite`."""
-        return self._noted(self._scheduler.submit_rewrite(self._named(request), on_step, self._settings))
-
-    def submit_chat(self, request: ChatRequest, on_step: OnStep | None = None) -> Future[FillResult]:
-        """See `Scheduler.submit_chat`."""
         self._on_submit()
-        return self._noted(self._scheduler.submit_chat(replace(request, name=self._own(request.name)), on_step))
+        future = self._scheduler.submit(replace(request, client=self._number), on_step, self._settings)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
 
     def configure(self, settings: CompletionSettings) -> None:
         """See `Scheduler.configure`."""
@@ -459,15 +422,3 @@ class SchedulerSession:
         if not self._is_closed:
             self._is_closed = True
             self._on_close()
-
-    def _named(self, request: _Request) -> _Request:
-        self._on_submit()
-        return replace(request, snapshot=replace(request.snapshot, uri=self._own(request.snapshot.uri)))
-
-    def _own(self, name: str) -> str:
-        return f"{name}?client={self._number}"
-
-    def _noted(self, future: Future[Any]) -> Future[Any]:
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return future

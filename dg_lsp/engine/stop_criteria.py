@@ -18,16 +18,12 @@ from dg_lsp.settings import CompletionSettings
 class Limits:
     """Limits of one request."""
 
-    canvas_length: int
-    """Tokens of a canvas; 0 for a decoder without one."""
+    canvas_length: int  # tokens of a canvas; 0 for a decoder without one
     max_tokens: int
     max_lines: int | None
-    num_canvases: int = 1
-    """Canvases that share each pass."""
-    deadline: float = math.inf
-    """`time.monotonic` seconds at which the result is what is settled."""
-    early_stop: float = math.inf
-    """`time.monotonic` seconds from which whole lines are enough."""
+    num_canvases: int = 1  # canvases that share each pass
+    deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
+    early_stop: float = math.inf  # `time.monotonic` seconds from which whole lines are enough
 
     def is_over(self) -> bool:
         """The deadline has passed."""
@@ -100,25 +96,24 @@ def canvas_length(
     return wanted or min((n for n in spec.canvas_lengths if n >= least), default=spec.longest_block)
 
 
+@dataclass(frozen=True, slots=True)
 class StopCriteria:
     """When one request's fill is complete, and how much of it can be shown."""
 
-    def __init__(self, decode: Callable[[TokenIds], bytes], limits: Limits, stop: str = "") -> None:
-        """The fill ends before a line that begins with `stop`, unless that is empty."""
-        self._decode = decode
-        self._limits = limits
-        self._stop = stop
+    decode: Callable[[TokenIds], bytes]
+    limits: Limits
+    stop: str = ""  # the fill ends before a line that begins with it, unless it is empty
 
     def is_met(self, ids: TokenIds, *, is_ended: bool) -> bool:
         """The fill has ended, is long enough, or repeats itself."""
-        if is_ended or len(ids) >= self._limits.max_tokens:
+        if is_ended or len(ids) >= self.limits.max_tokens:
             return True
-        text = self._decode(ids).decode("utf-8", "replace")
-        return meets_stop_criteria(text, self._limits) or self._find_stop(text) is not None
+        text = self.decode(ids).decode("utf-8", "replace")
+        return meets_stop_criteria(text, self.limits) or self._find_stop(text) is not None
 
     def shown_bytes(self, ids: TokenIds, *, is_ended: bool) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""
-        fill = self._decode(ids)
+        fill = self.decode(ids)
         end = self._find_stop(fill.decode("utf-8", "surrogateescape"))
         if end is not None:
             return fill.decode("utf-8", "surrogateescape")[:end].encode("utf-8", "surrogateescape")
@@ -129,21 +124,21 @@ class StopCriteria:
 
     def num_shown(self, ids: TokenIds) -> int:
         """How many tokens are on the lines that may be shown, the line end after them left out."""
-        if self._limits.max_lines is None:
+        if self.limits.max_lines is None:
             return len(ids)
         num_ends = 0
         for i in range(len(ids)):
-            text = self._decode(ids[i : i + 1])
+            text = self.decode(ids[i : i + 1])
             num_ends += text.count(b"\n")
-            if num_ends >= self._limits.max_lines:
+            if num_ends >= self.limits.max_lines:
                 return i + (not text.startswith(b"\n"))
         return len(ids)
 
     def _find_stop(self, text: str) -> int | None:
         """Offset of the line end before the first line that begins with the stop."""
-        if not self._stop:
+        if not self.stop:
             return None
-        at = f"\n{text}".find(f"\n{self._stop}")
+        at = f"\n{text}".find(f"\n{self.stop}")
         return max(0, at - 1) if at >= 0 else None
 
 

@@ -6,7 +6,6 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -28,7 +27,7 @@ from dg_lsp.http.auth import LOOPBACK, AccessRules
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
 from dg_lsp.http.routes import router
 from dg_lsp.http.schemas import ErrorResponse
-from dg_lsp.http.service import Metrics, OpenWorker, Service
+from dg_lsp.http.service import Metrics, OpenScheduler, Service
 from dg_lsp.settings import Settings
 
 BACKLOG = 128
@@ -49,44 +48,33 @@ _MESSAGES = {
 """Messages for errors that FastAPI raises."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen; port 0 takes a free one."""
-
-    host: str = "127.0.0.1"
-    port: int = 8012
-
-
 class HttpServer:
     """Binds its address at once and has a model as soon as one is loaded."""
 
     def __init__(
         self,
-        address: Address,
-        open_worker: OpenWorker,
+        address: tuple[str, int],
+        open_scheduler: OpenScheduler,
         settings: Settings,
         rules: AccessRules,
         *,
         is_persistent: bool = False,
     ) -> None:
-        """A persistent server stays when the model cannot be opened, and opens it again later.
+        """Port 0 takes a free one. A persistent server opens a model again that cannot be opened at once.
 
         Raises:
             UsageError: the address cannot be bound, or is open to other machines without a key.
         """
-        if address.host not in LOOPBACK and not rules.api_key:
+        host, port = address
+        if host not in LOOPBACK and not rules.api_key:
             raise UsageError(
-                f"{address.host} is open to other machines: set DG_LSP_API_KEY, give --api-key-file, or use 127.0.0.1"
+                f"{host} is open to other machines: set DG_LSP_API_KEY, give --api-key-file, or use 127.0.0.1"
             )
-        self._socket = _bind(address)
-        self._open_worker = open_worker
-        self._settings = settings
-        self._rules = rules
+        self._socket = _bind(host, port)
+        self._service = Service(open_scheduler, settings, _log)
+        self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self._is_persistent = is_persistent
-        self._service: Service | None = None
-        self._uvicorn: _UvicornServer | None = None
         self._thread: threading.Thread | None = None
-        self._is_stopped = False
         self.port: int = self._socket.getsockname()[1]
 
     @property
@@ -116,39 +104,34 @@ class HttpServer:
 
     def stop(self) -> None:
         """Ends serving and releases the address; waits for the thread of `start`. Callable from any thread."""
-        self._is_stopped = True
-        if self._uvicorn is not None:
-            self._uvicorn.should_exit = True
+        self._uvicorn.should_exit = True
         if self._thread is not None:
             self._thread.join(2 * STOP_SECONDS)
-        elif self._uvicorn is None:
+        else:  # it never served
+            self._service.close()
             self._socket.close()
 
     def idle_seconds(self) -> float:
         """Seconds since the last request; 0 during one. Callable from any thread."""
-        if self._service is None or self._service.metrics.num_open_requests:
-            return 0.0
-        return time.monotonic() - self._service.metrics.last_request
+        metrics = self._service.metrics
+        return 0.0 if metrics.num_open_requests else time.monotonic() - metrics.last_request
 
     async def _serve(self) -> None:
         start = time.monotonic()
-        service = self._service = Service(self._open_worker, self._settings, _log)
-        server = self._uvicorn = _UvicornServer(create_app(service, self._rules), service)
-        server.should_exit = self._is_stopped
-        serving = asyncio.create_task(server.serve([self._socket]))
+        serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
         _log(f"listening on {self.url}")
-        opening = asyncio.create_task(self._open(service))
+        opening = asyncio.create_task(self._open())
         await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             if error := opening.exception():
-                server.should_exit = True
+                self._uvicorn.should_exit = True
                 await serving
                 raise error
             _log(f"{opening.result().spec.name} ready after {time.monotonic() - start:.2f} s")
         await serving
         opening.cancel()
 
-    async def _open(self, service: Service) -> Engine:
+    async def _open(self) -> Engine:
         """Waits for the engine; a persistent server opens it again until it succeeds.
 
         Raises:
@@ -157,7 +140,7 @@ class HttpServer:
         logged = ""
         while True:
             try:
-                return await service.wait_until_open()
+                return await asyncio.wrap_future(self._service.scheduler.ready)
             except DgLspError as error:
                 if not self._is_persistent:
                     raise
@@ -165,7 +148,7 @@ class HttpServer:
                     logged = str(error)
                     _log(logged)
             await asyncio.sleep(REOPEN_SECONDS)
-            service.reopen()
+            self._service.reopen()
 
 
 class _UvicornServer(uvicorn.Server):
@@ -222,10 +205,10 @@ def create_app(service: Service, rules: AccessRules) -> FastAPI:
         responses=_documented_errors(),
         middleware=middleware,
         exception_handlers={
-            HTTPException: _http_error,
             RequestValidationError: _invalid_body,
-            ClientDisconnect: _disconnected,
-            Exception: _internal_error,
+            HTTPException: _error,
+            ClientDisconnect: _error,
+            Exception: _error,
         },
     )
     app.include_router(router)
@@ -268,12 +251,9 @@ class RequestMiddleware:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
         headers, num_bytes = MutableHeaders(scope=scope), 0
-        too_long = ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes; send less context")
         error = self._rules.error(scope["path"], headers)
         if error is None and headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             error = ApiError(415, "the body is compressed; send it uncompressed")
-        if error is None and int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
-            error = too_long
         headers["content-type"] = "application/json"  # curl sends another one; llama.cpp's server ignores it
 
         async def receive_limited() -> Message:
@@ -281,7 +261,7 @@ class RequestMiddleware:
             message = await receive()
             num_bytes += len(message.get("body", b""))
             if num_bytes > MAX_BODY_BYTES:
-                raise too_long
+                raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes; send less context")
             return message
 
         await (self._app if error is None else error_response(error))(scope, receive_limited, send)
@@ -297,11 +277,13 @@ def _documented_errors() -> dict[int | str, dict[str, Any]]:
     return documented
 
 
-async def _http_error(_request: Request, error: HTTPException) -> Response:
-    if not isinstance(error, ApiError):
+async def _error(_request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CANCELLED)
+    if isinstance(error, HTTPException) and not isinstance(error, ApiError):
         message = _MESSAGES.get(error.status_code, error.detail)
         error = ApiError(error.status_code, message, headers=error.headers)
-    return error_response(error)
+    return error_response(error if isinstance(error, ApiError) else api_error(error))
 
 
 async def _invalid_body(_request: Request, error: RequestValidationError) -> Response:
@@ -316,16 +298,7 @@ async def _invalid_body(_request: Request, error: RequestValidationError) -> Res
     return error_response(ApiError(400, f"{subject}: {first['msg']}", field=field))
 
 
-async def _disconnected(_request: Request, _error: ClientDisconnect) -> Response:
-    return Response(status_code=CANCELLED)
-
-
-async def _internal_error(_request: Request, error: Exception) -> Response:
-    return error_response(api_error(error))
-
-
-def _bind(address: Address) -> socket.socket:
-    host, port = address.host, address.port
+def _bind(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()

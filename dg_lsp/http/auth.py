@@ -13,8 +13,6 @@ from starlette.datastructures import Headers
 from dg_lsp.http.errors import ApiError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-OPEN_PATHS = ("/health",)
-"""Served without a key, as llama.cpp does: a supervisor has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,8 @@ class AccessRules:
             return ApiError(403, "this Host is not allowed; use 127.0.0.1, or start the server with --allow-host")
         if origin is not None and origin not in self.origins:
             return ApiError(403, "this Origin is not allowed; start the server with --allow-origin to allow it")
-        if self.api_key and path not in OPEN_PATHS and not self._is_key_in(headers):
+        # a supervisor has no key; llama.cpp's server requires none for this path either
+        if self.api_key and path != "/health" and not self._is_key_in(headers):
             return ApiError(401, "this server requires a key; send it as Authorization: Bearer KEY")
         return None
 

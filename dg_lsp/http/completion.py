@@ -1,8 +1,9 @@
-"""A completion request in no dialect, the prompts of other models that clients send, and the texts that answer it."""
+"""Completions from results, and the prompts and snippets that clients send."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote
 
 from dg_lsp.canvas.fim import takes_snippets
@@ -12,7 +13,6 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
-from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http.errors import ApiError
 from dg_lsp.http.schemas import FinishReason
@@ -31,67 +31,6 @@ _FILE_START, _FILE_END, _PATH = "<|current_file_content|>\n", "<|/current_file_c
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionRequest:
-    """A gap between two texts."""
-
-    prefix: str
-    suffix: str
-    language: str = DEFAULT_LANGUAGE
-    """LSP language id."""
-    path: str = ""
-    """Path of the file on the client: part of some prompts, never opened."""
-    client: str = ""
-    """Identifies the client: its newer request for the same path replaces this one. Empty replaces nothing."""
-    num_candidates: int = 1
-    max_tokens: int | None = None
-    """None takes the setting."""
-    deadline_ms: float | None = None
-    """Counted from arrival; None takes the setting."""
-    seed: int = 0
-    priority: Priority | None = None
-    """None: one candidate counts as typed, several as invoked by the user."""
-    stops: tuple[str, ...] = ()
-    """Texts that end the completion and are not part of it."""
-    min_indent: int = 0
-    """A line after the first with fewer leading blanks ends the completion."""
-    snippets: tuple[Snippet, ...] = ()
-    """Code of other files, the most important first."""
-
-    def to_engine(self, number: int, spec: ModelSpec, settings: Settings) -> FillRequest:
-        """The engine's request; `number` is unique, so that an anonymous request replaces no other one."""
-        default = Priority.INVOKED if self.num_candidates > 1 else Priority.TYPED
-        sender = f"client={quote(self.client)}" if self.client else f"request={number}"
-        return FillRequest(
-            Snapshot(f"http:{quote(self.path)}?{sender}", 0, self.prefix + self.suffix, self.language),
-            len(self.prefix),
-            num_candidates=self.num_candidates,
-            max_tokens=self.max_tokens,
-            deadline_ms=self.deadline_ms,
-            seed=self.seed,
-            snippets=self._allowed_snippets(spec, settings),
-            priority=self.priority if self.priority is not None else default,
-        )
-
-    def completions(self, result: FillResult) -> tuple["Completion", ...]:
-        """One completion per candidate, best first; an empty one if there is no candidate."""
-        is_full = self.max_tokens is not None and result.output_tokens >= self.max_tokens
-        texts = [candidate.text for candidate in result.candidates] or [""]
-        return tuple(cut_at_stops(_cut_at_dedent(text, self.min_indent), self.stops, is_full=is_full) for text in texts)
-
-    def _allowed_snippets(self, spec: ModelSpec, settings: Settings) -> Snippets:
-        if not takes_snippets(spec, settings.context.enabled):
-            return NO_SNIPPETS
-        exclusion, allowed = Exclusion(settings.privacy), []
-        for snippet in self.snippets:
-            path = snippet.path.replace("\\", "/")
-            snapshot = Snapshot(f"file:///{quote(path.lstrip('/'))}", 0, snippet.text, self.language)
-            if exclusion.reason(snapshot) is None:
-                short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
-                allowed.append(Snippet(snippet.source, short or "snippet", snippet.text))
-        return Snippets(tuple(allowed), settings.context.max_fraction)
-
-
-@dataclass(frozen=True, slots=True)
 class Completion:
     """One text for the client."""
 
@@ -105,6 +44,32 @@ class Completion:
     def finish_reason(self) -> FinishReason:
         """`stop` or `length`, as OpenAI's API names them."""
         return "length" if self.is_full and not self.stop else "stop"
+
+
+def completions(
+    result: FillResult, max_tokens: int | None, stops: Sequence[str] = (), min_indent: int = 0
+) -> list[Completion]:
+    """One completion per candidate, best first; an empty one if there is no candidate.
+
+    A stop ends a completion, and so does a line after the first with fewer leading blanks than `min_indent`.
+    """
+    is_full = max_tokens is not None and result.output_tokens >= max_tokens
+    texts = [candidate.text for candidate in result.candidates] or [""]
+    return [cut_at_stops(_cut_at_dedent(text, min_indent), stops, is_full=is_full) for text in texts]
+
+
+def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Settings) -> Snippets:
+    """The snippets that the settings allow, the most important first, under short paths."""
+    if not takes_snippets(spec, settings.context.enabled):
+        return NO_SNIPPETS
+    exclusion, allowed = Exclusion(settings.privacy), []
+    for snippet in snippets:
+        path = snippet.path.replace("\\", "/")
+        snapshot = Snapshot(f"file:///{quote(path.lstrip('/'))}", 0, snippet.text, DEFAULT_LANGUAGE)
+        if exclusion.reason(snapshot) is None:
+            short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
+            allowed.append(Snippet(snippet.source, short or "snippet", snippet.text))
+    return Snippets(tuple(allowed), settings.context.max_fraction)
 
 
 def cut_at_stops(text: str, stops: Sequence[str], *, is_full: bool) -> Completion:
@@ -129,8 +94,24 @@ def comment_language(prefix: str) -> str:
     return found[1].lower() if found else ""
 
 
-def parse_edit_prompt(text: str) -> tuple[CompletionRequest, str, str]:
-    """Mercury's template: the gap at the cursor, and the text of the region before and after the cursor.
+class EditPrompt(NamedTuple):
+    """Mercury's template: the region around the cursor, and the file above and below it."""
+
+    path: str
+    above: str
+    before: str
+    after: str
+    below: str
+
+    @property
+    def language(self) -> str:
+        """LSP language id."""
+        extension = self.path.rpartition(".")[2].lower()
+        return DEFAULT_LANGUAGE if extension in ("", "py", "pyi") else extension
+
+
+def parse_edit_prompt(text: str) -> EditPrompt:
+    """The parts of the template.
 
     Raises:
         ApiError: a mark is missing.
@@ -148,15 +129,7 @@ def parse_edit_prompt(text: str) -> tuple[CompletionRequest, str, str]:
     for mark, is_there in ((_REGION_START, has_start), (_REGION_END, has_end), (_CURSOR, has_cursor)):
         if not is_there:
             raise ApiError(400, f"the last message has no {mark}: mark the region and the cursor", field="messages")
-    extension = path.rpartition(".")[2].lower()
-    request = CompletionRequest(
-        above + before if is_file else before,
-        after + "\n" + (below.removeprefix("\n") if is_file else ""),
-        language=DEFAULT_LANGUAGE if extension in ("", "py", "pyi") else extension,
-        path=path,
-        priority=Priority.REWRITE,
-    )
-    return request, before, after
+    return EditPrompt(path, above if is_file else "", before, after, below.removeprefix("\n") if is_file else "")
 
 
 def _cut_at_dedent(text: str, min_indent: int) -> str:

@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any
 
 from fastapi.responses import Response
 from fastapi.sse import EventSourceResponse
@@ -15,14 +15,7 @@ from starlette.types import Send
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.http.completion import Completion
 from dg_lsp.http.errors import ApiError, error_object
-from dg_lsp.http.schemas import (
-    AssistantText,
-    ChatChoice,
-    ChatResponse,
-    CompletionChoice,
-    CompletionResponse,
-    FinishReason,
-)
+from dg_lsp.http.schemas import AssistantText, Choice, FinishReason, OpenAiResponse
 from dg_lsp.http.service import Stream
 
 DONE = b"data: [DONE]\n\n"
@@ -119,7 +112,7 @@ class OpenAiAnswer:
         self._is_chat = is_chat
         self._has_messages = has_messages
 
-    def whole(self, completions: Sequence[Completion], result: FillResult) -> ChatResponse | CompletionResponse:
+    def whole(self, completions: Sequence[Completion], result: FillResult) -> OpenAiResponse:
         """One response with all completions."""
         choices = [(one.text, one.finish_reason) for one in completions]
         return self._object("message", choices, model=result.model, usage=usage(result), **costs(result))
@@ -154,19 +147,16 @@ class OpenAiAnswer:
 
     def _object(
         self, part: str, texts: Sequence[tuple[str, FinishReason | None]], start: int = 0, **more: Any
-    ) -> ChatResponse | CompletionResponse:
+    ) -> OpenAiResponse:
         """`part` is the field of a message, `message` or `delta`."""
-        choices: list[Any] = []
+        kind = "text_completion" if not self._is_chat else f"chat.completion{'.chunk' * (part == 'delta')}"
+        choices = []
         for index, (text, finish_reason) in enumerate(texts, start):
-            fields: dict[str, Any] = {"index": index, "finish_reason": finish_reason}
-            if self._has_messages:
-                fields[part] = AssistantText(content=text)
-            choices.append(ChatChoice(**fields) if self._is_chat else CompletionChoice(text=text, **fields))
-        if not self._is_chat:
-            return CompletionResponse(**{**self._fields, **more}, object="text_completion", choices=choices)
-        kind: Literal["chat.completion", "chat.completion.chunk"]
-        kind = "chat.completion" if part == "message" else "chat.completion.chunk"
-        return ChatResponse(**{**self._fields, **more}, object=kind, choices=choices)
+            fields: dict[str, Any] = {part: AssistantText(content=text)} if self._has_messages else {}
+            if not self._is_chat:
+                fields["text"] = text
+            choices.append(Choice(index=index, finish_reason=finish_reason, **fields))
+        return OpenAiResponse(**{**self._fields, "object": kind, **more}, choices=choices)
 
 
 def usage(result: FillResult) -> dict[str, int | dict[str, int]]:

@@ -3,7 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,14 +15,15 @@ from dg_lsp import __version__
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import TextStyle
 from dg_lsp.context.snippets import Snippet, SnippetSource
-from dg_lsp.engine.request import CHAT_DEADLINE_MS, ChatRequest, Priority
+from dg_lsp.engine.request import CHAT_DEADLINE_MS, ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http import schemas
 from dg_lsp.http.completion import (
     DEFAULT_LANGUAGE,
     Completion,
-    CompletionRequest,
+    allowed_snippets,
     comment_language,
+    completions,
     cut_at_stops,
     parse_edit_prompt,
     split_fim_prompt,
@@ -48,13 +49,18 @@ _NO_SUFFIX = "<|endoftext|>"
 """Continue sends it to Inception instead of an empty suffix."""
 _NO_EDIT = "None"
 """Clients of Mercury expect it instead of an unchanged region."""
+_APPLY_PATH = "/v1/apply/completions"
 _APPLY = Turn(Role.SYSTEM, "Apply the update to the original code. Answer with the whole new code and nothing else.")
 """Mercury's template for applying an update contains no instruction."""
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _Infill = schemas.InfillResponse | dict[str, Any]
 """A dictionary has only the fields that the client selected."""
 _Fills = _Infill | list[_Infill]
-_Answer = schemas.CompletionResponse | schemas.ChatResponse | Response
+_Answer = schemas.OpenAiResponse | Response
+_OPENAI: dict[str, Any] = {
+    "response_model": schemas.OpenAiResponse,
+    "responses": schemas.streams(schemas.OpenAiResponse),
+}
 router = APIRouter()
 
 
@@ -62,25 +68,22 @@ router = APIRouter()
 async def infill(body: schemas.InfillBody, service: RequestService, http: Request) -> _Fills | Response:
     """Fills a gap for clients of llama.cpp; `n_predict` 0 only fills the prompt cache."""
     style = TextStyle()
-    is_warm_up = body.n_predict == 0
-    request = CompletionRequest(
-        prefix=body.input_prefix + body.prompt,
-        suffix=body.input_suffix,
+    prefix, is_warm_up = body.input_prefix + body.prompt, body.n_predict == 0
+    # clients send the newest snippet last, which is the most important one
+    extra = (Snippet(SnippetSource.GIVEN, one.filename, style.to_model(one.text)) for one in reversed(body.input_extra))
+    request = FillRequest(
+        service.snapshot(prefix + body.input_suffix, DEFAULT_LANGUAGE),
+        len(prefix),
         num_candidates=body.n_cmpl,
         max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
         deadline_ms=_PREFILL_ONLY_MS if is_warm_up else body.deadline_ms,
         seed=body.seed,
-        priority=Priority.WARM_UP if is_warm_up else None,
-        stops=tuple(body.stop),
-        min_indent=body.n_indent,
-        # clients send the newest snippet last, which is the most important one
-        snippets=tuple(
-            Snippet(SnippetSource.GIVEN, one.filename, style.to_model(one.text)) for one in reversed(body.input_extra)
-        ),
+        priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl),
+        snippets=allowed_snippets(extra, service.engine.spec, service.settings),
     )
     result = await service.run(request, http)
     responses: list[_Infill] = []
-    for index, completion in enumerate(request.completions(result)):
+    for index, completion in enumerate(completions(result, request.max_tokens, body.stop, body.n_indent)):
         response = _infill_response(body, index, completion, result)
         responses.append(_select(response, body.response_fields) if body.response_fields else response)
     if body.stream:
@@ -90,65 +93,68 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
 
 @router.post(
     "/v1/completions",
-    response_model=schemas.CompletionResponse | schemas.TabbyResponse,
-    responses=schemas.streams(schemas.CompletionResponse),
+    response_model=schemas.OpenAiResponse | schemas.TabbyResponse,
+    responses=schemas.streams(schemas.OpenAiResponse),
 )
-async def completions(
+async def legacy_completions(
     body: schemas.CompletionBody, service: RequestService, http: Request
 ) -> _Answer | schemas.TabbyResponse:
     """Fills a gap for clients of OpenAI or, with `segments`, of Tabby."""
     if (segments := body.segments) is None:
         return await _complete(body, service, http, has_messages=False)
-    request = CompletionRequest(
-        prefix=segments.prefix,
-        suffix=segments.suffix,
-        language=body.language or DEFAULT_LANGUAGE,
-        path=segments.filepath,
-        # without a path, two requests of a user may be for two files
-        client=body.user if segments.filepath else "",
-        seed=body.seed,
-    )
-    found = request.completions(await service.run(request, http))
-    choices: list[dict[str, int | str]] = [{"index": index, "text": one.text} for index, one in enumerate(found)]
+    client = body.user if segments.filepath else ""  # without a path, two requests of a user may be for two files
+    text, language = segments.prefix + segments.suffix, body.language or DEFAULT_LANGUAGE
+    snapshot = service.snapshot(text, language, segments.filepath, client)
+    result = await service.run(FillRequest(snapshot, len(segments.prefix), seed=body.seed), http)
+    choices: list[dict[str, int | str]] = [
+        {"index": index, "text": one.text} for index, one in enumerate(completions(result, None))
+    ]
     return schemas.TabbyResponse(id=f"cmpl-{uuid.uuid4().hex}", choices=choices)
 
 
-@router.post(
-    "/v1/fim/completions",
-    response_model=schemas.CompletionResponse,
-    responses=schemas.streams(schemas.CompletionResponse),
-)
+@router.post("/v1/fim/completions", **_OPENAI)
 async def fim_completions(body: schemas.FimBody, service: RequestService, http: Request) -> _Answer:
     """Fills a gap for clients of Mistral, Codestral and Inception; every field that one of them reads has the text."""
     return await _complete(body, service, http, has_messages=True)
 
 
-_chat_route: dict[str, Any] = {
-    "response_model": schemas.ChatResponse,
-    "responses": schemas.streams(schemas.ChatResponse),
-}
-
-
-@router.post("/v1/chat/completions", **_chat_route)
+@router.post(_APPLY_PATH, **_OPENAI)
+@router.post("/v1/chat/completions", **_OPENAI)
 async def chat(body: schemas.ChatBody, service: RequestService, http: Request) -> _Answer:
-    """Answers a conversation."""
-    return await _chat(body, service, http)
+    """Answers a conversation, or applies an update to code in Mercury's template."""
+    spec = service.engine.spec
+    if not service.engine.follows_instructions:
+        raise ApiError(501, f"{spec.name} follows no instructions; start dg-lsp serve with --model and one that does")
+    turns = [Turn(_ROLES[message.role], message.text) for message in body.messages]
+    request = ChatRequest(
+        (_APPLY, *turns) if http.url.path == _APPLY_PATH else tuple(turns),
+        name="",
+        max_tokens=min(body.max_completion_tokens or body.max_tokens, MAX_TOKENS),
+        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
+        seed=body.seed,
+    )
+
+    def cut(result: FillResult) -> Sequence[Completion]:
+        return [cut_at_stops(result.text, body.stop, is_full=result.output_tokens >= request.max_tokens)]
+
+    answer = OpenAiAnswer(spec.name, is_chat=True)
+    return await _answer(answer, request, cut, SettledText(body.stop), body, service, http)
 
 
-@router.post("/v1/apply/completions", **_chat_route)
-async def apply(body: schemas.ChatBody, service: RequestService, http: Request) -> _Answer:
-    """Applies an update to code, in Mercury's template."""
-    return await _chat(body, service, http, _APPLY)
-
-
-@router.post("/v1/edit/completions", **_chat_route)
+@router.post("/v1/edit/completions", **_OPENAI)
 async def edit(body: schemas.EditBody, service: RequestService, http: Request) -> _Answer:
     """Fills at the cursor of Mercury's template; returns the region with the completion, or `None`."""
-    request, before, after = parse_edit_prompt(body.messages[-1].text)
-    request = replace(request, max_tokens=min(body.max_tokens, MAX_TOKENS) or None)
+    prompt = parse_edit_prompt(body.messages[-1].text)
+    prefix, suffix = prompt.above + prompt.before, f"{prompt.after}\n{prompt.below}"
+    request = FillRequest(
+        service.snapshot(prefix + suffix, prompt.language, prompt.path),
+        len(prefix),
+        max_tokens=min(body.max_tokens, MAX_TOKENS) or None,
+        priority=Priority.REWRITE,
+    )
     result = await service.run(request, http)
-    text = request.completions(result)[0].text
-    content = f"```\n{before}{text}{after}\n```" if text else _NO_EDIT
+    text = completions(result, None)[0].text
+    content = f"```\n{prompt.before}{text}{prompt.after}\n```" if text else _NO_EDIT
     answer = OpenAiAnswer(result.model, is_chat=True)
     if body.stream:
         return events_response((answer.event(content), answer.event("", "stop"), DONE))
@@ -199,7 +205,7 @@ async def props(service: RequestService) -> schemas.PropsResponse:
         default_generation_settings={"n_ctx": spec.max_prompt_tokens + spec.longest_block, "params": params},
         total_slots=service.settings.model.num_slots,
         model_alias=spec.name,
-        is_sleeping=service.worker.is_asleep,
+        is_sleeping=service.scheduler.is_asleep,
         build_info=f"dg-lsp {__version__}",
     )
 
@@ -219,7 +225,7 @@ async def slots(service: RequestService) -> list[schemas.SlotObject]:
 async def memory(service: RequestService) -> schemas.MemoryResponse:
     """Memory of this process and of the model; 503 before it is loaded."""
     _ = service.engine
-    footprint = service.worker.footprint
+    footprint = service.scheduler.footprint
     return schemas.MemoryResponse(
         resident_bytes=resident_bytes(),
         peak_bytes=peak_bytes(),
@@ -283,43 +289,30 @@ def _select(response: schemas.InfillResponse, names: list[str]) -> dict[str, Any
 
 async def _complete(body: schemas.FimBody, service: Service, http: Request, *, has_messages: bool) -> _Answer:
     prefix, suffix = split_fim_prompt(body.prompt[0] if body.prompt else "")
-    request = CompletionRequest(
-        prefix=prefix,
-        suffix=suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix,
-        language=body.language or comment_language(prefix) or DEFAULT_LANGUAGE,
+    suffix = suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix
+    request = FillRequest(
+        service.snapshot(prefix + suffix, body.language or comment_language(prefix) or DEFAULT_LANGUAGE),
+        len(prefix),
         num_candidates=body.n,
         max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
         deadline_ms=body.deadline_ms,
         seed=body.seed,
-        stops=tuple(body.stop),
+        priority=_priority(body.n),
     )
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
-    return await _answer(answer, request, request.completions, SettledText(), body, service, http)
+    cut = partial(completions, max_tokens=request.max_tokens, stops=body.stop)
+    return await _answer(answer, request, cut, SettledText(), body, service, http)
 
 
-async def _chat(body: schemas.ChatBody, service: Service, http: Request, *turns: Turn) -> _Answer:
-    spec = service.engine.spec
-    if not service.engine.follows_instructions:
-        raise ApiError(501, f"{spec.name} follows no instructions; start dg-lsp serve with --model and one that does")
-    request = ChatRequest(
-        (*turns, *(Turn(_ROLES[message.role], message.text) for message in body.messages)),
-        name="",
-        max_tokens=min(body.max_completion_tokens or body.max_tokens, MAX_TOKENS),
-        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
-        seed=body.seed,
-    )
-
-    def completions(result: FillResult) -> Sequence[Completion]:
-        return [cut_at_stops(result.text, body.stop, is_full=result.output_tokens >= request.max_tokens)]
-
-    answer = OpenAiAnswer(spec.name, is_chat=True)
-    return await _answer(answer, request, completions, SettledText(body.stop), body, service, http)
+def _priority(num_candidates: int) -> Priority:
+    """Several candidates are requested by the user, one by typing."""
+    return Priority.INVOKED if num_candidates > 1 else Priority.TYPED
 
 
 async def _answer(
     answer: OpenAiAnswer,
-    request: CompletionRequest | ChatRequest,
-    completions: Callable[[FillResult], Sequence[Completion]],
+    request: FillRequest | ChatRequest,
+    cut: Callable[[FillResult], Sequence[Completion]],
     texts: DraftText | SettledText,
     body: schemas.StreamedBody,
     service: Service,
@@ -328,8 +321,8 @@ async def _answer(
     """The whole answer, or the stream of its drafts or of `texts`."""
     if not body.stream:
         result = await service.run(request, http)
-        return answer.whole(completions(result), result)
+        return answer.whole(cut(result), result)
     if body.diffusing:
         texts = DraftText()
     stream = service.stream(request, http, has_frames=body.diffusing or isinstance(request, ChatRequest))
-    return EventStream(answer.events(stream, texts, completions, has_usage=body.stream_options.include_usage))
+    return EventStream(answer.events(stream, texts, cut, has_usage=body.stream_options.include_usage))

@@ -227,7 +227,7 @@ class ResponseBody(BaseModel):
 
 
 class ErrorObject(ResponseBody):
-    """What is wrong."""
+    """Status, message and type of an error."""
 
     code: Annotated[int, Field(ge=400, le=599)]
     message: str
@@ -277,35 +277,31 @@ class AssistantText(ResponseBody):
     content: Text
 
 
-class ApiObject(ResponseBody):
-    """Fields of every response of OpenAI's API; an event has the last three only at the end of a stream."""
+class Choice(ResponseBody):
+    """One completion or answer, or a piece of it."""
 
-    id: str
-    created: Count
-    model: str
-    usage: dict[str, int | dict[str, int]] | None = _OMITTED
-    timings: Timings | None = _OMITTED
-    diffusion: DiffusionStats | None = _OMITTED
-
-
-class CompletionChoice(ResponseBody):
-    """One completion, or an event of one."""
-
-    text: Text
+    text: Text | None = _OMITTED
+    """Only in completions."""
     logprobs: None = None
     index: Count
     finish_reason: FinishReason | None
     message: AssistantText | None = _OMITTED
-    """Only in responses of `/v1/fim/completions`."""
+    """Only in whole responses of chats and of `/v1/fim/completions`."""
     delta: AssistantText | None = _OMITTED
-    """Only in events of `/v1/fim/completions`."""
+    """Only in their events."""
 
 
-class CompletionResponse(ApiObject):
-    """OpenAI's legacy completion, or an event of one."""
+class OpenAiResponse(ResponseBody):
+    """OpenAI's legacy completion or chat completion, or an event of one, which has the last three fields at the end."""
 
-    object: Literal["text_completion"]
-    choices: list[CompletionChoice]
+    id: str
+    object: Literal["text_completion", "chat.completion", "chat.completion.chunk"]
+    created: Count
+    model: str
+    choices: list[Choice]
+    usage: dict[str, int | dict[str, int]] | None = _OMITTED
+    timings: Timings | None = _OMITTED
+    diffusion: DiffusionStats | None = _OMITTED
 
 
 class TabbyResponse(ResponseBody):
@@ -314,22 +310,6 @@ class TabbyResponse(ResponseBody):
     id: str
     choices: list[dict[str, Count | Text]]
     mode: Literal["standard"] = "standard"
-
-
-class ChatChoice(ResponseBody):
-    """One answer, with `message`, or a piece of it, with `delta`."""
-
-    index: Count
-    message: AssistantText | None = _OMITTED
-    delta: AssistantText | None = _OMITTED
-    finish_reason: FinishReason | None
-
-
-class ChatResponse(ApiObject):
-    """OpenAI's chat completion, or an event of one."""
-
-    object: Literal["chat.completion", "chat.completion.chunk"]
-    choices: list[ChatChoice]
 
 
 class StatusResponse(ResponseBody):

@@ -14,19 +14,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
+from urllib.parse import quote
 
 import attrs
 import prometheus_client as prometheus
 from fastapi import Depends
 from starlette.requests import ClientDisconnect, Request
 
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, Priority
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
-from dg_lsp.http.completion import CompletionRequest
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import Settings
@@ -35,7 +36,7 @@ MAX_PER_CLIENT = 8
 """Open requests of one other machine."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-OpenWorker = Callable[[Settings], Scheduler | SchedulerSession]
+OpenScheduler = Callable[[Settings], Scheduler | SchedulerSession]
 OnStep = Callable[[Progress], None]
 Outcome = asyncio.Future[FillResult]
 Stream = AsyncGenerator[Frame | FillResult, None]
@@ -87,18 +88,18 @@ class Metrics:
 
 
 class Service:
-    """Owns the worker, which opens the model at once."""
+    """Owns the scheduler, which opens the model at once."""
 
-    def __init__(self, open_worker: OpenWorker, settings: Settings, report_error: Callable[[str], None]) -> None:
+    def __init__(self, open_scheduler: OpenScheduler, settings: Settings, report_error: Callable[[str], None]) -> None:
         """`report_error` receives one message if the audit log cannot be written."""
         self.settings = settings
         self.metrics = Metrics(lambda: self.num_active)
         self.started = int(time.time())
         """Seconds since 1970."""
         # plugins cache completions and request the next one themselves
-        self._worker_settings = attrs.evolve(settings, completion=attrs.evolve(settings.completion, speculate=False))
-        self._open_worker = open_worker
-        self.worker = open_worker(self._worker_settings)
+        completion = attrs.evolve(settings.completion, speculate=False)
+        self._open_scheduler = partial(open_scheduler, attrs.evolve(settings, completion=completion))
+        self.scheduler = self._open_scheduler()
         self._audit_log = AuditLog.of(settings.privacy, report_error)
         self._numbers = itertools.count(1)
         self._active: Counter[str] = Counter()
@@ -110,18 +111,10 @@ class Service:
         """Requests that run or wait for the model."""
         return self._active.total()
 
-    async def wait_until_open(self) -> Engine:
-        """Waits for the engine.
-
-        Raises:
-            ModelError, BackendError: it cannot be opened.
-        """
-        return await asyncio.wrap_future(self.worker.ready)
-
     def reopen(self) -> None:
         """Opens the model again after a failure."""
-        self.worker.close()
-        self.worker = self._open_worker(self._worker_settings)
+        self.scheduler.close()
+        self.scheduler = self._open_scheduler()
 
     @property
     def engine(self) -> Engine:
@@ -130,14 +123,22 @@ class Service:
         Raises:
             ApiError: it is not open yet, or cannot be opened.
         """
-        ready = self.worker.ready
+        ready = self.scheduler.ready
         if not ready.done():
             raise ApiError(503, "Loading model")  # llama.cpp's words, which its clients compare
         if error := ready.exception():
             raise api_error(error)
         return ready.result()
 
-    async def run(self, request: CompletionRequest | ChatRequest, http: Request) -> FillResult:
+    def snapshot(self, text: str, language: str, path: str = "", client: str = "") -> Snapshot:
+        """The document of a completion. A newer request of the same client for the same path replaces the older one.
+
+        The path is part of some prompts and never opened. Without a client a request replaces no other one.
+        """
+        sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
+        return Snapshot(f"http:{quote(path)}?{sender}", 0, text, language)
+
+    async def run(self, request: FillRequest | ChatRequest, http: Request) -> FillResult:
         """The engine's result. A disconnect of the client stops the engine within one step.
 
         Raises:
@@ -155,7 +156,7 @@ class Service:
             raise ClientDisconnect
         return self._result(outcome, request)
 
-    async def stream(self, request: CompletionRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
+    async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
         """Yields each frame if the client wants them, then the result; closing it stops the engine within one step.
 
         Raises:
@@ -164,7 +165,7 @@ class Service:
         loop, frames = asyncio.get_running_loop(), asyncio.Queue[Frame | None]()
 
         def on_step(progress: Progress) -> None:  # on the model's thread
-            frame = self.worker.framer().frame(progress)
+            frame = self.scheduler.frame(progress)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(frames.put_nowait, frame)
 
@@ -180,9 +181,10 @@ class Service:
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
         self._is_closed = True
-        self.worker.close()
+        self.scheduler.close()
 
-    def _start(self, request: CompletionRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> Outcome:
+    def _start(self, request: FillRequest | ChatRequest, http: Request, on_step: OnStep | None = None) -> Outcome:
+        _ = self.engine  # no request waits for a model that is not open
         address = client_address(http)
         if self.num_active >= self.settings.http.max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later")
@@ -196,11 +198,10 @@ class Service:
         outcome.add_done_callback(partial(self._end, address))
         return outcome
 
-    def _submit(self, request: CompletionRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
-        number = next(self._numbers)
+    def _submit(self, request: FillRequest | ChatRequest, on_step: OnStep | None) -> Future[FillResult]:
         if isinstance(request, ChatRequest):
-            return self.worker.submit_chat(replace(request, name=f"http:{number}"), on_step)
-        return self.worker.submit(request.to_engine(number, self.engine.spec, self.settings), on_step)
+            return self.scheduler.submit(replace(request, name=f"http:{next(self._numbers)}"), on_step)
+        return self.scheduler.submit(request, on_step)
 
     def _end(self, address: str, outcome: Outcome) -> None:
         self._active -= Counter((address,))
@@ -212,7 +213,7 @@ class Service:
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
 
-    def _result(self, outcome: Outcome, request: CompletionRequest | ChatRequest) -> FillResult:
+    def _result(self, outcome: Outcome, request: FillRequest | ChatRequest) -> FillResult:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")
@@ -236,11 +237,8 @@ RequestService = Annotated[Service, Depends(_service)]
 
 def client_address(http: Request) -> str:
     """The address of another machine; empty for this one, whose clients all have the same address."""
-    host = http.client.host if http.client else ""
-    try:
-        return "" if ipaddress.ip_address(host).is_loopback else host
-    except ValueError:
-        return ""
+    host = http.client.host if http.client else "127.0.0.1"
+    return "" if ipaddress.ip_address(host).is_loopback else host
 
 
 async def _wait_for_disconnect(http: Request) -> None:

@@ -208,11 +208,7 @@ def serve_stdio(open_engine: OpenEngine, settings: Settings) -> int:
 
 
 def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings) -> int:
-    """Serves the first client that connects; returns the exit code of the process.
-
-    Raises:
-        UsageError: the address cannot be bound.
-    """
+    """Serves the first client that connects; returns the exit code of the process. Raises as `accept_client` does."""
 
     async def session() -> int:
         reader, writer = await accept_client(host, port)

@@ -53,13 +53,10 @@ LANGUAGE = "python"
 class _Collected:
     """A snippet and the document that it is from."""
 
+    source: SnippetSource
     uri: str
     language: str
-    snippet: Snippet
-
-    @staticmethod
-    def of(source: SnippetSource, uri: str, language: str, text: str) -> "_Collected":
-        return _Collected(uri, language, Snippet(source, shown_path(uri), text))
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,8 @@ class ContextProvider:
             known = self._collection = _Collection(snapshot.uri, line, key, collected)
         # the settings may have changed since
         excluded = self._exclusion.is_excluded
-        allowed = [one.snippet for one in known.collected if not excluded(Snapshot(one.uri, 0, "", one.language))]
+        shown = [one for one in known.collected if not excluded(Snapshot(one.uri, 0, "", one.language))]
+        allowed = [Snippet(one.source, shown_path(one.uri), one.text) for one in shown]
         if settings.diagnostics:
             allowed += self._diagnostics_near(snapshot, offset)
         repository = next((root.name for root in self._exclusion.roots), "")
@@ -144,7 +142,7 @@ class ContextProvider:
         if imports:
             for found in self._index.definitions(Path("/" + path_of(snapshot.uri)), imports, near):
                 text = TextStyle().to_model(found.lines)
-                yield _Collected.of(SnippetSource.IMPORTS, found.path.as_uri(), LANGUAGE, text)
+                yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), LANGUAGE, text)
         if settings.open_files:
             others = [one for one in reversed(self._documents.all()) if one.uri != snapshot.uri][:MAX_OPEN]
             allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
@@ -152,10 +150,10 @@ class ContextProvider:
             for score, window, document in sorted(ranked, key=lambda one: -one[0]):
                 if score >= MIN_SIMILARITY:
                     text = "\n".join(window.lines)
-                    yield _Collected.of(SnippetSource.OPEN_FILES, document.uri, document.language, text)
+                    yield _Collected(SnippetSource.OPEN_FILES, document.uri, document.language, text)
         for edit in self._recent_edits.newest_first() if settings.recent_edits else ():
             if edit.uri != snapshot.uri or similarity(edit.words, words) < SAME_CODE_SIMILARITY:
-                yield _Collected.of(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
+                yield _Collected(SnippetSource.EDITS, edit.uri, edit.language, edit.text)
 
     def _windows_of(self, document: Document) -> tuple[CodeWindow, ...]:
         known = self._windows.get(document.uri)

@@ -41,8 +41,7 @@ class CompletionPosition:
     """The position of a completion, and the range that its items replace."""
 
     snapshot: Snapshot
-    """The document with the popup's selected item inserted, or with the first line of the block that the cursor's line
-    opens; otherwise the document itself."""
+    """The document with `selected` inserted."""
     offset: int
     """Offset of the completion in the snapshot's text."""
     replaced: types.Range

@@ -20,8 +20,7 @@ from dg_lsp.server.documents import Change, Document, minimal_changes
 from dg_lsp.server.session import Server
 
 REWRITE = "dg-lsp.rewrite"
-"""`{uri, range, instruction?, strength?, mustFixErrors?}`: rewrites the range, with fewer syntax errors if they must be
-fixed."""
+"""`{uri, range, instruction?, strength?, mustFixErrors?}`: rewrites the range; a fix must reduce its syntax errors."""
 COMPLETE_BLOCK = "dg-lsp.completeBlock"
 """`{uri, position}`: inserts the rest of the block at the position."""
 ASK = "dg-lsp.askInstruction"
@@ -98,10 +97,8 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
     snapshot, deadline_ms = document.snapshot(), ls.settings.rewrite.deadline_ms
     snippets = ls.snippets(snapshot, start)
-    candidates = await ls.fill(
-        FillRequest(snapshot, start, deadline_ms=deadline_ms, early_stop_ms=0.0, snippets=snippets)
-    )
-    if not candidates:
+    request = FillRequest(snapshot, start, deadline_ms=deadline_ms, early_stop_ms=0.0, snippets=snippets)
+    if not (candidates := await ls.fill(request)):
         raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
     await _apply(ls, document, (Change(start, start, candidates[0].text),), "dg-lsp: complete this block")
 

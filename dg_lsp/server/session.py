@@ -221,7 +221,7 @@ class Server(LanguageServer):
         """
         if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        submitted = self._scheduler.submit_rewrite(request, on_step)
+        submitted = self._scheduler.submit(request, on_step)
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite")
         return await asyncio.wrap_future(submitted)
@@ -265,9 +265,8 @@ class Server(LanguageServer):
         if ready is None or not ready.done() or ready.exception() is not None:
             return NO_SNIPPETS
         settings = self.settings.context
-        if not takes_snippets(ready.result().spec, settings.enabled):
-            return NO_SNIPPETS
-        return self.context_provider.snippets(snapshot, offset, settings)
+        is_allowed = takes_snippets(ready.result().spec, settings.enabled)
+        return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
     def offered(self, title: str) -> types.Command:
         """The command that the client runs when the user accepts a new item."""
@@ -320,7 +319,7 @@ class Server(LanguageServer):
         loop = asyncio.get_running_loop()
 
         def send(progress: Progress) -> None:
-            frame = scheduler.framer().frame(progress)
+            frame = scheduler.frame(progress)
             params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
             loop.call_soon_threadsafe(self.protocol.notify, "dg-lsp/denoising", params)
 

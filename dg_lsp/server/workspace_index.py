@@ -257,13 +257,11 @@ class WorkspaceIndex:
         for folder in folders:
             package = folder.joinpath(*parts)
             candidates = [*([package.with_name(f"{package.name}.py")] if parts else []), package / "__init__.py"]
-            for candidate in filter(self._is_inside, candidates):
-                if (file := self._file(candidate)) is not None:
+            for candidate in candidates:
+                is_inside = any(candidate.is_relative_to(root) for root in self._exclusion.roots)
+                if is_inside and (file := self._file(candidate)) is not None:
                     return file
         return None
-
-    def _is_inside(self, path: Path) -> bool:
-        return any(path.is_relative_to(root) for root in self._exclusion.roots)
 
     def _file(self, path: Path) -> _IndexedFile | None:
         """The file as it is now; None if it cannot be read or is excluded."""

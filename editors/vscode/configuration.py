@@ -67,7 +67,7 @@ def sentences(kind: type) -> dict[str, str]:
 
 
 def properties() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every setting as VS Code describes one: key, JSON schema."""
+    """Key and JSON schema of every setting."""
     for name, field, kind in settings.leaves():
         key = f"dg-lsp.{name}"
         if not name.startswith(NOT_IN_EDITORS):
@@ -89,7 +89,7 @@ def schema(field: "attrs.Attribute[Any]") -> dict[str, Any]:
 
 
 def bounds(validator: Any) -> dict[str, Any]:
-    """What a validator of attrs holds a value to, as far as a JSON schema can say it."""
+    """The keywords of JSON schema for a validator of attrs; none for a validator without such keywords."""
     match type(validator).__name__:
         case "_AndValidator":
             return {key: value for one in validator._validators for key, value in bounds(one).items()}  # noqa: SLF001
@@ -112,7 +112,7 @@ def configuration() -> list[dict[str, Any]]:
 
 
 def generated(package: dict[str, Any]) -> dict[str, Any]:
-    """The package with the version and the settings of today."""
+    """The package with the current version and settings."""
     contributes = {**package["contributes"], "configuration": configuration()}
     return {**package, "version": __version__, "contributes": contributes}
 

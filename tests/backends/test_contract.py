@@ -25,6 +25,7 @@ CAUSAL = ["scripted-mask", "scripted-uniform", "llamacpp-mask", "llamacpp-unifor
 BIDIRECTIONAL = ["exact", "per_request", "causal"]
 CONDITIONED = ["gemma-llamacpp", "gemma-transformers"]
 only_causal = pytest.mark.parametrize("denoiser", CAUSAL, indirect=True)
+only_conditioned = pytest.mark.parametrize("denoiser", CONDITIONED, indirect=True)
 
 
 @pytest.fixture(params=[*CAUSAL, *BIDIRECTIONAL, *CONDITIONED])
@@ -55,8 +56,8 @@ def masks(length, **held):
     return ids
 
 
-def predict(denoiser, *canvases, slot=0, temperature=0.0, seed=7):
-    return denoiser.predict(slot, list(canvases), temperature, np.random.default_rng(seed))
+def predict(denoiser, *canvases, slot=0, temperature=0.0, seed=7, lanes=()):
+    return denoiser.predict(slot, list(canvases), temperature, np.random.default_rng(seed), lanes)
 
 
 def predict_fresh(denoiser, *canvases, text=BEFORE, slot=0):
@@ -208,23 +209,32 @@ def test_bad_canvases_are_refused(denoiser, canvases):
     check_close(before, *predict_fresh(denoiser, masks(8)), ATOL)
 
 
-@pytest.mark.parametrize("slot", [-1, 4, 10**9])
-def test_slot_that_does_not_exist_is_refused(denoiser, slot):
-    with pytest.raises(RequestError):
-        denoiser.prefill(slot, encoded(denoiser))
-    with pytest.raises(RequestError):
-        predict(denoiser, masks(8), slot=slot)
+def test_unknown_slots_and_bad_temperatures_are_refused(denoiser):
+    for slot in (-1, 4, 10**9):
+        with pytest.raises(RequestError):
+            denoiser.prefill(slot, encoded(denoiser))
+        with pytest.raises(RequestError):
+            predict(denoiser, masks(8), slot=slot)
+    for temperature in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(RequestError):
+            predict(denoiser, masks(8), temperature=temperature)
 
 
-@pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf")])
-def test_bad_temperature_is_refused(denoiser, temperature):
-    with pytest.raises(RequestError):
-        predict(denoiser, masks(8), temperature=temperature)
-
-
-def test_close_is_idempotent(denoiser):
+@pytest.mark.parametrize("denoiser", ["llamacpp-mask", "causal", *CONDITIONED], indirect=True)
+def test_closed_denoiser_refuses_requests(denoiser):
+    prompt = encoded(denoiser)
+    denoiser.prefill(0, prompt)
     denoiser.close()
     denoiser.close()
+    for call in (
+        lambda: predict(denoiser, masks(8)),
+        lambda: predict(denoiser, masks(8), masks(8)),
+        lambda: denoiser.prefill(1, prompt),
+        lambda: denoiser.prefill(0, prompt[:3]),
+        lambda: denoiser.extend(0, prompt),
+    ):
+        with pytest.raises(BackendError):
+            call()
 
 
 @pytest.mark.parametrize("denoiser", BIDIRECTIONAL, indirect=True)
@@ -285,3 +295,52 @@ def test_extension_of_a_full_or_unknown_slot_is_refused(denoiser):
     with pytest.raises(RequestError):
         for _ in range(100):
             denoiser.extend(0, token_ids([20] * 200))
+
+
+CANVASES = np.random.default_rng(0).integers(110, 500, (3, 16)).astype(np.int32)
+
+
+def conditioned(denoiser, *passes):
+    """The predictions of the last of some passes after a prefill; a pass is (numbers of canvases, lanes)."""
+    denoiser.prefill(0, encoded(denoiser))
+    for numbers, lanes in passes:
+        predictions = predict(denoiser, *CANVASES[numbers], temperature=0.4, lanes=lanes)
+    return predictions
+
+
+def difference(left, right):
+    return np.abs(left.entropy - right.entropy).max()
+
+
+@only_conditioned
+def test_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(denoiser):
+    [first], [again] = conditioned(denoiser, ([0], ())), conditioned(denoiser, ([0], ()))
+    [second] = conditioned(denoiser, ([0], ()), ([0], ()))
+    check_close(first, again, 1e-4)
+    assert difference(first, second) > 0.2
+
+
+@only_conditioned
+def test_canvas_is_conditioned_on_its_own_lane(denoiser):
+    [alone] = conditioned(denoiser, ([1], ()), ([1], ()))
+    [raced] = conditioned(denoiser, ([0, 1, 2], ()), ([0], [0]), ([1], [1]))
+    [other] = conditioned(denoiser, ([0, 1, 2], ()), ([1], [2]))
+    check_close(alone, raced, ATOL)
+    assert difference(alone, other) > 0.2
+
+
+@only_conditioned
+def test_canvas_of_another_slot_or_length_does_not_condition(denoiser):
+    [first] = conditioned(denoiser, ([0], ()))
+    denoiser.prefill(1, encoded(denoiser))
+    check_close(first, *predict(denoiser, CANVASES[0], slot=1, temperature=0.4), ATOL)
+    denoiser.prefill(0, encoded(denoiser))
+    predict(denoiser, CANVASES[1][:8], temperature=0.4)
+    check_close(first, *predict(denoiser, CANVASES[0], temperature=0.4), ATOL)
+
+
+@only_conditioned
+@pytest.mark.parametrize("lanes", [[0], [0, 1, 2]])
+def test_each_canvas_needs_a_lane(denoiser, lanes):
+    with pytest.raises(RequestError, match="lanes"):
+        predict(denoiser, masks(8), masks(8), lanes=lanes)

@@ -10,7 +10,6 @@ from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.masked import ExactDenoiser
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.bench import baselines
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer, write_as_rnd1
 from dg_lsp.bench.contenders import LengthHint, RequestOptions
 from dg_lsp.bench.dataset import TestCase
@@ -32,9 +31,9 @@ def server(tmp_path, make_fake):
     """Starts a server with these answers and closes it after the test; returns the contender and the program."""
     started = []
 
-    def start(options=DEFAULTS, spec=SPEC, gpu_layers=-1, start_seconds=60.0, before="", **answers):
-        fake = make_fake("server", before, **{"content": "w * h", **answers})
-        numbers = {"threads": 3, "gpu_layers": gpu_layers, "max_tokens": 48, "start_seconds": start_seconds}
+    def start(options=DEFAULTS, spec=SPEC, gpu_layers=-1, **answers):
+        fake = make_fake("server", **{"content": "w * h", **answers})
+        numbers = {"threads": 3, "gpu_layers": gpu_layers, "max_tokens": 48}
         started.append(LlamaServer(fake.program, tmp_path / "model.gguf", spec, options, **numbers))
         return started[-1], fake
 
@@ -57,12 +56,9 @@ def test_llama_server_runs_with_our_model_threads_and_prompt_length(server, tmp_
     _, fake = server()
     assert fake.option("--model") == str(tmp_path / "model.gguf")
     assert fake.option("--threads") == fake.option("--threads-batch") == "3"
-    assert fake.option("--batch-size") == "300"
+    assert (fake.option("--host"), fake.option("--batch-size")) == ("127.0.0.1", "300")
     assert int(fake.option("--ctx-size")) >= 300 + 48
-    assert fake.option("--host") == "127.0.0.1"
-    assert "--spm-infill" in fake.arguments
-    assert "--n-gpu-layers" not in fake.arguments
-    assert "--no-repack" not in fake.arguments
+    assert {"--spm-infill", "--n-gpu-layers", "--no-repack"} & {*fake.arguments} == {"--spm-infill"}
     prefix_first = dataclasses.replace(SPEC, fim=dataclasses.replace(SPEC.fim, order=FimOrder.PREFIX_FIRST))
     _, fake = server(spec=prefix_first, gpu_layers=0)
     assert "--spm-infill" not in fake.arguments
@@ -79,17 +75,11 @@ def test_requests_to_llama_server_are_greedy_and_have_our_window(server):
     assert (line["n_predict"], line["temperature"], line["cache_prompt"]) == (48, 0, True)
     assert line["t_max_predict_ms"] == 150
     assert fake.records[-1]["path"] == "/infill"
-    contender, fake = server()
-    contender.answer(BLOCK)
-    assert fake.queries[-1]["t_max_predict_ms"] == -1
-
-
-def test_a_warm_llama_server_gets_the_prompt_without_its_last_character_first(server):
     contender, fake = server(RequestOptions(is_warm=True))
     contender.answer(LINE)
-    before, now = fake.queries
-    assert (before["n_predict"], before["input_prefix"]) == (0, LINE.prefix[:-1])
-    assert now["input_prefix"] == LINE.prefix
+    before, now = fake.queries[-2:]
+    assert (before["n_predict"], before["input_prefix"], now["input_prefix"]) == (0, LINE.prefix[:-1], LINE.prefix)
+    assert now["t_max_predict_ms"] == -1
 
 
 def test_answers_are_cut_to_the_lines_that_we_would_show(server):
@@ -100,43 +90,32 @@ def test_answers_are_cut_to_the_lines_that_we_would_show(server):
     assert (empty.shown, empty.rejection) == ((), "empty")
 
 
-def test_a_server_that_ends_early_is_quoted(server):
-    with pytest.raises(BackendError, match=r"ended early \(exit code 1\): error: no such model"):
-        server(ends="no such model")
-
-
 def test_a_crash_on_repacked_weights_is_retried_without_repacking(server):
     contender, fake = server(crashes=True)
     assert "--no-repack" in fake.arguments
     assert contender.answer(LINE).is_exact
-    assert any("--no-repack" in note for note in contender.notes())
+    assert any("--no-repack" in note for note in contender.notes)
 
 
-def test_failures_of_llama_server_are_quoted(server):
-    contender, _ = server(status=501, message="Infill is not supported by this model")
-    with pytest.raises(BackendError, match=r"refused /infill \(status 501\): Infill is not supported"):
-        contender.answer(LINE)
-    contender, _ = server(drops=True)
-    with pytest.raises(BackendError, match=r"does not answer .*: fatal error: out of memory"):
-        contender.answer(LINE)
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"ends": "no such model"}, r"ended early \(exit code 1\): error: no such model"),
+        ({"status": 501, "message": "Infill is not supported"}, r"refused /infill \(status 501\): Infill is not supp"),
+    ],
+    ids=["at the start", "refused"],
+)
+def test_failures_of_llama_server_are_quoted(server, answers, message):
+    with pytest.raises(BackendError, match=message):
+        server(**answers)[0].answer(LINE)
 
 
-@pytest.mark.parametrize("name", ["gone", "folder", "text"])
-def test_a_program_that_cannot_run_is_wrong_use(tmp_path, name):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "text").write_text("no program")
-    with pytest.raises(UsageError, match=r"cannot run .*give llama-server's path"):
-        LlamaServer(tmp_path / name, tmp_path / "model.gguf", SPEC, threads=1, gpu_layers=0, max_tokens=8)
-
-
-def test_closing_stops_the_server_even_if_it_ignores_sigterm(server, monkeypatch):
-    monkeypatch.setattr(baselines, "STOP_SECONDS", 0.1)
-    for before in ("", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"):
-        contender, _ = server(before=before)
-        contender.close()
-        contender.close()
-        with pytest.raises(ProcessLookupError):
-            os.kill(contender._process.pid, signal.SIG_DFL)
+def test_closing_stops_the_server(server):
+    contender, _ = server()
+    contender.close()
+    contender.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(contender._process.pid, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")
@@ -166,33 +145,31 @@ def command(make_fake, bundled):
 
 def test_an_answer_of_llama_diffusion_cli_has_the_time_of_its_denoising(command):
     contender, _ = command(content="w * h<|eom|><|eom|>\nrest")
-    assert len(contender.notes()) == 1
+    assert len(contender.notes) == 1
     attempt = contender.answer(LINE)
     assert (attempt.case, attempt.kind, attempt.contender) == ("s1", "line-end", "llama-diffusion-cli")
     assert attempt.is_exact
     assert attempt.latency_ms == attempt.model_ms == attempt.ttfue_ms == 48.5
     assert attempt.steps == attempt.tokens == 16
-    assert "start of the process and the load of the model" in contender.notes()[1]
+    assert "start of the process and the load of the model" in contender.notes[1]
 
 
-def test_the_prompt_is_ours_and_the_canvas_follows_it(command, bundled):
-    contender, fake = command(content="")
-    contender.answer(LINE)
+def test_llama_diffusion_cli_gets_our_prompt_and_a_canvas(command, bundled):
+    contender, fake = command(content="w * h\n    return")
+    assert contender.answer(LINE).text == "w * h"
     assert fake.option("--prompt") == f"<|suffix|>{LINE.suffix}<|prefix|>{LINE.prefix}<|middle|>"
     encode = bundled.weights.tokenizer.encode
     num_prompt_tokens = len(encode(LINE.suffix)) + len(encode(LINE.prefix)) + 3
-    assert int(fake.option("--ubatch-size")) == num_prompt_tokens + 16
-    assert fake.option("--ctx-size") == fake.option("--batch-size") == fake.option("--ubatch-size")
-    assert fake.option("--diffusion-steps") == "16"
-    assert fake.option("--threads") == fake.option("--threads-batch") == "2"
+    sizes = {fake.option(f"--{name}") for name in ("ctx-size", "batch-size", "ubatch-size")}
+    assert sizes == {str(num_prompt_tokens + 16)}
+    assert [fake.option(f"--{name}") for name in ("diffusion-steps", "threads", "threads-batch")] == ["16", "2", "2"]
 
 
-def test_a_block_gets_a_longer_canvas_and_a_line_one_line(command):
+def test_a_block_gets_a_longer_canvas_and_an_empty_answer_is_rejected(command):
     contender, fake = command(content="    a = w * h\n    return a<|eom|>")
     attempt = contender.answer(BLOCK)
     assert attempt.is_exact
     assert (attempt.steps, attempt.tokens, fake.option("--diffusion-steps")) == (32, 32, "32")
-    assert command(content="w * h\n    return")[0].answer(LINE).text == "w * h"
     empty = command(content="<|eom|>")[0].answer(LINE)
     assert (empty.shown, empty.rejection) == ((), "empty")
 

@@ -20,37 +20,28 @@ def test_useful_by_counts_misses():
     rows = numbers(chart)
     assert rows[0] == ["few", "0.0 %", "50.0 %", "50.0 %", "75.0 %", "75.0 %", "75.0 %"]
     assert rows[1][1:] == rows[2][1:] == ["0.0 %"] * 6
-    wide, narrow = chart.drawings
-    assert len(heights(wide, "series0")) == 4  # it rises three times
-    assert 'viewBox="0 0 760' in wide and 'viewBox="0 0 340' in narrow
-    assert 'aria-label="Useful by 1,000 ms: few 75' in wide
+    assert len(heights(chart.drawing, "series0")) == 4  # it rises three times
+    assert 'aria-label="Useful by: Share of all requests' in chart.drawing
 
 
 def test_colours_depend_on_the_theme_and_there_are_no_styles():
-    for drawing in useful_by({"a": [5.0], "base": [7.0]}, {"a": 1, "base": 1}, "base").drawings:
-        assert 'stroke="var(--series0)"' in drawing and 'stroke="var(--base)"' in drawing
-        assert "style" not in drawing
-        assert not re.search(r'"#[0-9a-f]{6}"', drawing.replace("#000000", ""))
+    drawing = useful_by({"a": [5.0], "base": [7.0]}, {"a": 1, "base": 1}, "base").drawing
+    assert 'stroke="var(--series0)"' in drawing and 'stroke="var(--base)"' in drawing
+    assert "style" not in drawing
+    assert not re.search(r'"#[0-9a-f]{6}"', drawing.replace("#000000", ""))
 
 
 def test_histograms_show_median_and_tail():
     chart = step_histogram({"a": [1, 1, 1, 2], "b": [1, 1], "c": []})
     assert [row[:4] for row in numbers(chart)] == [["a", "1", "1", "1"], ["b", "1", "1", "1"], ["c", *"–––"]]
     for text in ("a: median 1, p90 1.7", "b: median 1, p90 1", "c: no requests"):
-        assert text in chart.drawings[0]
+        assert text in chart.drawing
     chart = latency_histogram({"a": [30.0, 80.0, 700.0]})
     assert [cell for cell in numbers(chart)[0] if cell == "80 ms"]
-    assert ">100<" in chart.drawings[1]
+    assert ">100<" in chart.drawing
 
 
 @pytest.mark.parametrize("values", [{"a": [0.0]}, {"a": [5.0, 5.0]}, {"a": [], "b": []}, {"a": [4] * 300 + [900]}])
 def test_unusual_values_are_drawn(values):
     for chart in (step_histogram(values), latency_histogram(values)):
-        assert all("nan" not in drawing for drawing in chart.drawings)
-
-
-def test_hostile_names_remain_text():
-    name = "<b>$\\frac$ \0\ud800漢"
-    drawing = useful_by({name: [5.0]}, {name: 1}, "").drawings[0]
-    drawing.encode()
-    assert "&lt;b&gt;$\\frac$ ␀\N{REPLACEMENT CHARACTER}漢" in drawing
+        assert "nan" not in chart.drawing

@@ -5,6 +5,7 @@ import pytest
 
 from dg_lsp.bench.compare import (
     BASELINE,
+    Interval,
     bootstrap,
     compare_json,
     compare_tables,
@@ -18,18 +19,6 @@ NAN = np.nan
 NUM_CASES = 6
 
 
-def array(*values):
-    return np.array(values, float)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "want"),
-    [((3, 1, 2), (6, 6, 6), 3), ((4, 1, 2, 3), (5, 5, 5, 5), 2), ((NAN, 5, NAN), (1, NAN, 1), 0.2)],
-)
-def test_the_ratio_of_medians_ignores_nan(ours, theirs, want):
-    assert median_ratio(array(*ours), array(*theirs)) == want
-
-
 def test_pairing_removes_the_spread_between_cases():
     rng = np.random.default_rng(2)
     theirs = rng.lognormal(sigma=2, size=300)
@@ -41,15 +30,18 @@ def test_pairing_removes_the_spread_between_cases():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [((), ()), ((NAN, NAN), (1, 2)), ((0, 0), (1, 1))], ids=["no cases", "no hits", "no time"]
+    ("ours", "theirs", "value"),
+    [
+        pytest.param((), (), None, id="no cases"),
+        pytest.param((NAN, NAN), (1, 2), None, id="no hits"),
+        pytest.param((0, 0), (1, 1), None, id="no time"),
+        pytest.param((NAN, NAN, NAN, 2), (4, 4, 4, 4), 2, id="resamples without hits are left out"),
+        pytest.param((3, 3, 3), (6, NAN, 6), 2, id="medians ignore nan"),
+    ],
 )
-def test_without_a_finite_value_there_is_no_interval(ours, theirs):
-    assert bootstrap(array(*ours), array(*theirs), median_ratio, seed=0) is None
-
-
-def test_resamples_without_a_hit_are_left_out():
-    found = bootstrap(array(NAN, NAN, NAN, 2.0), array(4.0, 4, 4, 4), median_ratio, seed=0)
-    assert (found.value, found.low, found.high) == (2, 2, 2)
+def test_an_interval_needs_finite_values(ours, theirs, value):
+    found = bootstrap(np.array(ours, float), np.array(theirs, float), median_ratio, seed=0)
+    assert found == (None if value is None else Interval(value, value, value))
 
 
 @pytest.fixture
@@ -113,12 +105,8 @@ def test_json_and_tables_hold_everything(pairs):
     assert tree["contenders"]["fast"]["block"]["num"] == 3
     assert [one["kind"] for one in tree["comparisons"]] == ["all", "block", "line-end"]
     tables = compare_tables(run, 0)
-    assert [table.caption.split(" (")[0] for table in tables] == [
-        "All cases",
-        f"Times faster than {BASELINE}",
-        "Kind line-end",
-        "Kind block",
-    ]
+    captions = [table.caption.split(" (")[0] for table in tables]
+    assert captions == ["All cases", f"Times faster than {BASELINE}", "Kind line-end", "Kind block"]
     for table in tables:
         assert {len(row) for rows in table.groups.values() for row in rows} == {len(table.columns)}
     assert all(compare_tables(Run(header, ()), 0))

@@ -15,7 +15,6 @@ PROGRAMS = [
     ("def area(w, h):\n", "\n    return a\n", "    a = w * h"),
     ("def area(w, h):\n    a = w * h\n    re", "\n", "turn a"),
 ]
-TESTS = {"test": "def check(f):\n    assert f(2, 3) == 6\n", "entry_point": "area"}
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def compare(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     keys = ("prompt", "suffix", "canonical_solution")
-    trees = [{"task_id": f"s{i}", **dict(zip(keys, case, strict=True)), **TESTS} for i, case in enumerate(PROGRAMS)]
+    trees = [{"task_id": f"s{i}", **dict(zip(keys, case, strict=True))} for i, case in enumerate(PROGRAMS)]
     (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, trees)))
 
     def call(*arguments):
@@ -39,38 +38,27 @@ def test_all_contenders_answer_the_same_cases(compare, make_fake, tmp_path):
     server = make_fake("server", content="w * h")
     command = make_fake("command", ms=40.0, content="x<|eom|>")
     baselines = ("--llama-server", server.program, "--llama-diffusion-cli", command.program)
-    race = DecoderName.PROMPT_LOOKUP.value
+    lookup = DecoderName.PROMPT_LOOKUP.value
     outputs = ("--output", tmp_path / "run.jsonl", "--html", tmp_path / "page.html")
-    code, out, err = compare("--decoder", race, "--json", "--limit", 2, *outputs, *baselines)
+    code, out, err = compare("--decoder", lookup, "--json", "--limit", 2, *outputs, *baselines)
     assert (code, err) == (0, "")
     tree = json.loads(out)
     assert (tree["num"], tree["is_complete"], tree["model"]) == (2, True, "dg-mini")
-    names = ["diffusion", "autoregressive", race, "llama-server", "llama-diffusion-cli"]
+    names = ["diffusion", "autoregressive", lookup, "llama-server", "llama-diffusion-cli"]
     assert list(tree["contenders"]) == names
     assert {one["all"]["num"] for one in tree["contenders"].values()} == {2}
     assert {one["contender"] for one in tree["comparisons"]} == {*names} - {"autoregressive"}
     assert (tree["baseline"], tree["length_knowledge"]) == ("autoregressive", "none")
-    assert tree["options"]["decoders"] == [race]
+    assert tree["options"]["decoders"] == [lookup]
     assert any("start of the process" in note for note in tree["notes"])
     decoders = {attempt.contender: attempt.decoder for attempt in Run.read(tmp_path / "run.jsonl").attempts}
-    assert decoders["diffusion"] == DecoderName.DIFFUSION.value
-    assert decoders["autoregressive"] == DecoderName.AUTOREGRESSIVE.value
-    assert decoders[race] == race
+    assert [decoders[name] for name in names[:3]] == names[:3]
     # a warm-up and two cases each
     assert len(server.queries) == 3
     assert len([record for record in command.records if "arguments" in record]) == 3
     assert server.option("--threads") == command.option("--threads") == "1"
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "llama-server" in page
-    assert "Times faster than autoregressive" in page
-
-
-def test_execute_tests_the_programs_of_all_contenders(compare, make_fake, bwrap):
-    server = make_fake("server", content="w * h")
-    code, out, _ = compare("--execute", "--json", "--llama-server", server.program)
-    assert code == 0
-    # right in the first case alone
-    assert json.loads(out)["contenders"]["llama-server"]["all"]["pass_at_1"] == pytest.approx(1 / 3, abs=1e-3)
+    assert "llama-server" in page and "Times faster than autoregressive" in page
 
 
 def test_a_pretrained_model_competes(compare):
@@ -97,8 +85,6 @@ def test_a_failing_baseline_ends_the_run_with_one_line(compare, make_fake):
         (["--llama-diffusion-cli", "gone"], 2, "cannot run gone"),
         (["--pretrained", "gone"], 3, "no model 'gone'"),
         (["--pretrained", "gemma3-270m"], 3, "dg-lsp models pull gemma3-270m"),
-        (["--decoder", "guess"], 2, "guess"),
-        (["--html", "no/such/page.html"], 2, "no/such"),
     ],
 )
 def test_wrong_use_is_one_line(compare, arguments, code, message):

@@ -1,6 +1,6 @@
-"""`benchmarks/crowd.py`: every client gets its own answers, and mistakes of a server are detected.
+"""`benchmarks/crowd.py`: every client gets its own answers, and errors of a server are detected.
 
-The clients send a number of requests instead of requests for a time, so that the load of the machine does not matter.
+Each client sends a fixed number of requests, so that the load of the machine does not matter.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from gates import TIMEOUT
 from http_server import Starter, wait_until
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from workers import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError
@@ -41,7 +41,7 @@ def send(monkeypatch):
         return clients.tally
 
     yield call
-    serve.stop()
+    serve.close()
     del sys.modules["crowd"]
 
 

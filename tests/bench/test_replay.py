@@ -4,24 +4,21 @@ A tick is 1/64 s: sums of ticks are exact in binary. A key comes every 8 ticks a
 the model takes 1, and an item is accepted after 12.
 """
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.metrics import Attempt
 from dg_lsp.bench.replay import (
     AcceptEvent,
     EngineCompleter,
     KeyEvent,
     Replay,
     RequestEvent,
-    assumptions,
     summarize_replay,
 )
-from dg_lsp.bench.typing_model import AcceptedPart, EditorModel, MatchingKey, Selection, TypingModel, TypingTask
+from dg_lsp.bench.typing_model import AcceptedPart, EditorModel, MatchingKey, TypingModel, TypingTask
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.settings import CompletionSettings
@@ -117,22 +114,17 @@ def test_the_request_after_an_acceptance_has_no_debounce():
 def test_an_item_may_be_typed_to_its_end_by_hand():
     events, summary = typed("ab\ncd", at(a="b"))
     # one character is not worth a key press
-    assert summary["num_typed_through"] == 1
     assert [event.key for event in events if isinstance(event, KeyEvent) and event.completes == "a.py:1:2"] == ["b"]
-    assert summary["num_displayed"] == 1
-    assert summary["acceptance_rate"] == 0
+    assert (summary["num_typed_through"], summary["num_displayed"], summary["acceptance_rate"]) == (1, 1, 0)
 
 
 def test_a_key_cancels_the_request_and_its_steps_are_spent():
     # nine steps would be needed; the key comes four ticks after the request
     events, summary = typed("abc", "abcdefgh", tokens_per_step=1)
-    assert summary["num_cancelled"] == 3
-    assert [event.attempt.model_ms / TICK for event in requests(events)] == [4, 4, 4]
-    assert [event.attempt.steps for event in requests(events)] == [4, 4, 4]
-    assert [event.attempt.latency_ms / TICK for event in requests(events)] == [4, 4, 4]
-    assert summary["show_rate"] == 0
-    assert summary["miss_rate"] == 1
-    assert summary["wasted_share"] == 1
+    attempts = [event.attempt for event in requests(events)]
+    assert [(one.model_ms / TICK, one.steps, one.latency_ms / TICK) for one in attempts] == [(4, 4, 4)] * 3
+    assert (summary["num_cancelled"], summary["show_rate"]) == (3, 0)
+    assert (summary["miss_rate"], summary["wasted_share"]) == (1, 1)
 
 
 def test_a_running_step_delays_the_next_request():
@@ -140,20 +132,20 @@ def test_a_running_step_delays_the_next_request():
     case = TestCase("s", "line-end", "x = ", "", "abcdefgh")
     request = FillRequest(case.snapshot, case.offset)
 
-    def ask(at_ticks, stale_ticks):
+    def answer(at_ticks, stale_ticks):
         return completer.answer(case, request, at_ticks * TICK, stale_ticks * TICK)
 
-    stopped = ask(10, 12.5)
+    stopped = answer(10, 12.5)
     assert (stopped.rejection, stopped.model_ms, stopped.steps) == ("cancelled", 3 * TICK, 3)
-    never_begun = ask(12.5, 12.75)
+    never_begun = answer(12.5, 12.75)
     assert (never_begun.rejection, never_begun.model_ms, never_begun.latency_ms) == ("cancelled", 0, 0.25 * TICK)
     assert denoiser.num_steps == 3
-    waited = ask(12.75, 100)
+    waited = answer(12.75, 100)
     # the model is free at 13, nine steps later the answer is there
     assert waited.shown[0].ms == waited.latency_ms == 9.25 * TICK
     assert waited.model_ms == 9 * TICK
     completer.reset()
-    assert ask(0, 100).latency_ms == 9 * TICK
+    assert answer(0, 100).latency_ms == 9 * TICK
 
 
 SHORTER = {"": "abcdef", "a": "bcdef", "ab": "cdef", "abc": "def"}
@@ -167,7 +159,7 @@ SHORTER = {"": "abcdef", "a": "bcdef", "ab": "cdef", "abc": "def"}
         (MatchingKey.DISMISS, 7, 6, None),
     ],
 )
-def test_editors_differ_in_what_a_matching_key_does(on_matching_key, num_requests, num_displayed, took):
+def test_a_matching_key_requests_keeps_or_dismisses(on_matching_key, num_requests, num_displayed, took):
     # shown at 5, to be taken at 17; keys at 8 and 16
     fills = {**SHORTER, "abcd": "ef", "abcde": "f"}
     events, summary = typed("abcdef\n", lambda prefix, _: fills.get(prefix, ""), on_matching_key=on_matching_key)
@@ -178,13 +170,9 @@ def test_editors_differ_in_what_a_matching_key_does(on_matching_key, num_request
 
 def test_an_answer_that_starts_differently_is_a_reversal():
     events, summary = typed("abcdef", lambda prefix, _: {"": "abxx", "a": "cd"}.get(prefix, "bx"))
-    first, second, third, *_ = requests(events)
-    assert first.is_reversal is None  # nothing was there before
-    assert second.is_reversal is True  # "bxx" was left, "cd" came
-    assert third.attempt.case == "a.py:1:3"
-    assert third.is_reversal is True
-    assert summary["num_confirmable"] == 2
-    assert summary["reversal_rate"] == 1
+    # the first request has no earlier item; at the second one "bxx" was left of it, and "cd" is the answer
+    assert [event.is_reversal for event in requests(events)[:3]] == [None, True, True]
+    assert (summary["num_confirmable"], summary["reversal_rate"]) == (2, 1)
 
 
 TASKS = (
@@ -198,34 +186,18 @@ def second(prefix, _suffix):
     return "= second" if prefix.endswith("total ") else ""
 
 
-def test_the_limit_counts_requests_of_each_file():
-    completer, denoiser = completer_of(second)
-    events = list(replay_of(*TASKS, limit=3).run(completer))
-    assert [event.attempt.case.split(":")[0] for event in requests(events)] == ["a.py"] * 3 + ["b.py"] * 3
-    assert denoiser.num_steps == 6
-
-
 @pytest.mark.parametrize("num_kept", [0, 1, 9, 17, 100])
 def test_a_resumed_replay_equals_an_uninterrupted_one(num_kept):
     replay = replay_of(*TASKS, spread=0.8)
     whole = list(replay.run(completer_of(second, tokens_per_step=2)[0]))
     attempts = [event.attempt for event in requests(whole)]
     assert 0 < summarize_replay(whole)["num_cancelled"] < len(attempts)
-    kept = [Attempt.parse(json.loads(json.dumps(attempt.json()))) for attempt in attempts[:num_kept]]
+    kept = attempts[:num_kept]
     completer, denoiser = completer_of(second, tokens_per_step=2, recorded=kept)
     again = list(replay.run(completer))
     assert summarize_replay(again) == summarize_replay(whole)
     assert ticks(again) == ticks(whole)
     assert denoiser.num_steps == sum(attempt.steps for attempt in attempts[num_kept:])
-
-
-@pytest.mark.parametrize("selection", Selection)
-def test_the_assumptions_are_printed(selection):
-    text = "\n".join(assumptions(replay_of(*TASKS, seed=4), selection))
-    assert "seed 4" in text
-    assert "125 ms in a word" in text
-    assert "62 ms after a key" in text
-    assert "nothing after the cursor" in text if selection is Selection.ONWARDS else "the rest of the file" in text
 
 
 @pytest.fixture
@@ -245,23 +217,6 @@ def keys(text):
     return [KeyEvent(key, 0.0) for key in text]
 
 
-def test_cancelled_requests_are_misses(request_event):
-    summary = summarize_replay(
-        [
-            request_event("a", "x", ms=20),
-            request_event("b", "y", ms=5),
-            request_event("c"),
-            request_event("d", cancelled=True),
-        ]
-    )
-    assert summary["miss_rate"] == 0.75
-    assert summary["useful_by"]["50"] == 0.25
-    assert summary["ttfue_ms"]["p50"] == 20
-    assert summary["show_rate"] == 0.5
-    assert summary["num_cancelled"] == 1
-    assert summary["answer_ms"]["p50"] == 10  # of 20, 5 and 10: a cancelled request has no answer
-
-
 def test_wasted_model_time_is_that_of_items_that_were_not_accepted(request_event):
     events = [
         request_event("taken", "x", model_ms=8),
@@ -272,9 +227,7 @@ def test_wasted_model_time_is_that_of_items_that_were_not_accepted(request_event
         AcceptEvent("taken", "x", AcceptedPart.WHOLE, 1, 1, 0.0),
     ]
     summary = summarize_replay(events)
-    assert summary["model_ms"] == 248
-    assert summary["wasted_ms"] == 240
-    assert summary["unshown_ms"] == 224
+    assert (summary["model_ms"], summary["wasted_ms"], summary["unshown_ms"]) == (248, 240, 224)
     assert summary["wasted_share"] == pytest.approx(240 / 248, abs=1e-4)
     assert summary["model_ms_per_useful"] == 248
 
@@ -301,13 +254,14 @@ def test_rates_have_their_own_denominators(request_event):
         request_event("c", "z", is_reversal=False, displayed=False),
         request_event("d", "w", is_line_finished=True),
         request_event("e", is_line_finished=True),
-        request_event("f", is_line_finished=True, cancelled=True),
+        request_event("f", is_line_finished=True, cancelled=True, ms=500.0),
         AcceptEvent("a", "x", AcceptedPart.LINE, 1, 1, 0.0),
         KeyEvent("w", 0.0, completes="d"),
     ]
     summary = summarize_replay(events)
     assert (summary["num_reversed"], summary["num_confirmable"], summary["reversal_rate"]) == (1, 2, 0.5)
     assert (summary["num_displayed"], summary["acceptance_rate"]) == (2, 0.5)
+    assert (summary["num_cancelled"], summary["answer_ms"]["p90"]) == (1, 10)  # a cancelled request has no answer
     # a cancelled request is not quiet
     assert (summary["num_finished_lines"], summary["num_quiet"], summary["quiet_rate"]) == (2, 1, 0.5)
     assert summary["num_typed_through"] == 1

@@ -1,16 +1,15 @@
-"""Hostile programs are limited by themselves too: they fork and allocate no more than a machine can bear."""
+"""The hostile programs fork and allocate little enough to be harmless outside the sandbox too."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+from http_server import wait_until
 
-from dg_lsp.bench.sandbox import Ending, Limits, Sandbox
+from dg_lsp.bench.sandbox import Limits, Sandbox
 from dg_lsp.errors import SandboxError
 
 # the wall time is long, because the machine may be busy; only tests of the wall time wait for it
@@ -30,46 +29,37 @@ def run(bwrap):
     return call
 
 
-def test_a_correct_program_passes(run):
-    outcome = run("def f(a): return a + 1\ndef check(f): assert f(1) == 2\ncheck(f)")
-    assert outcome.ending is Ending.PASSED
-    assert outcome.passes
-
-
 @pytest.mark.parametrize(
-    ("program", "ending", "detail"),
+    ("program", "reason"),
     [
-        pytest.param("assert 1 == 2, 'no'", "failed", "AssertionError: no", id="a failed assertion"),
-        pytest.param("def f(:", "failed", "SyntaxError", id="a syntax error"),
-        pytest.param("import os\nos._exit(0)", "crashed", "", id="an immediate exit"),
-        pytest.param("import os\nos.abort()", "crashed", "SIGABRT", id="a crash"),
-        pytest.param("input()", "failed", "EOFError", id="no standard input"),
-        pytest.param("import numpy", "failed", "ModuleNotFoundError", id="no other packages"),
-        pytest.param("raise ValueError('\\n' * 999 + 'a' * 999)", "failed", "ValueError: aaa", id="a long message"),
-        pytest.param("bytearray(10 * 2**30)", "memory", "MemoryError", id="10 GB"),
-        pytest.param("while True: pass", "timeout", "SIGXCPU", id="an endless loop"),
+        pytest.param("assert 1 == 2, 'no'", "AssertionError: no", id="a failed assertion"),
+        pytest.param("def f(:", "SyntaxError", id="a syntax error"),
+        pytest.param("import os\nos._exit(0)", "no result", id="an immediate exit"),
+        pytest.param("import os\nos.abort()", "SIGABRT", id="a crash"),
+        pytest.param("input()", "EOFError", id="no standard input"),
+        pytest.param("import numpy", "ModuleNotFoundError", id="no other packages"),
+        pytest.param("raise ValueError('\\n' * 999 + 'a' * 999)", "ValueError: aaa", id="a long message"),
+        pytest.param("bytearray(10 * 2**30)", "MemoryError", id="10 GB"),
+        pytest.param("while True: pass", "SIGXCPU", id="an endless loop"),
         pytest.param(
             "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
-            "timeout",
             "SIGKILL",
             id="a loop that ignores signals",
         ),
-        pytest.param("import os\nfor _ in range(4): os.fork()", "failed", "BlockingIOError", id="a fork bomb"),
-        pytest.param("open('a', 'wb').write(bytes(1 << 21))", "failed", "File too large", id="a large file"),
-        pytest.param("for i in range(99): open(str(i), 'wb').write(bytes(1 << 19))", "failed", "No space", id="many"),
+        pytest.param("import os\nfor _ in range(4): os.fork()", "BlockingIOError", id="a fork bomb"),
+        pytest.param("open('a', 'wb').write(bytes(1 << 21))", "File too large", id="a large file"),
+        pytest.param("for i in range(99): open(str(i), 'wb').write(bytes(1 << 19))", "No space", id="many"),
     ],
 )
-def test_a_program_fails_for_a_reason(run, program, ending, detail):
+def test_a_program_fails_for_a_reason(run, program, reason):
     outcome = run(program)
-    assert outcome.ending.value == ending
     assert not outcome.passes
-    assert detail in outcome.detail
-    assert len(outcome.detail) <= 1000
+    assert reason in outcome.reason
+    assert len(outcome.reason) <= 1000
 
 
 def test_a_waiting_program_is_stopped(run):
-    outcome = run("import time\ntime.sleep(1000)", Limits(wall_seconds=3))
-    assert outcome.ending is Ending.TIMEOUT
+    assert run("import time\ntime.sleep(1000)", Limits(wall_seconds=3)).reason == "timeout"
 
 
 def test_a_program_has_an_empty_environment_and_directory(run, monkeypatch):
@@ -122,7 +112,7 @@ for name, source in {ATTACKS!r}.items():
         pass
 raise LookupError(done)
 """
-        assert run(program).detail == "LookupError: []"
+        assert run(program).reason == "LookupError: []"
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text() == "mine"
     assert (path.stat().st_mode, path.stat().st_mtime) == (before.st_mode, before.st_mtime)
@@ -130,7 +120,7 @@ raise LookupError(done)
 
 def test_a_program_cannot_write_its_own_report(run):
     forged = "import os\nfor fd in range(3, 20):\n try: os.write(fd, b'passed\\n')\n except OSError: pass\nassert 0"
-    assert run(forged).ending is Ending.CRASHED
+    assert not run(forged).passes
 
 
 def test_the_sandbox_ends_with_its_parent(bwrap):
@@ -138,33 +128,12 @@ def test_the_sandbox_ends_with_its_parent(bwrap):
     script += "print(flush=True)\nsandbox.run('import time; time.sleep(600)')"
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     parent.stdout.readline()
-    children = _wait_for(lambda: len(found := psutil.Process(parent.pid).children(recursive=True)) == 3 and found)
+    wait_until(lambda: len(psutil.Process(parent.pid).children(recursive=True)) == 3)
+    children = psutil.Process(parent.pid).children(recursive=True)
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    _wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
-
-
-def _wait_for(condition):
-    until = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return found
-
-
-def test_an_interruption_leaves_no_process(bwrap, monkeypatch):
-    started = []
-
-    def communicate(process, *_):
-        started.append(process.pid)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
-    with pytest.raises(KeyboardInterrupt):
-        bwrap.run("import time\ntime.sleep(30)")
-    with pytest.raises(ProcessLookupError):
-        os.kill(started[0], signal.SIG_DFL)
+    wait_until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
 
 
 def test_without_bubblewrap_the_error_names_the_package(monkeypatch):

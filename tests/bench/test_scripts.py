@@ -76,18 +76,6 @@ def test_the_lower_bound_follows_from_the_sizes_of_the_model(script):
     assert gigabytes(real, 4.5, 6.56) == [10.7, 13.8, 15.3, 16.3]
 
 
-def test_encoder_and_decoder_of_the_random_model_share_their_weights(script):
-    torch = pytest.importorskip("torch")
-    toy = script("shape").TOY
-    model = script("gpu").random_model(toy, torch.device("cpu"), torch.bfloat16)
-    encoder, decoder = model.model.encoder.language_model, model.model.decoder
-    assert encoder.layers[0].experts.down_proj is decoder.layers[0].experts.down_proj
-    assert model.lm_head.weight is decoder.embed_tokens.weight
-    matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
-    assert matrices == toy.shared_weights + toy.layers * toy.experts * toy.expert_weights + toy.vocab_size * toy.hidden
-    assert not any(weight.is_meta for weight in [*model.parameters(), *model.buffers()])
-
-
 def test_a_random_gguf_has_the_real_size(script):
     shape, gguf = script("shape"), script("random_gguf")
     sizes = {kind: round(gguf.total_bytes(shape.REAL, kind) / 1e9, 1) for kind in gguf.TYPES}

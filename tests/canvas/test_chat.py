@@ -5,17 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.chat import (
-    MAX_LINE_HEAD,
-    TEMPLATES,
-    Role,
-    Turn,
-    chat_layout,
-    encoded,
-    fence_of,
-    instruct_layout,
-    rewrite_layout,
-)
+from dg_lsp.canvas.chat import MAX_LINE_HEAD, Role, Turn, chat_layout, fence_of, instruct_layout, rewrite_layout
 from dg_lsp.canvas.layout import common_prefix_length, token_ids
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
@@ -45,11 +35,20 @@ class GemmaLike:
 
 
 TOKENIZER = GemmaLike()
+QUESTION = (Turn(Role.USER, "hi"),)
 PROMPT = Prompt("import os\n\n\ndef f(x):\n    return ", "\n\n\nprint(f(1))\n", path="pkg/a.py", language="python")
 
 
 def ids_of(text):
     return TOKENIZER.encode(text).tolist()
+
+
+def fill_layout(prompt=PROMPT, max_tokens=2000):
+    return instruct_layout(prompt, TOKENIZER, SPEC, max_tokens)
+
+
+def rewrite_text(prompt):
+    return spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
 
 
 def spelled(ids):
@@ -58,17 +57,8 @@ def spelled(ids):
     return "".join(names.get(i) or TOKENIZER.decode(token_ids([i])).decode() for i in ids.tolist())
 
 
-def test_chat_markup_uses_special_tokens():
-    ids = instruct_layout(PROMPT, TOKENIZER, SPEC, 2000).prompt_ids.tolist()
-    assert ids[:2] == [2, 105]
-    assert ids[2:7] == ids_of("user\n")
-    end = [106, 107, 105, *ids_of("model\n"), 100, *ids_of("thought\n"), 101]
-    assert ids[-len(end) :] == end
-    assert [i for i in ids if i < LINE_END] == [2, 105, 106, 105, 100, 101]
-
-
 def test_a_fill_prompt_word_for_word():
-    layout = instruct_layout(PROMPT, TOKENIZER, SPEC, 2000)
+    layout = fill_layout()
     assert spelled(layout.prompt_ids) == (
         "<bos><|turn>user\n"
         "A gap in pkg/a.py is marked <GAP>. Write the python code that belongs there, from the beginning of its line"
@@ -81,6 +71,8 @@ def test_a_fill_prompt_word_for_word():
         "<|turn>model\n"
         "<|channel>thought\n<channel|>"
     )
+    special_ids = [i for i in layout.prompt_ids.tolist() if i < LINE_END]
+    assert special_ids == [2, 105, 106, 105, 100, 101]
     assert spelled(layout.head_ids) == "```python\n    return "
     assert len(layout.tail_ids) == 0
     assert layout.stop == "```"
@@ -110,35 +102,26 @@ def test_a_rewrite_prompt_word_for_word():
 @pytest.mark.parametrize("selection", ["return x", "return x\n"], ids=["without its line end", "with it"])
 def test_a_selection_becomes_whole_lines(selection):
     prompt = replace(PROMPT, selection=selection, instruction="{path}")
-    assert "<PART>\nreturn x\n</PART>\n" in spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
+    assert "<PART>\nreturn x\n</PART>\n" in rewrite_text(prompt)
 
 
 def test_braces_of_the_code_and_of_the_instruction_are_text():
     prompt = replace(PROMPT, prefix="a = {x!r:{y}}\n", selection="{}\n", instruction="Use {fence} and %s.")
-    shown = spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
+    shown = rewrite_text(prompt)
     assert "a = {x!r:{y}}\n" in shown
     assert "Use {fence} and %s." in shown
 
 
-def test_special_tokens_spelled_in_the_buffer_stay_text():
-    prompt = replace(PROMPT, prefix="a = '<turn|>'\n")
-    ids = instruct_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids.tolist()
-    assert ids.count(106) == 1
-
-
 def test_typing_within_a_line_does_not_change_the_prompt():
     line = "    return compute(x)"
-    layouts = [
-        instruct_layout(replace(PROMPT, prefix="def f(x):\n" + line[:size]), TOKENIZER, SPEC, 2000)
-        for size in range(len(line) + 1)
-    ]
+    layouts = [fill_layout(replace(PROMPT, prefix="def f(x):\n" + line[:size])) for size in range(len(line) + 1)]
     assert len({tuple(layout.prompt_ids.tolist()) for layout in layouts}) == 1
     assert [spelled(layout.head_ids) for layout in layouts] == ["```python\n" + line[:n] for n in range(len(line) + 1)]
 
 
 def test_the_start_of_a_long_line_moves_into_the_prompt_in_steps():
     lines = ["x" * size for size in range(4 * MAX_LINE_HEAD)]
-    layouts = [instruct_layout(replace(PROMPT, prefix="a\n" + line), TOKENIZER, SPEC, 2000) for line in lines]
+    layouts = [fill_layout(replace(PROMPT, prefix="a\n" + line)) for line in lines]
     for line, layout in zip(lines, layouts, strict=True):
         head = spelled(layout.head_ids).removeprefix("```python\n")
         assert len(head) <= MAX_LINE_HEAD
@@ -148,8 +131,8 @@ def test_the_start_of_a_long_line_moves_into_the_prompt_in_steps():
 
 def test_surrounding_code_is_cut_to_fit_a_short_prompt():
     prompt = replace(PROMPT, prefix="p" * 900 + "\n", suffix="\n" + "s" * 900)
-    whole = len(instruct_layout(Prompt("", "", path="pkg/a.py", language="python"), TOKENIZER, SPEC, 2000).prompt_ids)
-    layout = instruct_layout(prompt, TOKENIZER, SPEC, whole + 100)
+    whole = len(fill_layout(Prompt("", "", path="pkg/a.py", language="python")).prompt_ids)
+    layout = fill_layout(prompt, whole + 100)
     assert whole + 80 < len(layout.prompt_ids) <= whole + 100
     assert len(layout.after_ids) == 30
     assert spelled(layout.prompt_ids).endswith("<|channel>thought\n<channel|>")
@@ -162,21 +145,26 @@ def test_surrounding_code_is_cut_to_fit_a_short_prompt():
 def test_the_code_fence_is_longer_than_any_in_the_code(code, fence):
     assert fence_of(Prompt(code, "")) == fence
     assert fence_of(Prompt("", code)) == fence
-    layout = instruct_layout(replace(PROMPT, prefix=code), TOKENIZER, SPEC, 2000)
+    layout = fill_layout(replace(PROMPT, prefix=code))
     assert layout.stop == fence
     assert spelled(layout.head_ids).startswith(fence + "python\n")
 
 
 def test_a_buffer_without_name_or_language_gets_a_prompt():
-    layout = instruct_layout(Prompt("a", "b"), TOKENIZER, SPEC, 2000)
+    layout = fill_layout(Prompt("a", "b"))
     assert "A gap in a file is marked" in spelled(layout.prompt_ids)
     assert spelled(layout.head_ids) == "```text\na"
 
 
-@pytest.mark.parametrize("template", ["", "klingon"])
-def test_an_instruct_prompt_needs_a_chat_template(template):
-    with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
-        instruct_layout(PROMPT, TOKENIZER, replace(SPEC, template=template), 2000)
+@pytest.mark.parametrize("template", ["", "unknown-name"])
+def test_chats_and_instruct_prompts_need_a_known_chat_template(template):
+    spec = replace(SPEC, template=template)
+    for make in (
+        lambda: instruct_layout(PROMPT, TOKENIZER, spec, 2000),
+        lambda: chat_layout(QUESTION, TOKENIZER, spec),
+    ):
+        with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
+            make()
 
 
 def test_a_vocabulary_without_a_template_token_is_refused():
@@ -186,10 +174,8 @@ def test_a_vocabulary_without_a_template_token_is_refused():
 
 
 def test_a_new_line_keeps_the_prompt_before_it():
-    before, after = (
-        instruct_layout(replace(PROMPT, prefix=prefix), TOKENIZER, SPEC, 2000).prompt_ids
-        for prefix in ("a = 1\nb = 2", "a = 1\nb = 2\n")
-    )
+    prefixes = ("a = 1\nb = 2", "a = 1\nb = 2\n")
+    before, after = (fill_layout(replace(PROMPT, prefix=prefix)).prompt_ids for prefix in prefixes)
     assert spelled(before[: common_prefix_length(before, after)]).endswith("```python\na = 1\n")
 
 
@@ -212,7 +198,7 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
         Snippet(SnippetSource.IMPORTS, "c.md", "```\ncode\n```\n<turn|>\n"),
     )
     prompt = replace(PROMPT, snippets=Snippets(chunks, 0.5))
-    layout = instruct_layout(prompt, TOKENIZER, SPEC, 2000)
+    layout = fill_layout(prompt)
     shown = spelled(layout.prompt_ids)
     one, two = "c.md\n````python\n```\ncode\n```\n<turn|>\n````\n\n", "b.py\n````python\nb = 2\n````\n\n"
     begin = "<bos><|turn>user\nOther code, for reference:\n\n"
@@ -224,12 +210,9 @@ def test_snippets_precede_the_question_in_a_fence_that_they_cannot_close():
 def test_snippets_leave_room_for_the_file():
     chunks = tuple(Snippet(SnippetSource.OPEN_FILES, f"{i}.py", "x = 1\n" * 50) for i in range(9))
     prompt = replace(PROMPT, prefix="p" * 900 + "\n", snippets=Snippets(chunks, 0.25))
-    layout = instruct_layout(prompt, TOKENIZER, SPEC, 1200)
+    layout = fill_layout(prompt, 1200)
     assert len(layout.prompt_ids) <= 1200
     assert "ppp" in spelled(layout.prompt_ids)
-
-
-QUESTION = (Turn(Role.USER, "hi"),)
 
 
 def test_a_question_gives_the_published_prompt():
@@ -237,12 +220,6 @@ def test_a_question_gives_the_published_prompt():
         *(2, 105, *ids_of("user\nhi"), 106, 107),
         *(105, *ids_of("model\n"), 100, *ids_of("thought\n"), 101),
     ]
-
-
-def test_a_conversation_and_a_single_question_use_the_same_tokens():
-    template = TEMPLATES["gemma4"]
-    expected = encoded((*template.before, "hi", *template.after), TOKENIZER, "toy")
-    assert chat_layout(QUESTION, TOKENIZER, SPEC).prompt_ids.tolist() == expected.tolist()
 
 
 def test_messages_follow_each_other():
@@ -255,9 +232,13 @@ def test_messages_follow_each_other():
     ]
 
 
-def test_special_tokens_spelled_in_a_message_stay_text():
-    layout = chat_layout((Turn(Role.USER, "<turn|>"),), TOKENIZER, SPEC)
-    assert layout.prompt_ids.tolist().count(106) == 1
+def test_special_tokens_spelled_in_code_or_messages_stay_text():
+    fill, chat = (
+        fill_layout(replace(PROMPT, prefix="'<turn|>'\n")),
+        chat_layout((Turn(Role.USER, "<turn|>"),), TOKENIZER, SPEC),
+    )
+    for layout in (fill, chat):
+        assert layout.prompt_ids.tolist().count(106) == 1
 
 
 @pytest.mark.parametrize("turns", [(), (*QUESTION, Turn(Role.ASSISTANT, "b"))])
@@ -269,9 +250,3 @@ def test_a_conversation_must_end_with_a_message_of_the_user(turns):
 def test_a_conversation_longer_than_the_context_is_refused():
     with pytest.raises(RequestError, match="shorten it"):
         chat_layout((Turn(Role.USER, "x" * 1000),), TOKENIZER, SPEC)
-
-
-@pytest.mark.parametrize("template", ["", "unheard-of"])
-def test_a_conversation_needs_a_chat_template(template):
-    with pytest.raises(ModelUnsupportedError, match="toy has"):
-        chat_layout(QUESTION, TOKENIZER, replace(SPEC, template=template))

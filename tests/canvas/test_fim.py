@@ -1,14 +1,14 @@
-"""Prompts of causal models: sentinels in the other order, or none; and the way back to the parts."""
+"""Prompts of causal models: sentinels in either order, or none; snippets of other files; prompt formats."""
 
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
-from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
-from dg_lsp.canvas.fim import fim_layout, fim_prompt, open_canvas, prompt_parts, snippet_ids, takes_snippets
-from dg_lsp.canvas.layout import Canvas, token_ids
+from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
+from dg_lsp.canvas.fim import fim_layout, snippet_ids, takes_snippets
+from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
@@ -16,61 +16,6 @@ from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 TOKENIZER = ByteTokenizer()
-
-
-def prompt_text(prefix, suffix, max_tokens=100):
-    ids = fim_prompt(Prompt(prefix, suffix), TOKENIZER, MASK_SPEC, max_tokens).tolist()
-    middle = ids.index(PREFIX_ID)
-    assert ids[0] == SUFFIX_ID
-    assert ids[-1] == MIDDLE_ID
-    assert len(ids) <= max_tokens
-    return TOKENIZER.decode(token_ids(ids[middle:])).decode(), TOKENIZER.decode(token_ids(ids[:middle])).decode()
-
-
-def test_the_suffix_comes_first():
-    assert prompt_text("def f(", "):\n    pass\n") == ("def f(", "):\n    pass\n")
-
-
-def test_an_empty_buffer_gives_three_sentinels():
-    assert fim_prompt(Prompt("", ""), TOKENIZER, MASK_SPEC, 100).tolist() == [SUFFIX_ID, PREFIX_ID, MIDDLE_ID]
-
-
-def test_a_long_suffix_keeps_its_beginning_and_at_most_its_fraction():
-    prefix, suffix = prompt_text("p" * 60, "abcdef" * 100, max_tokens=103)
-    assert suffix == ("abcdef" * 100)[:30]
-    assert prefix == "p" * 60
-
-
-def test_a_long_prefix_keeps_its_end():
-    prefix, _ = prompt_text("".join(map(chr, range(48, 122))), "", max_tokens=43)
-    assert prefix.endswith("wxy")
-    assert len(prefix) > 40 * 7 / 8 - 1
-
-
-def test_typing_rarely_moves_the_start_of_a_long_prefix():
-    typed = [prompt_text("x" * 500 + "y" * n, "", max_tokens=103)[0] for n in range(100)]
-    starts = [500 + n - len(prefix) for n, prefix in enumerate(typed)]
-    assert len(set(starts)) <= 100 / 12 + 2
-
-
-def test_a_model_without_sentinels_is_refused():
-    spec = type(MASK_SPEC)("bare", 300, MASK_SPEC.sampling, (1,))
-    with pytest.raises(ModelUnsupportedError, match="bare"):
-        fim_prompt(Prompt("", ""), TOKENIZER, spec, 100)
-
-
-def test_an_open_canvas_is_all_masks():
-    block = open_canvas(token_ids([3, 2, 4]), MASK_SPEC, 8, np.random.default_rng(0))
-    assert block.prompt_ids.tolist() == [3, 2, 4]
-    assert block.canvas_ids.tolist() == [MASK_ID] * 8
-    assert not block.frozen.any()
-
-
-def test_frozen_flags_of_another_length_are_refused():
-    with pytest.raises(ValueError, match="frozen"):
-        Canvas(token_ids([]), token_ids([1, 2]), np.zeros(3, bool))
-
-
 START = 1
 PREFIX_FIRST = replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST), start_ids=(START,))
 PREFIX_ONLY = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PREFIX)
@@ -80,27 +25,63 @@ def ids_of(text):
     return TOKENIZER.encode(text).tolist()
 
 
-def test_prefix_first_order_begins_with_the_start_token():
-    ids = fim_prompt(Prompt("ab", "yz"), TOKENIZER, PREFIX_FIRST, 100).tolist()
-    assert ids == [START, PREFIX_ID, *ids_of("ab"), SUFFIX_ID, *ids_of("yz"), MIDDLE_ID]
+def text_of(ids):
+    return TOKENIZER.decode(token_ids(ids)).decode()
 
 
-def test_a_model_without_sentinels_gets_the_prefix_only():
-    assert fim_prompt(Prompt("ab", "yz"), TOKENIZER, PREFIX_ONLY, 100).tolist() == ids_of("ab")
+def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
+    """The parts of prefix and suffix in the prompt."""
+    layout = fim_layout(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
+    assert len(layout.prompt_ids) <= max_tokens
+    return text_of(layout.before_ids), text_of(layout.after_ids)
 
 
-def test_a_prefix_prompt_of_an_empty_buffer_is_a_line_end():
-    assert fim_prompt(Prompt("", "yz"), TOKENIZER, PREFIX_ONLY, 100).tolist() == ids_of("\n")
+@pytest.mark.parametrize(
+    ("spec", "prefix", "suffix", "ids"),
+    [
+        pytest.param(
+            MASK_SPEC, "ab", "yz", [SUFFIX_ID, *ids_of("yz"), PREFIX_ID, *ids_of("ab"), MIDDLE_ID], id="suffix first"
+        ),
+        pytest.param(MASK_SPEC, "", "", [SUFFIX_ID, PREFIX_ID, MIDDLE_ID], id="empty buffer"),
+        pytest.param(
+            PREFIX_FIRST,
+            "ab",
+            "yz",
+            [START, PREFIX_ID, *ids_of("ab"), SUFFIX_ID, *ids_of("yz"), MIDDLE_ID],
+            id="prefix first, after the start token",
+        ),
+        pytest.param(PREFIX_ONLY, "ab", "yz", ids_of("ab"), id="prefix only"),
+        pytest.param(PREFIX_ONLY, "", "yz", ids_of("\n"), id="prefix only, at the start of the buffer"),
+    ],
+)
+def test_order_of_prefix_suffix_and_sentinels(spec, prefix, suffix, ids):
+    assert fim_layout(Prompt(prefix, suffix), TOKENIZER, spec, 100).prompt_ids.tolist() == ids
+
+
+def test_a_long_suffix_keeps_its_beginning_and_at_most_its_fraction():
+    assert shown("p" * 60, "abcdef" * 100, max_tokens=103) == ("p" * 60, ("abcdef" * 100)[:30])
+
+
+def test_a_long_prefix_keeps_its_end_and_typing_rarely_moves_its_start():
+    prefix, _ = shown("".join(map(chr, range(48, 122))), "", max_tokens=43)
+    assert prefix.endswith("wxy")
+    assert len(prefix) > 40 * 7 / 8 - 1
+    typed = [shown("x" * 500 + "y" * n, "", max_tokens=103)[0] for n in range(100)]
+    starts = [500 + n - len(prefix) for n, prefix in enumerate(typed)]
+    assert len(set(starts)) <= 100 / 12 + 2
+
+
+def test_a_model_without_sentinels_is_refused():
+    with pytest.raises(ModelUnsupportedError, match="scripted"):
+        fim_layout(Prompt("", ""), TOKENIZER, replace(MASK_SPEC, fim=None), 100)
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, PREFIX_FIRST, PREFIX_ONLY], ids=["suffix first", "prefix first", "prefix"])
 @pytest.mark.parametrize(("prefix", "suffix"), [("ab", "yz"), ("a" * 90, "y" * 90), ("a", "")])
-def test_a_prompt_fits_and_its_parts_can_be_recovered(spec, prefix, suffix):
-    ids = fim_prompt(Prompt(prefix, suffix), TOKENIZER, spec, 50)
-    assert len(ids) <= 50
-    before, after = (TOKENIZER.decode(part).decode() for part in prompt_parts(ids, spec))
-    assert prefix.endswith(before)
+def test_a_prompt_has_the_text_next_to_the_cursor_within_its_limit(spec, prefix, suffix):
+    before, after = shown(prefix, suffix, 50, spec)
     assert before
+    assert prefix.endswith(before)
     assert suffix.startswith(after)
     assert bool(after) == bool(suffix and spec.fim)
 
@@ -119,7 +100,7 @@ def test_an_empty_format_name_keeps_the_format_of_the_model():
 
 
 @pytest.mark.parametrize("name", [name for name in PromptFormat if name != "fim"])
-def test_another_format_drops_the_expectations_of_the_own_one(name):
+def test_another_format_drops_the_expectations_of_the_models_own_format(name):
     spec = in_format(EVERY, name.value)
     assert spec.prompt_format is name
     assert spec.expectations == ()
@@ -140,31 +121,11 @@ def test_an_impossible_format_is_refused_with_the_possible_ones(lacking, name, m
 
 
 def test_other_formats_of_an_instruct_model_begin_with_its_start_token(monkeypatch):
-    tokenizer = ByteTokenizer()
     monkeypatch.setattr(ByteTokenizer, "special", lambda _, spelling: 3 if spelling == "<bos>" else None)
-    prompt = Prompt("a = 1\nb = ", "\nc")
     for name in ("infill", "prefix"):
-        assert layout_of(prompt, tokenizer, in_format(EVERY, name), 100).prompt_ids[0] == 3
-        plain = in_format(replace(EVERY, template=""), name)
-        assert layout_of(prompt, tokenizer, plain, 100).prompt_ids[0] == tokenizer.encode("a")[0]
-
-
-def test_a_layout_follows_the_prompt_format():
-    tokenizer = ByteTokenizer()
-    prompt = Prompt("a = 1\nb = ", "\nc")
-    encode = tokenizer.encode
-
-    def laid_out(name):
-        return layout_of(prompt, tokenizer, in_format(EVERY, name), 100)
-
-    fim = laid_out("fim")
-    parts = [SUFFIX_ID, *encode("\nc").tolist(), PREFIX_ID, *encode("a = 1\nb = ").tolist(), MIDDLE_ID]
-    assert fim.prompt_ids.tolist() == parts
-    assert tokenizer.decode(fim.before_ids) == b"a = 1\nb = "
-    assert tokenizer.decode(fim.after_ids) == b"\nc"
-    assert laid_out("prefix").prompt_ids.tolist() == encode("a = 1\nb = ").tolist()
-    assert tokenizer.decode(laid_out("prefix").before_ids) == b"a = 1\nb = "
-    assert tokenizer.decode(laid_out("infill").tail_ids) == b"\nc"
+        for spec, first in ((EVERY, 3), (replace(EVERY, template=""), ids_of("a")[0])):
+            layout = layout_of(Prompt("a = 1\nb = ", "\nc"), TOKENIZER, in_format(spec, name), 100)
+            assert layout.prompt_ids[0] == first
 
 
 SEPARATOR_ID = 299
@@ -190,20 +151,16 @@ def prompt(*chunks, share=0.5, language="python"):
     return Prompt("x = ", "\n", path="pkg/x.py", language=language, snippets=Snippets(chunks, share))
 
 
-def text_of(ids):
-    return TOKENIZER.decode(token_ids(ids)).decode()
+def fim_ids(prompt, spec=MASK_SPEC):
+    return fim_layout(prompt, TOKENIZER, spec, 1000).prompt_ids.tolist()
 
 
-def test_a_prompt_without_snippets_is_unchanged():
-    assert len(snippet_ids(prompt(), TOKENIZER, MASK_SPEC, 1000)) == 0
-    assert (
-        fim_prompt(prompt(), TOKENIZER, MASK_SPEC, 1000).tolist()
-        == fim_prompt(Prompt("x = ", "\n"), TOKENIZER, MASK_SPEC, 1000).tolist()
-    )
+def snippet_text(prompt, max_tokens=1000):
+    return text_of(snippet_ids(prompt, TOKENIZER, MASK_SPEC, max_tokens))
 
 
 def test_snippets_with_their_paths_come_right_before_the_prefix():
-    ids = fim_prompt(prompt(*CHUNKS), TOKENIZER, MASK_SPEC, 1000).tolist()
+    ids = fim_ids(prompt(*CHUNKS))
     assert (ids[0], ids[-1]) == (SUFFIX_ID, MIDDLE_ID)
     middle = ids.index(PREFIX_ID)
     assert text_of(ids[1:middle]) == "\n"
@@ -211,7 +168,7 @@ def test_snippets_with_their_paths_come_right_before_the_prefix():
 
 
 def test_snippets_precede_the_sentinels_of_a_model_with_a_file_separator():
-    ids = fim_prompt(prompt(*CHUNKS), TOKENIZER, REPO_SPEC, 1000).tolist()
+    ids = fim_ids(prompt(*CHUNKS), REPO_SPEC)
     begin = ids.index(PREFIX_ID)
     marks = [at for at in range(begin) if ids[at] == SEPARATOR_ID]
     assert (ids[0], marks[0], len(marks)) == (298, 1, 3)
@@ -230,23 +187,24 @@ def test_text_before_the_cursor_includes_the_snippets(spec):
 
 def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
     long = Snippet(SnippetSource.OPEN_FILES, "pkg/long.py", "\n".join(f"line_{i} = {i}" for i in range(40)))
-    shown = text_of(snippet_ids(prompt(long, *CHUNKS, share=0.25), TOKENIZER, MASK_SPEC, 800))
-    assert len(shown) <= 200
-    assert "def a()" in shown
-    assert "b = 2" in shown
-    kept = [line for line in shown.split("\n") if line.startswith("line_")]
-    assert kept == [f"line_{i} = {i}" for i in range(len(kept))]
+    text = snippet_text(prompt(long, *CHUNKS, share=0.25), 800)
+    assert len(text) <= 200
+    assert "def a()" in text
+    assert "b = 2" in text
+    kept = [line for line in text.split("\n") if line.startswith("line_")]
     assert kept
+    assert kept == [f"line_{i} = {i}" for i in range(len(kept))]
 
 
 def test_the_most_important_snippet_of_a_source_is_nearest_to_the_code():
     one, two = Snippet(SnippetSource.OPEN_FILES, "one", "1"), Snippet(SnippetSource.OPEN_FILES, "two", "2")
-    shown = text_of(snippet_ids(prompt(one, two), TOKENIZER, MASK_SPEC, 1000))
-    assert shown.index("two") < shown.index("one")
+    text = snippet_text(prompt(one, two))
+    assert text.index("two") < text.index("one")
 
 
-def test_without_room_neither_snippet_nor_path_is_shown():
-    assert len(snippet_ids(prompt(*CHUNKS, share=0.02), TOKENIZER, MASK_SPEC, 500)) == 0
+def test_a_prompt_without_snippets_or_room_for_them_is_unchanged():
+    assert fim_ids(prompt()) == fim_ids(Prompt("x = ", "\n"))
+    assert snippet_text(prompt(*CHUNKS, share=0.02), 500) == ""
 
 
 @pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX, PromptFormat.INFILL])
@@ -264,7 +222,7 @@ def test_infill_and_prefix_prompts_begin_with_snippets():
 
 
 def test_paths_are_comments_of_the_language():
-    assert text_of(snippet_ids(prompt(*CHUNKS, language="go"), TOKENIZER, MASK_SPEC, 1000)).startswith("// pkg/a.py\n")
+    assert snippet_text(prompt(*CHUNKS, language="go")).startswith("// pkg/a.py\n")
 
 
 @pytest.mark.parametrize(
@@ -282,19 +240,13 @@ def test_snippets_depend_on_the_setting_and_on_the_training(spec, when, expected
 
 
 def test_only_the_part_of_a_huge_snippet_that_may_fit_is_tokenized():
-    class Counting(ByteTokenizer):
-        num_chars = 0
-
-        def encode(self, text):
-            self.num_chars += len(text)
-            return super().encode(text)
-
-    tokenizer = Counting()
+    tokenizer = Mock(wraps=TOKENIZER)
     lines = "\n".join(f"value_{number} = {number}" for number in range(300_000))
-    ids = snippet_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", lines)), tokenizer, MASK_SPEC, 1000)
+    ids, cut = (
+        snippet_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", text)), tokenizer, MASK_SPEC, 1000)
+        for text in (lines, "x" * 5_000_000)
+    )
     assert text_of(ids).startswith("# a.py\nvalue_0 = 0\nvalue_1 = 1\n")
     assert 400 < len(ids) <= 500
-    assert tokenizer.num_chars < 200_000
-    assert (
-        len(snippet_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", "x" * 5_000_000)), tokenizer, MASK_SPEC, 1000)) == 0
-    )
+    assert len(cut) == 0
+    assert sum(len(call.args[0]) for call in tokenizer.encode.call_args_list) < 200_000

@@ -3,15 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
-from dg_lsp.canvas.infill import (
-    GAP_LENGTHS,
-    PREFIX_TAIL,
-    canvas_of,
-    gap_lengths,
-    grown,
-    infill_layout,
-    raced_length,
-)
+from dg_lsp.canvas.infill import PREFIX_TAIL, canvas_of, gap_lengths, grown, infill_layout, raced_length
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
@@ -58,41 +50,30 @@ LAST = Layout(token_ids([1]), head_ids=token_ids(range(8)))
 
 
 @pytest.mark.parametrize(
-    ("layout", "length", "gaps"),
+    ("layout", "length", "spec", "gaps"),
     [
-        (LONG, 64, (4, 8, 16, 32)),
-        (LONG, 47, (4, 8, 16)),
-        (LONG, 20, (4,)),
-        (LONG, 18, (2,)),
-        (LAST, 64, (32,)),
-        (LAST, 16, (8,)),
+        pytest.param(LONG, 64, SPEC, (4, 8, 16, 32), id="all"),
+        pytest.param(LONG, 47, SPEC, (4, 8, 16), id="without the longest"),
+        pytest.param(LONG, 20, SPEC, (4,), id="one"),
+        pytest.param(LONG, 18, SPEC, (2,), id="shorter than any"),
+        pytest.param(LAST, 64, SPEC, (32,), id="no suffix"),
+        pytest.param(LAST, 16, SPEC, (8,), id="no suffix, short canvas"),
+        pytest.param(LONG, 64, replace(SPEC, gap_lengths=(6, 12)), (6, 12), id="lengths of the model"),
     ],
-    ids=["all", "without the longest", "one", "shorter than any", "nothing after", "nothing after, short canvas"],
 )
-def test_gap_lengths_leave_room_for_the_suffix(layout, length, gaps):
-    assert gap_lengths(layout, length, SPEC) == gaps
-
-
-def test_gap_lengths_of_the_model_replace_the_defaults():
-    assert gap_lengths(LONG, 64, replace(SPEC, gap_lengths=(6, 12))) == (6, 12)
-    assert GAP_LENGTHS == (4, 8, 16, 32)
+def test_gap_lengths_leave_room_for_the_suffix(layout, length, spec, gaps):
+    assert gap_lengths(layout, length, spec) == gaps
 
 
 def test_all_canvases_fit_into_one_pass():
-    assert raced_length(LONG, 64, 4) == 64
-    assert raced_length(LONG, 128, 4) == 64
-    assert raced_length(LONG, 128, 1) == 128
+    assert [raced_length(LONG, length, num) for length, num in ((64, 4), (128, 4), (128, 1))] == [64, 64, 128]
 
 
 def test_a_gap_doubles_as_far_as_it_fits():
-    assert grown(8, LONG, SPEC, 64) == 16
-    assert grown(32, LONG, SPEC, 64) == 48
-    assert grown(32, LONG, SPEC, 40) == 40
-    assert grown(48, LONG, SPEC, 64) is None
+    sizes = [grown(gap, LONG, SPEC, most) for gap, most in ((8, 64), (32, 64), (32, 40), (48, 64))]
+    assert sizes == [16, 48, 40, None]
     assert grown(32, LAST, SPEC, 64) == 56
 
 
 def test_the_shortest_canvas_for_a_gap():
-    assert canvas_of(16, LONG, SPEC) == 32
-    assert canvas_of(17, LONG, SPEC) == 64
-    assert canvas_of(60, LONG, SPEC) == 64
+    assert [canvas_of(gap, LONG, SPEC) for gap in (16, 17, 60)] == [32, 64, 64]

@@ -42,7 +42,7 @@ def served():
     starter = Starter()
     client = starter(open_engine=loading.open_engine, **UNHURRIED)
     yield f"http://127.0.0.1:{client.port}"
-    starter.stop()
+    starter.close()
 
 
 def test_infill_of_a_server_that_reports_no_costs(dg_lsp, data, oracle):

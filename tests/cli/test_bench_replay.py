@@ -51,7 +51,7 @@ def test_a_terminal_gets_the_assumptions_and_a_table_like_the_page(dg_lsp, model
     assert (outcome.code, outcome.err) == (0, "")
     for text in ("Typing with the model", "keystrokes saved"):
         assert text in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "the text before it in the file, and nothing after the cursor" in outcome.out
+    assert "the text before the typed lines in the file, and nothing after the cursor" in outcome.out
     assert "| keystrokes saved | " in outcome.out
     assert model.is_closed
 

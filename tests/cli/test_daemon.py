@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from shared_daemon import TIMEOUT, wait_until
@@ -89,7 +90,7 @@ def test_status_and_stop_after_a_crash(dg_lsp, endpoint):
 def http_of(address, tree=None, *, exit_when_idle=True):
     settings = parse_settings({"daemon": tree or {}})
     opener = cli_daemon.http_opener(servers.daemon_options(settings, exit_when_idle=exit_when_idle, http=address))
-    return opener and opener(lambda _: None)
+    return opener and opener(lambda _: SimpleNamespace(close=lambda: None))
 
 
 def test_http_is_served_where_the_command_line_or_the_settings_name_an_address():

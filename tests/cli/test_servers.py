@@ -7,7 +7,6 @@ import pytest
 from dg_lsp.cli.servers import parse_address
 from dg_lsp.errors import UsageError
 from dg_lsp.http import app as http
-from dg_lsp.http.app import Address
 from dg_lsp.http.auth import LOOPBACK
 from dg_lsp.server import app as server
 from dg_lsp.settings import Settings, parse_settings
@@ -94,7 +93,7 @@ def http_server(monkeypatch):
 def test_the_default_is_loopback_without_a_key(dg_lsp, http_server):
     assert dg_lsp("serve").code == 0
     [(address, _, settings, rules)] = http_server
-    assert address == Address("127.0.0.1", 8012)
+    assert address == ("127.0.0.1", 8012)
     assert settings == Settings()
     assert (rules.api_key, rules.origins) == ("", ())
     assert set(rules.hosts) == set(LOOPBACK)
@@ -103,11 +102,11 @@ def test_the_default_is_loopback_without_a_key(dg_lsp, http_server):
 def test_options_reach_the_server(dg_lsp, http_server, script):
     options = ["--host", "0.0.0.0", "--port", 0, "--allow-host", "box", "--allow-origin", "https://a.example"]
     assert dg_lsp("serve", *options, "--model", "mine.gguf", "--threads", 1).code == 0
-    [(address, open_worker, settings, rules)] = http_server
-    assert address == Address("0.0.0.0", 0)
+    [(address, open_scheduler, settings, rules)] = http_server
+    assert address == ("0.0.0.0", 0)
     assert {"0.0.0.0", "box", "127.0.0.1"} <= set(rules.hosts)
     assert rules.origins == ("https://a.example",)
-    open_worker(settings)
+    open_scheduler(settings)
     assert (script.settings.model.name, script.settings.model.threads) == ("mine.gguf", 1)
 
 

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from workers import TIMEOUT
+from gates import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.daemon.client import Endpoint

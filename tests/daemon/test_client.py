@@ -22,12 +22,6 @@ def test_only_the_user_can_read_the_folder_and_its_files(start, endpoint):
     assert files == {f"daemon.{name}": 0o600 for name in ("crashes", "json", "lock", "log", "sock")}
 
 
-def test_a_folder_that_cannot_be_created(endpoint):
-    endpoint.folder.write_text("in the way")
-    with pytest.raises(DaemonError, match="DG_LSP_DAEMON_DIR"):
-        endpoint.prepare()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows separates the folders of users")
 def test_files_that_another_user_owns_or_can_write_are_ignored(endpoint, monkeypatch):
     endpoint.prepare()

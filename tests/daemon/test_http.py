@@ -4,15 +4,15 @@ import threading
 import time
 
 import pytest
+from gates import TIMEOUT, ask
 from http_server import Client
 from shared_daemon import wait_until
-from workers import TIMEOUT, ask
 
 from dg_lsp.daemon.client import Endpoint
 from dg_lsp.daemon.client import ask as ask_daemon
 from dg_lsp.errors import DaemonError, ModelNotFoundError
 from dg_lsp.http import app
-from dg_lsp.http.app import Address, HttpServer
+from dg_lsp.http.app import HttpServer
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.settings import CompletionSettings, Settings
 
@@ -21,7 +21,7 @@ PATIENT = Settings(completion=CompletionSettings(early_stop_ms=0, deadline_ms=60
 
 
 def opener(host="127.0.0.1"):
-    return lambda share: HttpServer(Address(host, 0), share, PATIENT, AccessRules(), is_persistent=True)
+    return lambda share: HttpServer((host, 0), share, PATIENT, AccessRules(), is_persistent=True)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from gates import TIMEOUT, ask
 from shared_daemon import wait_until
-from workers import TIMEOUT, ask
 
 from dg_lsp.daemon import pool as pool_module
 from dg_lsp.daemon.pool import MAX_CRASHES, CrashLog, Pool
@@ -194,6 +194,6 @@ def test_a_model_is_at_fault_while_it_is_opened_or_has_requests(scripts, make_po
     wait_until(lambda: pool.sweep() or in_use(crash_log) == [])
     other.submit(ask())
     assert in_use(crash_log) == ["other"]
-    pool.stop_crash_log()
+    crash_log.close()
     early.submit(ask()).result(TIMEOUT)
     assert in_use(crash_log) == []

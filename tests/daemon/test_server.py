@@ -12,7 +12,6 @@ from shared_daemon import wait_until
 from dg_lsp import __version__
 from dg_lsp.daemon import client
 from dg_lsp.daemon.client import Record, Refused, ask, call
-from dg_lsp.errors import DaemonError, DaemonRunsError
 
 
 def open_session(record, **settings):
@@ -27,13 +26,6 @@ def test_status_lists_version_sessions_models_and_memory(start, endpoint):
     assert facts["memory_bytes"] > 1 << 20
 
 
-def test_a_second_daemon_is_refused_and_the_first_goes_on(start, endpoint):
-    start()
-    with pytest.raises(DaemonRunsError):
-        start()
-    assert ask(endpoint.read(), "status")["version"] == __version__
-
-
 def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
     start()
     record = endpoint.read()
@@ -46,16 +38,6 @@ def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
         ask(record, "status")
     start()
     assert ask(endpoint.read(), "status")["crashes"] == []
-
-
-def test_the_files_of_a_killed_daemon_are_replaced(start, endpoint):
-    endpoint.prepare()
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(endpoint.socket_path))
-    endpoint.write(Record(__version__, 1, "old", path=str(endpoint.socket_path)))
-    start()
-    [crash] = ask(endpoint.read(), "status")["crashes"]
-    assert crash["models"] == []
 
 
 def test_tcp_listens_on_loopback_and_requires_the_token(start, endpoint):
@@ -91,43 +73,10 @@ def test_settings_that_are_not_valid_are_refused(start, endpoint, settings):
         call(endpoint.read(), "session", settings=settings)
 
 
-def test_a_daemon_that_leaves_keeps_its_sessions_and_makes_room(start, endpoint):
-    start()
-    old = endpoint.read()
-    session = open_session(old)
-    assert "leaving" in ask(old, "leave")
-    assert endpoint.read() is None
-    new = start()
-    assert endpoint.read().token != old.token
-    session.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        session.recv(1)
-    session.close()
-    assert ask(endpoint.read(), "status")["crashes"] == []
-    assert not new._is_done()
-
-
-def test_a_daemon_that_an_editor_started_leaves_when_it_is_idle(start, endpoint):
-    start(exit_when_idle=True, idle_seconds=0.2)
-    wait_until(lambda: endpoint.read() is None)
-
-
 def test_a_daemon_that_the_user_started_stays(start):
     daemon = start(idle_seconds=0.0)
     wait_until(lambda: time.monotonic() > daemon._last_used + 0.1)
     assert not daemon._is_done()
-
-
-def test_a_daemon_that_does_not_answer(endpoint, monkeypatch):
-    monkeypatch.setattr(client, "SECONDS", 0.1)
-    endpoint.prepare()
-    with endpoint.listen(is_tcp=False):
-        record = Record(__version__, 7, "t", path=str(endpoint.socket_path))
-        with pytest.raises(TimeoutError):
-            ask(record, "status")
-        endpoint.write(record)
-        with pytest.raises(DaemonError, match="the daemon 7 does not answer: run dg-lsp daemon stop"):
-            client.open_session(endpoint, {}, [], "")
 
 
 def test_a_program_that_took_over_the_port_receives_nothing_but_the_token():

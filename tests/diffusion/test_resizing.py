@@ -1,4 +1,4 @@
-"""Expansion and deletion of masks; every step here was worked out by hand."""
+"""Expansion and deletion of masks; every expected step was calculated by hand."""
 
 from dataclasses import replace
 
@@ -9,25 +9,16 @@ from hypothesis import strategies as st
 
 from dg_lsp.canvas.layout import Canvas, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
-from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import denoise
-from dg_lsp.diffusion.samplers import Step, Stop, unmask
+from dg_lsp.diffusion.samplers import Stop, unmask
+
+from .conftest import canvas, predicts
 
 MASK, END, GROW, GONE = 0, 1, 2, 3
 SAMPLING = MaskSampling(MASK, order=UnmaskOrder.CONFIDENT, expand_id=GROW, delete_id=GONE, max_free=4)
 LEFTMOST = replace(SAMPLING, order=UnmaskOrder.LEFTMOST)
-
-
-def canvas(*ids, frozen=()):
-    flags = np.zeros(len(ids), bool)
-    flags[list(frozen)] = True
-    return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
-
-
-def predicts(ids, confidence, unexpanded=None):
-    floats = np.array(confidence, np.float32)
-    other = (None, None) if unexpanded is None else (token_ids(unexpanded), np.full_like(floats, 0.5))
-    return Prediction(token_ids(ids), token_ids(ids), floats, np.zeros_like(floats), *other)
+LAST = replace(SAMPLING, max_denoising_steps=1)
+PLAIN = replace(SAMPLING, expand_id=None, delete_id=None)
 
 
 def after(step, prediction, sampling=SAMPLING):
@@ -64,7 +55,30 @@ def test_tokens_that_were_filled_before_stay_where_they_were():
     assert grown.canvas_ids.tolist() == [0, 0, 6, 0]
     assert grown.confidence[2] == pytest.approx(0.95)
     shrunk = after(grown, predicts([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]))
-    assert shrunk.canvas_ids.tolist() == [0, 6, 0], "a filled token ends the run of masks that go away"
+    assert shrunk.canvas_ids.tolist() == [0, 6, 0], "a filled token ends the run of deleted masks"
+
+
+@pytest.mark.parametrize(
+    ("ids", "confidence", "expected", "sampling"),
+    [
+        pytest.param(
+            [GROW, GROW, 7], [0.95, 0.99, 0.1], [0, 0, 0, 0], SAMPLING, id="an expansion without room is a mask"
+        ),
+        pytest.param(
+            [GROW, GROW, GONE], [0.95] * 3, [0, 0, 0, 0], SAMPLING, id="a deletion makes room in the same step"
+        ),
+        pytest.param([5, 6, GONE], [0.2, 0.3, 0.99], [5, 0, 0], LEFTMOST, id="in leftmost order a deletion waits"),
+        pytest.param([5, GONE, GONE], [0.95, 0.99, 0.99], [5], LEFTMOST, id="until all masks before it are replaced"),
+        pytest.param([GONE, 5, GONE], [0.95, 0.99, 0.99], [5], LEFTMOST, id="or deleted"),
+        pytest.param([GROW, GONE, 7], [0.95] * 3, [GROW, GONE, 7], PLAIN, id="text for a model without resizing"),
+        pytest.param([GONE, GONE, GONE], [0.9, 0.5, 0.5], [], SAMPLING, id="a deletion includes the masks after it"),
+    ],
+)
+def test_one_step_on_three_masks(ids, confidence, expected, sampling):
+    step = after(canvas(0, 0, 0), predicts(ids, confidence), sampling)
+    assert step.canvas_ids.tolist() == expected
+    assert step.committed.tolist() == [token != MASK for token in expected]
+    assert step.stop is (None if MASK in expected else Stop.FILLED)
 
 
 def test_at_the_limit_the_next_best_token_is_taken():
@@ -73,56 +87,21 @@ def test_at_the_limit_the_next_best_token_is_taken():
     assert step.confidence[0] == 0.5
 
 
-def test_an_expansion_without_room_stays_a_mask():
-    step = after(canvas(0, 0, 0), predicts([GROW, GROW, 7], [0.95, 0.99, 0.1]))
-    assert step.canvas_ids.tolist() == [0, 0, 0, 0], "room for one: the leftmost expands, the other stays a mask"
-    assert not step.committed.any()
-
-
-def test_a_deletion_makes_room_in_the_same_step():
-    step = after(canvas(0, 0, 0), predicts([GROW, GROW, GONE], [0.95, 0.95, 0.95]))
-    assert step.canvas_ids.tolist() == [0, 0, 0, 0]
+def test_the_last_step_expands_nothing():
+    step = after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), LAST)
+    assert step.canvas_ids.tolist() == [6, 5]
+    assert after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2]), LAST).stop is Stop.MAX_STEPS
 
 
 def test_frozen_positions_do_not_count_towards_the_limit():
-    step = after(
-        canvas(9, 9, 9, 9, 0, 9, frozen=[0, 1, 2, 3, 5]), predicts([9, 9, 9, 9, GROW, 9], [1, 1, 1, 1, 0.6, 1])
-    )
+    frozen = [0, 1, 2, 3, 5]
+    step = after(canvas(9, 9, 9, 9, 0, 9, frozen=frozen), predicts([9, 9, 9, 9, GROW, 9], [1, 1, 1, 1, 0.6, 1]))
     assert step.canvas_ids.tolist() == [9, 9, 9, 9, 0, 0, 9]
 
 
 def test_a_frozen_delete_token_stays():
     step = after(canvas(GONE, 0, frozen=[0]), predicts([GONE, 5], [1, 0.3]))
     assert step.canvas_ids.tolist() == [GONE, 5]
-    full = after(canvas(GONE, 5, frozen=[0, 1]), predicts([GONE, 5], [1, 1]))
-    assert full.canvas_ids.tolist() == [GONE, 5]
-
-
-def test_a_completely_deleted_gap_counts_as_filled():
-    step = after(canvas(0, 0), predicts([GONE, GONE], [0.9, 0.5]))
-    assert len(step.canvas_ids) == 0
-    assert step.stop is Stop.FILLED
-
-
-def test_the_last_step_expands_nothing():
-    last = replace(SAMPLING, max_denoising_steps=1)
-    step = after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), last)
-    assert step.canvas_ids.tolist() == [6, 5]
-    assert after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2]), last).stop is Stop.MAX_STEPS
-
-
-def test_in_leftmost_order_a_deletion_waits_for_its_turn():
-    step = after(canvas(0, 0, 0), predicts([5, 6, GONE], [0.2, 0.3, 0.99]), LEFTMOST)
-    assert step.canvas_ids.tolist() == [5, 0, 0]
-    step = after(canvas(0, 0, 0), predicts([5, GONE, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
-    assert step.canvas_ids.tolist() == [5]
-    step = after(canvas(0, 0, 0), predicts([GONE, 5, GONE], [0.95, 0.99, 0.99]), LEFTMOST)
-    assert step.canvas_ids.tolist() == [5], "what goes away in its turn holds up nothing"
-
-
-def test_a_model_without_resizing_treats_both_tokens_as_text():
-    plain = replace(SAMPLING, expand_id=None, delete_id=None)
-    assert after(canvas(0, 0), predicts([GROW, GONE], [0.95, 0.95]), plain).canvas_ids.tolist() == [GROW, GONE]
 
 
 class ExpandingModel:
@@ -167,7 +146,7 @@ class RandomModel:
         self.seen.append(ids)
         predicted = np.where(ids == MASK, self._rng.choice([GROW, GROW, GONE, 4, 5, 6], len(ids)), ids)
         confidence = np.where(ids == MASK, self._rng.random(len(ids)), 1).astype(np.float32)
-        return [predicts(predicted, confidence, np.where(predicted == GROW, 7, predicted))]
+        return [predicts(predicted, confidence, unexpanded=np.where(predicted == GROW, 7, predicted))]
 
 
 @given(

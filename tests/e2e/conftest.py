@@ -6,16 +6,16 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gates import TIMEOUT, wait_until
 from shared_daemon import Shared
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PATIENCE = 90.0
-"""Seconds after which a test fails; far more than a busy machine needs."""
 PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
 """A busy machine must not turn an answer into a deadline."""
 
@@ -39,7 +39,6 @@ class Client:
         self.out = out
         self.messages = []
         self.requested = []
-        self.news = threading.Condition()
         self.has_ended = False
         self.encoding = "utf-16"
         self.reader = threading.Thread(target=self._read, args=(source,), daemon=True)
@@ -51,12 +50,8 @@ class Client:
             length = int(header.split(b":")[1])
             while source.readline().strip():
                 pass
-            with self.news:
-                self.messages.append(json.loads(source.read(length)))
-                self.news.notify_all()
-        with self.news:
-            self.has_ended = True
-            self.news.notify_all()
+            self.messages.append(json.loads(source.read(length)))
+        self.has_ended = True
 
     # sending
 
@@ -89,14 +84,14 @@ class Client:
     # receiving
 
     def wait_until(self, happened):
-        """The first true value of `happened()`, called after every message."""
-        deadline = time.monotonic() + PATIENCE
-        with self.news:
-            while not (value := happened()):
-                assert not self.has_ended, f"the server ended: {self.stderr}"
-                assert time.monotonic() < deadline, f"timeout; last messages: {self.messages[-5:]}"
-                self.news.wait(0.05)
+        """The first true value of `happened()`."""
+
+        def checked():
+            has_ended, value = self.has_ended, happened()
+            assert value or not has_ended, f"the server ended: {self.stderr}"
             return value
+
+        return wait_until(checked, lambda: f"timeout; last messages: {self.messages[-5:]}")
 
     def answers(self, msg_id):
         return [one for one in self.messages if "method" not in one and one.get("id") == msg_id]
@@ -116,7 +111,7 @@ class Client:
     def is_cancelled(self, msg_id):
         return self.answer(msg_id).get("error", {}).get("code") == self.CANCELLED
 
-    def told(self, method):
+    def received(self, method):
         """Parameters of all notifications and requests of a method so far."""
         return [one["params"] for one in self.messages if one.get("method") == method]
 
@@ -125,12 +120,12 @@ class Client:
         return self.wait_until(lambda: [one for one in self.messages if one.get("method") == method])[0]
 
     def wait_log(self, part):
-        return self.wait_until(lambda: [one for one in self.told("window/logMessage") if part in one["message"]])[0]
+        return self.wait_until(lambda: [one for one in self.received("window/logMessage") if part in one["message"]])[0]
 
     def wait_status(self, holds):
         """The newest status, once it holds."""
-        self.wait_until(lambda: self.told("didChangeStatus") and holds(self.told("didChangeStatus")[-1]))
-        return self.told("didChangeStatus")[-1]
+        self.wait_until(lambda: self.received("didChangeStatus") and holds(self.received("didChangeStatus")[-1]))
+        return self.received("didChangeStatus")[-1]
 
     @property
     def stderr(self):
@@ -188,8 +183,8 @@ class Client:
         return self.wait_end()
 
     def wait_end(self):
-        code = self.process.wait(PATIENCE)
-        self.reader.join(PATIENCE)
+        code = self.process.wait(TIMEOUT)
+        self.reader.join(TIMEOUT)
         return code
 
     def check(self, stderr=""):
@@ -207,7 +202,7 @@ class Client:
         self.process.wait()
         self.process.stdin.close()
         if self.reader.ident:
-            self.reader.join(PATIENCE)
+            self.reader.join(TIMEOUT)
         self.process.stdout.close()
 
 
@@ -221,18 +216,18 @@ class Launcher:
         self.clients = []
 
     def launch(self, argv, *, deaf=False, **env):
-        """A client of a new process. A deaf client never reads messages."""
+        """A client of a new process. A client that is `deaf` reads no messages."""
         inherited = {**os.environ, "PYTHONPATH": str(ROOT), "DG_TEST_STEPS": str(self.steps_path)}
-        nowhere = str(self.directory / "no-daemon")  # a daemon that the developer runs must not be used
-        whole = {**inherited, "OMP_WAIT_POLICY": "passive", "DG_LSP_DAEMON_DIR": nowhere, **env}
-        self.clients.append(Client(argv, whole, self.directory, deaf=deaf))
+        no_daemon = str(self.directory / "no-daemon")  # a daemon that the developer runs must not be used
+        env = {**inherited, "OMP_WAIT_POLICY": "passive", "DG_LSP_DAEMON_DIR": no_daemon, **env}
+        self.clients.append(Client(argv, env, self.directory, deaf=deaf))
         return self.clients[-1]
 
-    def scripted(self, scenario, *more, **options):
+    def scripted(self, scenario, **options):
         """`scripted_server.py` with a scenario."""
-        return self.launch([sys.executable, str(HERE / "scripted_server.py"), scenario, *more], **options)
+        return self.launch([sys.executable, str(HERE / "scripted_server.py"), scenario], **options)
 
-    def kill_all(self):
+    def close(self):
         for client in self.clients:
             client.kill()
 
@@ -240,17 +235,15 @@ class Launcher:
 @pytest.fixture
 def launcher(tmp_path):
     """Servers of one test, killed at its end."""
-    launcher = Launcher(tmp_path)
-    yield launcher
-    launcher.kill_all()
+    with closing(Launcher(tmp_path)) as launcher:
+        yield launcher
 
 
 @pytest.fixture(scope="module")
 def module_launcher(tmp_path_factory):
     """Servers shared by the tests of a module."""
-    launcher = Launcher(tmp_path_factory.mktemp("servers"))
-    yield launcher
-    launcher.kill_all()
+    with closing(Launcher(tmp_path_factory.mktemp("servers"))) as launcher:
+        yield launcher
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The language server with a scripted engine: `scripted_server.py SCENARIO [PORT]`.
+"""The language server with a scripted engine: `scripted_server.py SCENARIO`.
 
 Environment: DG_TEST_STEPS is a file that gets one character per denoising step, the last one of the prompt's prefix;
 DG_TEST_GATE is a FIFO: the model is loaded once the FIFO has been opened for writing.
@@ -12,9 +12,9 @@ from pathlib import Path
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.result import FillResult, Timings
-from dg_lsp.errors import BackendError, DgLspError, ModelBrokenError, ModelNotFoundError
+from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError
 from dg_lsp.postprocess.validate import Candidate
-from dg_lsp.server.app import serve_stdio, serve_tcp
+from dg_lsp.server.app import serve_stdio
 from dg_lsp.settings import CompletionSettings, Settings
 
 SECRET = "never-in-a-log"
@@ -102,12 +102,4 @@ def open_engine(settings: Settings) -> Engine:
 
 
 if __name__ == "__main__":
-    try:
-        if len(sys.argv) > 2:
-            code = serve_tcp("127.0.0.1", int(sys.argv[2]), open_engine, UNHURRIED)
-        else:
-            code = serve_stdio(open_engine, UNHURRIED)
-    except DgLspError as error:
-        print(error, file=sys.stderr)
-        code = error.exit_code
-    sys.exit(code)
+    sys.exit(serve_stdio(open_engine, UNHURRIED))

@@ -10,7 +10,7 @@ def test_files_with_secrets_are_never_completed_and_that_is_logged_once(session)
     client.open("API_KEY=\n", uri=SECRETS, language="properties")
     for kind in (client.AUTOMATIC, client.INVOKED):
         assert client.texts(0, 8, uri=SECRETS, kind=kind) == []
-    [logged] = [one["message"] for one in client.told("window/logMessage") if SECRETS in one["message"]]
+    [logged] = [one["message"] for one in client.received("window/logMessage") if SECRETS in one["message"]]
     assert "secrets" in logged
     assert "API_KEY" not in logged
 

@@ -38,7 +38,7 @@ def test_completions_of_the_bundled_model(launcher, editor):
         found += [item["insertText"] for item in items if item["insertText"].strip()]
     assert found
     assert "dg-mini ready" in client.wait_log("ready")["message"]
-    assert client.told("window/showMessage") == []
+    assert client.received("window/showMessage") == []
     client.check()
 
 
@@ -55,18 +55,28 @@ def test_every_request_of_a_typing_user_is_answered_once(launcher):
     client.check()
 
 
-def test_a_session_may_end_while_the_bundled_model_loads(launcher):
-    client = launcher.launch(COMMAND).begin(SOURCE)
-    client.complete(0, 1)
-    client.check()
-
-
-def test_a_tcp_server_can_be_started_from_the_command_line(launcher):
+@pytest.mark.parametrize("is_exit", [True, False], ids=["exit", "disconnect"])
+def test_a_tcp_server_serves_one_client_and_ends_with_it(launcher, is_exit):
     client = launcher.launch([*COMMAND, "--tcp", "127.0.0.1:0"])
     port = int(client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1])
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
         client.connect(stream, stream)
         client.begin(SOURCE)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
         assert "items" in client.result(client.complete(4, 99))
-        client.notify("exit", None)
+        if is_exit:
+            client.notify("exit", None)
+        else:
+            connection.shutdown(socket.SHUT_RDWR)
         assert client.wait_end() == 1
+    assert "Traceback" not in client.stderr
+
+
+def test_a_port_in_use_is_reported_in_one_line(launcher):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        client = launcher.launch([*COMMAND, "--tcp", f"127.0.0.1:{port}"])
+        assert client.wait_end() == 2
+    assert client.stderr.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in client.stderr

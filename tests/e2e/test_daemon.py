@@ -3,16 +3,14 @@
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from shared_daemon import TIMEOUT, is_gone, wait_until
+from shared_daemon import is_gone, wait_until
 
 from dg_lsp import __version__
-from dg_lsp.system import python_command
 
 BOTH = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
 NAMED = {"editorInfo": {"name": "an editor", "version": "1"}}
@@ -121,25 +119,6 @@ def test_of_several_daemons_started_at_once_one_stays(shared):
     assert shared.status()["sessions"] == 3
 
 
-def test_an_editor_gets_a_model_of_its_own_where_no_daemon_can_be_started(shared):
-    shared.endpoint.folder.write_text("in the way")
-    client = shared.edit().begin()
-    assert client.texts(0, 0)
-    assert client.leave() == 0
-    assert "cannot be used" in client.stderr
-    assert client.stderr.endswith("this editor gets a model of its own\n")
-
-
-@pytest.mark.parametrize("scenario", ["auto", "never"])
-def test_an_editor_gets_a_model_of_its_own_where_no_daemon_is_wanted(shared, scenario):
-    if scenario == "never":
-        shared.start()
-    client = shared.edit(use=scenario).begin()
-    assert client.texts(0, 0)
-    client.check()
-    assert len(shared.daemons()) == (scenario == "never")
-
-
 def test_a_daemon_of_another_version_serves_its_sessions_and_leaves(shared):
     before = shared.edit("echo", DG_TEST_VERSION=OLD).begin("typed\n")
     assert text_in(before) == "typed\n"
@@ -172,7 +151,7 @@ def test_a_model_that_crashes_three_daemons_is_refused_by_name(shared, moment):
         wait_crashed(other)
     client = shared.edit().begin(**NAMED)
     client.wait_log("dg-mini crashed the daemon 3 times and is refused for 10 min")
-    client.wait_until(lambda: client.told("didChangeStatus")[-1]["dgLsp"]["state"] == "error")
+    client.wait_until(lambda: client.received("didChangeStatus")[-1]["dgLsp"]["state"] == "error")
     assert client.texts(0, 0) == []
     flag.write_text("open")
     other = shared.edit("fill", *sound).begin()
@@ -186,19 +165,3 @@ def test_a_model_that_crashes_three_daemons_is_refused_by_name(shared, moment):
     assert shared.dg_lsp("daemon", "stop").returncode == 0
     client = shared.edit().begin()
     assert client.texts(0, 0)
-
-
-@pytest.mark.parametrize("use", ["auto", "start"])
-def test_the_bundled_model_in_a_daemon(shared, launcher, use):
-    command = python_command("dg_lsp")
-    env = {**os.environ, **shared.env}
-    if use == "auto":
-        subprocess.run([*command, "daemon", "start"], env=env, check=True, capture_output=True, timeout=TIMEOUT)
-    client = launcher.launch([*command, "lsp", "--daemon", use], **shared.env)
-    client.begin("class A:\n    def __init__(self, owner):\n        self.owner = \n")
-    assert client.items(client.complete(2, 21))
-    assert [model["model"] for model in shared.status()["models"]] == ["dg-mini"]
-    pid = shared.pid
-    client.check()
-    subprocess.run([*command, "daemon", "stop"], env=env, check=True, capture_output=True, timeout=TIMEOUT)
-    wait_until(lambda: is_gone(pid))

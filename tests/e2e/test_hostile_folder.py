@@ -75,6 +75,7 @@ def test_a_session_executes_nothing_of_the_folder(shared, launcher, program, wor
     check_session(launcher.launch([*program, "lsp", "--daemon", use], **shared.env), workspace)
     if use != "never":
         pid = shared.pid
+        assert [model["model"] for model in shared.status()["models"]] == ["dg-mini"]
         call("daemon", "stop")
         wait_until(lambda: is_gone(pid))
     assert executed(marks) == []
@@ -84,23 +85,21 @@ def test_the_server_that_replaces_a_daemon_executes_nothing_of_the_folder(shared
     shared.endpoint.folder.write_text("no daemon can be started here")
     client = launcher.launch([*program, "lsp", "--daemon", "start"], **shared.env)
     check_session(client, workspace)
-    assert "this editor gets a model of its own" in client.stderr
+    assert "cannot be used" in client.stderr
+    assert client.stderr.endswith("this editor gets a model of its own\n")
     assert executed(marks) == []
 
 
-@pytest.mark.usefixtures("hostile_cwd")
-def test_quantization_executes_nothing_of_the_folder(tiny_repacked, tmp_path):
+def test_quantization_executes_nothing_of_the_folder(hostile_cwd, tiny_repacked, tmp_path):
     quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"))
     assert read_header(tmp_path / "small.gguf").tensors
 
 
-@pytest.mark.usefixtures("hostile_cwd")
-def test_the_test_of_a_runtime_executes_nothing_of_the_folder():
+def test_the_test_of_a_runtime_executes_nothing_of_the_folder(hostile_cwd):
     assert models._supports_bidirectional(None) in (True, False)
 
 
-@pytest.mark.usefixtures("hostile_cwd")
-def test_pip_executes_nothing_of_the_folder(tmp_path):
+def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):
     with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         for name, text in {
             "METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
@@ -113,7 +112,7 @@ def test_pip_executes_nothing_of_the_folder(tmp_path):
 
 
 def test_without_p_the_files_would_be_executed(tmp_path, marks):
-    """What the tests above rely on."""
+    """The tests above rely on it."""
     make_hostile(tmp_path, marks)
     command = [argument for argument in python_command("dg_lsp", "--version") if argument != "-P"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=TIMEOUT, check=False)

@@ -10,7 +10,6 @@ from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt
-from dg_lsp.errors import RemoteError
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
 PROMPT = Prompt("def area(w, h):\n    return ", "\n\n\ndef name():\n    pass\n", path="shapes.py", language="python")
@@ -63,50 +62,6 @@ def test_closing_a_stream_stops_the_server(served, model_of, api):
         next(answers)
     answers.close()
     served.wait_idle(10)
-
-
-def test_a_prompt_that_is_too_long_is_an_error(served, model_of):
-    long = RemoteQuery(RemoteTask.FILL, Prompt("x = 1\n" * 20_000, ""), 16)
-    with pytest.raises(RemoteError, match=r"lower remote\.max_prompt_tokens"):
-        last_answer(model_of(served.url), long)
-
-
-def test_errors_name_the_state_of_a_server_that_starts(fresh, model_of):
-    server = fresh
-    model = model_of(server.url)
-    messages = set()
-    server.start()
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            answer = last_answer(model, query())
-        except RemoteError as error:
-            messages.add(str(error).partition(" ")[2])
-            assert time.monotonic() < deadline
-        else:
-            break
-    assert answer.texts
-    assert messages
-    assert messages <= {"does not accept connections; is the server running?", "is not ready (status 503)"}
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_a_killed_server_is_an_error_until_it_runs_again(fresh, model_of, api):
-    server = fresh
-    server.start()
-    server.wait()
-    model = model_of(server.url, api=api, extra=ENDLESS)
-    answers = model.stream(query(1900), time.monotonic() + 60)
-    while not server.is_busy:
-        next(answers)
-    server.kill()
-    with pytest.raises(RemoteError, match="broke the connection"):
-        list(answers)
-    with pytest.raises(RemoteError, match="does not accept connections"):
-        last_answer(model, query())
-    server.start()
-    server.wait()
-    assert last_answer(model, query()).output_tokens
 
 
 def test_an_editor_sees_a_killed_server_and_its_return(launcher, fresh):

@@ -91,12 +91,6 @@ def test_changes_of_the_whole_text_and_invalid_ranges(client):
     assert seen(client, 2, 3)["text"] == "a-\ndef\nend"
 
 
-def test_lone_surrogates_are_replaced(client):
-    """JSON can carry a lone surrogate, UTF-8 cannot."""
-    client.open("a\ud83d b")  # the client escapes it
-    assert seen(client, 0, 99)["text"] == "a\ufffd b"
-
-
 def test_a_document_can_be_closed_and_opened_again(client):
     client.open("one", language="toml")
     received = seen(client, 0, 0)

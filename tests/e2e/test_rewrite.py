@@ -70,8 +70,8 @@ def test_the_reason_is_shown_when_nothing_is_changed(editor):
         answer = client.result(command(client, **argument))
         assert answer["applied"] is False
         assert reason in answer["reason"]
-        assert any(reason in one["message"] for one in client.told("window/showMessage"))
-    assert not client.told("workspace/applyEdit")
+        assert any(reason in one["message"] for one in client.received("window/showMessage"))
+    assert not client.received("workspace/applyEdit")
 
 
 def test_an_edit_rejected_by_the_client_is_reported(editor):
@@ -87,7 +87,7 @@ def test_a_document_that_changes_during_a_rewrite_is_not_edited(editor, steps):
     client.wait_until(lambda: len(steps()) >= 1)
     client.change(2, {"text": "s = 1\n"})
     assert "changed meanwhile" in client.result(msg_id)["reason"]
-    assert not client.told("workspace/applyEdit")
+    assert not client.received("workspace/applyEdit")
 
 
 def test_progress_can_be_cancelled(editor, steps):
@@ -97,12 +97,12 @@ def test_progress_can_be_cancelled(editor, steps):
     created = client.wait_request("window/workDoneProgress/create")
     client.send_bytes(client.encode(id=created["id"], result=None))
     token = created["params"]["token"]
-    client.wait_until(lambda: [one for one in client.told("$/progress") if one["value"]["kind"] == "report"] or steps())
+    client.wait_until(steps)
     client.notify("window/workDoneProgress/cancel", {"token": token})
     answer = client.result(msg_id)
     if not answer["applied"]:
         assert answer["reason"]
-    kinds = [one["value"]["kind"] for one in client.told("$/progress") if one["token"] == token]
+    kinds = [one["value"]["kind"] for one in client.received("$/progress") if one["token"] == token]
     assert (kinds[0], kinds[-1]) == ("begin", "end")
 
 

@@ -1,7 +1,4 @@
-"""The end of a session over standard input and output and over TCP."""
-
-import re
-import socket
+"""The end of a session."""
 
 import pytest
 
@@ -62,41 +59,3 @@ def test_a_client_that_closes_its_input_causes_no_traceback(launcher, steps):
     client.out.close()
     assert client.process.wait(60) == 1
     assert client.stderr == ""
-
-
-@pytest.fixture
-def connection(start):
-    """A TCP server and a connection to it."""
-    client = start("fill", "0")
-    port = int(client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1])
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        yield client, connection
-
-
-def test_a_tcp_server_serves_one_client_and_ends_with_it(connection):
-    client, connection = connection
-    with connection.makefile("rwb") as stream:
-        client.connect(stream, stream)
-        client.begin()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(connection.getpeername()).close()
-        assert len(client.texts(0, 0)) == 1
-        client.check(client.stderr)
-
-
-def test_a_tcp_server_ends_when_its_client_ends(connection):
-    client, connection = connection
-    connection.sendall(client.encode(id=1, method="initialize", params={"processId": None, "capabilities": {}}))
-    assert connection.recv(1)
-    connection.close()
-    assert client.process.wait(60) == 1
-    assert "Traceback" not in client.stderr
-
-
-def test_a_port_in_use_is_reported_in_one_line(start):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        client = start("fill", str(port))
-        assert client.wait_end() == 2
-    assert client.stderr.startswith(f"cannot listen on 127.0.0.1:{port}")
-    assert client.stderr.count("\n") == 1

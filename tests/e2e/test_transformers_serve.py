@@ -7,11 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
+from contextlib import suppress
 from functools import partial
 
 import pytest
+from gates import wait_until
 from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
@@ -48,8 +49,9 @@ def served(tiny_checkpoint, tmp_path_factory):
         [sys.executable, "-c", code, *options], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        _wait(process, f"http://127.0.0.1:{port}/health")
-        yield f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: _is_ready(process, f"{url}/health"), "not ready", seconds=START_SECONDS)
+        yield url
     finally:
         process.kill()
         process.wait()
@@ -59,16 +61,11 @@ def _edit(path, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def _wait(process, url):
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        assert process.poll() is None, "transformers serve has ended"
-        assert time.monotonic() < deadline, "transformers serve is not ready"
-        try:
-            with urllib.request.urlopen(url, timeout=10):
-                return
-        except OSError:
-            time.sleep(0.2)
+def _is_ready(process, url):
+    assert process.poll() is None, "transformers serve has ended"
+    with suppress(OSError), urllib.request.urlopen(url, timeout=10):
+        return True
+    return False
 
 
 @pytest.fixture

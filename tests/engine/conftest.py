@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from workers import LONG, TIMEOUT, Gate
+from gates import LONG, TIMEOUT, Gate
 
 from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.settings import CompletionSettings
 
@@ -43,13 +43,9 @@ def ask():
 def frames_of():
     """(frames, result)."""
 
-    def collect(engine, request, **more):
-        steps, frames = engine.frames(request, **more), []
-        while True:
-            try:
-                frames.append(next(steps))
-            except StopIteration as end:
-                return frames, end.value
+    def collect(engine, request):
+        frames = []
+        return frames, drain(engine.frames(request), frames.append)
 
     return collect
 
@@ -140,8 +136,7 @@ def busy(scheduler_of):
     def make(fill, request, **script):
         denoiser = Gate(fill, tokens_per_step=1, **script)
         scheduler = scheduler_of(denoiser)
-        is_rewrite = isinstance(request, RewriteRequest)
-        future = scheduler.submit_rewrite(request) if is_rewrite else scheduler.submit(request)
+        future = scheduler.submit(request)
         assert denoiser.is_inside.wait(TIMEOUT)
         return scheduler, denoiser, future
 

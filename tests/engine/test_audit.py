@@ -83,11 +83,8 @@ def test_request_without_a_suggestion_leaves_a_reason(tmp_path, outcome, wanted)
     assert (record.outcome, record.reason, record.is_success) == wanted
 
 
-def test_there_is_no_log_without_a_path():
+def test_only_the_user_can_read_the_file_and_without_a_path_there_is_none(tmp_path):
     assert AuditLog.of(PrivacySettings()) is None
-
-
-def test_only_the_user_can_read_the_file(tmp_path):
     AuditLog(tmp_path / "a.jsonl").write(RECORD)
     assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == 0o600
 

@@ -88,13 +88,13 @@ def test_first_of_several_candidates_is_the_one_of_a_single_canvas(engine):
 
 
 @pytest.mark.parametrize(
-    "place", read_positions(SAMPLES / "places.toml")[::4], ids=lambda place: f"{place.file}:{place.line}"
+    "position", read_positions(SAMPLES / "places.toml")[::4], ids=lambda one: f"{one.file}:{one.line}"
 )
-def test_drafts_do_not_change_the_text(engine, place):
-    source = SourceFile.read(SAMPLES / place.file)
+def test_drafts_do_not_change_the_text(engine, position):
+    source = SourceFile.read(SAMPLES / position.file)
 
     def draft_of(decoder):
-        request = FillRequest(source.snapshot(), source.offset_at(place.line, place.col), decoder=decoder)
+        request = FillRequest(source.snapshot(), source.offset_at(position.line, position.col), decoder=decoder)
         *_, last = engine.run(request, deadline=math.inf)
         return last.draft
 

@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
-from workers import LONG, TIMEOUT, Stepping
+from gates import TIMEOUT, Stepping
 
-from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import ChatRequest
-from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
-ASKED = ChatRequest((Turn(Role.USER, "hi"),), "name")
+REQUEST = ChatRequest((Turn(Role.USER, "hi"),), "name")
 ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas, so that it goes on in another."
 
 
@@ -24,7 +23,7 @@ def engine_of(answer, spec=MASK_SPEC, **script):
     return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings()), denoiser
 
 
-def chat(engine, request=ASKED, deadline=math.inf):
+def chat(engine, request=REQUEST, deadline=math.inf):
     return drain(engine.chat(request, deadline=deadline))
 
 
@@ -46,16 +45,16 @@ def test_answer_longer_than_a_canvas_continues_in_another():
 
 def test_max_tokens_limits_the_answer():
     engine, _ = engine_of(ANSWER)
-    assert chat(engine, replace(ASKED, max_tokens=70)).text == ANSWER[:70]
+    assert chat(engine, replace(REQUEST, max_tokens=70)).text == ANSWER[:70]
 
 
 def test_next_turn_decodes_only_what_is_new():
     engine, denoiser = engine_of("ok")
     first = (Turn(Role.USER, "x" * 100),)
-    chat(engine, replace(ASKED, turns=first))
+    chat(engine, replace(REQUEST, turns=first))
     before = denoiser.num_prefilled
     turns = (*first, Turn(Role.ASSISTANT, "ok"), Turn(Role.USER, "more"))
-    result = chat(engine, replace(ASKED, turns=turns))
+    result = chat(engine, replace(REQUEST, turns=turns))
     assert result.cached_tokens > 100
     assert denoiser.num_prefilled - before == result.prompt_tokens - result.cached_tokens
 
@@ -65,50 +64,16 @@ def test_deadline_without_a_settled_token_gives_no_answer():
     assert [one.reason for one in chat(engine, deadline=-math.inf).rejections] == [Reason.UNFINISHED]
 
 
-def test_model_without_a_template_refuses_chats():
-    denoiser = ScriptedDenoiser("x")
-    with pytest.raises(ModelUnsupportedError, match="has no chat template"):
-        chat(LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings()))
-
-
-def test_conversation_longer_than_the_prompt_is_refused():
-    engine, _ = engine_of("x")
-    with pytest.raises(RequestError, match="shorten it"):
-        chat(engine, replace(ASKED, turns=(Turn(Role.USER, "x" * 600),)))
-
-
-@pytest.fixture
-def stepping(scheduler_of):
-    """A scheduler, and its model, which makes as many steps as it is allowed to."""
+def test_newer_request_of_a_conversation_replaces_the_older(scheduler_of):
     recited = chatty(ANSWER)
     denoiser = Stepping(ANSWER, spec=recited.spec, tokens_per_step=1)
     denoiser.tokenizer.special = recited.tokenizer.special
-    yield scheduler_of(denoiser, LONG), denoiser
-    denoiser.allowed.release(1000)
-
-
-def test_newer_request_of_a_conversation_replaces_the_older(stepping):
-    scheduler, denoiser = stepping
-    stale = scheduler.submit_chat(ASKED)
-    other = scheduler.submit_chat(replace(ASKED, name="other", max_tokens=4))
-    newer = scheduler.submit_chat(replace(ASKED, max_tokens=4))
+    scheduler, seen = scheduler_of(denoiser), []
+    stale = scheduler.submit(REQUEST)
+    other = scheduler.submit(replace(REQUEST, name="other", max_tokens=4), seen.append)
+    newer = scheduler.submit(replace(REQUEST, max_tokens=4))
     assert stale.cancelled()
     denoiser.allowed.release(20)
     assert (other.result(TIMEOUT).text, newer.result(TIMEOUT).text) == (ANSWER[:4], ANSWER[:4])
     assert denoiser.num_steps <= 1 + 4 + 4
-
-
-def test_deadline_covers_waiting_for_another_conversation(stepping):
-    scheduler, _ = stepping
-    first = scheduler.submit_chat(ASKED)
-    result = scheduler.submit_chat(replace(ASKED, name="other", deadline_ms=20)).result(TIMEOUT)
-    assert [one.reason for one in result.rejections] == [Reason.UNFINISHED]
-    assert first.cancel()
-
-
-def test_on_step_gets_every_step(stepping):
-    scheduler, denoiser = stepping
-    seen = []
-    denoiser.allowed.release(4)
-    scheduler.submit_chat(replace(ASKED, max_tokens=4), seen.append).result(TIMEOUT)
     assert [progress.number for progress in seen] == [1, 2, 3, 4]

@@ -58,16 +58,17 @@ def test_bracket_that_the_editor_closed_is_left_out(cache):
     assert cache.find(at("x = fo", ")\ny = 1\n")) is None, "no bracket was typed"
 
 
-def test_closed_bracket_inside_of_the_rest_is_not_found():
+@pytest.mark.parametrize(
+    ("before", "after", "fill", "typed"),
+    [
+        pytest.param("if ", "\n", "foo(bar):", at("if foo(", ")\n"), id="a closed bracket inside of the rest"),
+        pytest.param("x", "", " = 1\n    ", at("x = 1"), id="a blank rest"),
+    ],
+)
+def test_rest_that_cannot_be_inserted_is_not_found(before, after, fill, typed):
     cache = CompletionCache()
-    cache.keep(at("if ", "\n"), result("foo(bar):"))
-    assert cache.find(at("if foo(", ")\n")) is None
-
-
-def test_blank_rest_is_not_found():
-    cache = CompletionCache()
-    cache.keep(at("x"), result(" = 1\n    "))
-    assert cache.find(at("x = 1")) is None
+    cache.keep(at(before, after), result(fill))
+    assert cache.find(typed) is None
 
 
 @pytest.mark.parametrize("more", [{"max_lines": 1}, {"seed": 1}, {"suffix_lines": 0}, {"uri": "file:///b.py"}])

@@ -15,11 +15,8 @@ PROMPT = token_ids([60, 1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
 class Constant:
     """Predicts 50 everywhere, and records its calls."""
 
-    num_slots = 1
-
     def __init__(self):
         self.held = []
-        self.is_closed = False
 
     def prefill(self, _slot, prompt_ids):
         self.held.append(prompt_ids.tolist())
@@ -34,9 +31,6 @@ class Constant:
 
     def extend(self, _slot, ids):
         return self._prediction(len(ids))
-
-    def close(self):
-        self.is_closed = True
 
 
 def repeating(layout):
@@ -89,26 +83,12 @@ def test_slot_is_restored_only_after_another_request_has_used_the_model():
     assert model.held[3:] == [PROMPT[:3].tolist()]
 
 
-A, B = token_ids([1, 2, 3, 4]), token_ids([9, 8, 7, 6])
-
-
-def holding(*prompts):
-    """Slots that hold these prompts, and their numbers."""
-    slots, numbers = KVSlots(len(prompts)), []
-    for prompt in prompts:
-        numbers.append(slots.choose(prompt))
-        slots.hold(numbers[-1], prompt)
-    return slots, numbers
-
-
-def test_prompt_takes_the_slot_that_shares_most_of_it():
-    slots, (first, second) = holding(A, B)
+def test_prompt_takes_the_slot_that_shares_half_of_it_or_else_the_least_recently_used():
+    slots, prompts = KVSlots(2), (token_ids([1, 2, 3, 4]), token_ids([9, 8, 7, 6]))
+    first, second = [slots.choose(prompt) for prompt in prompts]
     assert first != second
-    assert slots.choose(token_ids([1, 2, 3, 5])) == first
+    for slot, prompt in zip((first, second), prompts, strict=True):
+        slots.hold(slot, prompt)
     assert slots.choose(token_ids([9, 8, 7, 5])) == second
-
-
-def test_prompt_that_shares_less_than_half_takes_the_least_recently_used_slot():
-    slots, (_, second) = holding(A, B)
-    slots.choose(A)
+    assert slots.choose(token_ids([1, 2, 3, 5])) == first
     assert slots.choose(token_ids([1, 5, 5, 5])) == second

@@ -20,6 +20,7 @@ AUTOREGRESSIVE, LOOKUP, DIFFUSION, TWO, SPECULATIVE = TABLE = (
     ExpectedPasses("line-end", DecoderName.DIFFUSION, 0.0, 0.0, 3.5, 0.3, num_canvases=2),
     ExpectedPasses("line-end", DecoderName.SPECULATIVE, 0.0, 3.0, 3.0, 0.3),
 )
+CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
 SPEC = replace(MASK_SPEC, expectations=TABLE, canvas_lengths=(16, 32, 64))
 
 
@@ -28,10 +29,15 @@ def selection(*rows, costs=CPU, **spec):
 
 
 @pytest.mark.parametrize(
-    ("costs", "decoder"), [(CPU, DecoderName.AUTOREGRESSIVE), (GPU, DecoderName.DIFFUSION)], ids=["CPU", "GPU"]
+    ("costs", "singles", "hits", "decoder"),
+    [
+        pytest.param(CPU, 20.0, 0.3, DecoderName.AUTOREGRESSIVE, id="CPU"),
+        pytest.param(GPU, 20.0, 0.3, DecoderName.DIFFUSION, id="GPU"),
+        pytest.param(CPU, 30.0, 0.9, DecoderName.DIFFUSION, id="CPU, and more right answers"),
+    ],
 )
-def test_costs_of_passes_decide(costs, decoder):
-    rows = AUTOREGRESSIVE, replace(LOOKUP, singles=20.0), DIFFUSION, SPECULATIVE
+def test_costs_of_passes_and_right_answers_decide(costs, singles, hits, decoder):
+    rows = AUTOREGRESSIVE, replace(LOOKUP, singles=singles), replace(DIFFUSION, hits=hits), SPECULATIVE
     assert selection(*rows, costs=costs).choose(LINE_END) is decoder
 
 
@@ -42,11 +48,6 @@ def test_expected_time_is_the_cost_of_all_passes_for_each_hit():
     check = 2 + 6 * 3 / 7  # four tokens, on the line through one and eight
     assert one.expected_ms(DecoderName.PROMPT_LOOKUP, LINE_END) == pytest.approx((3 * 2 + 2 * check) / 0.3)
     assert DecoderSelection(SPEC, None).expected_ms(DecoderName.DIFFUSION, LINE_END) == float("inf")
-
-
-def test_more_right_answers_are_worth_time():
-    rows = AUTOREGRESSIVE, replace(LOOKUP, singles=30.0), replace(DIFFUSION, hits=0.9), SPECULATIVE
-    assert selection(*rows).choose(LINE_END) is DecoderName.DIFFUSION
 
 
 def test_only_decoders_that_the_model_can_run_are_selected():
@@ -63,10 +64,9 @@ def test_two_canvases_share_a_pass_where_that_is_expected_to_pay(costs, num_canv
     assert one.num_canvases(DecoderName.SPECULATIVE, LINE_END, num_candidates=3) == 1
 
 
-@pytest.mark.parametrize("spec", [MASK_SPEC, replace(MASK_SPEC, sampling=None)], ids=["canvas", "no canvas"])
-def test_without_costs_a_model_with_a_canvas_runs_diffusion(spec):
-    wanted = DecoderName.DIFFUSION if spec.sampling else DecoderName.AUTOREGRESSIVE
-    assert DecoderSelection(spec, None).choose(PositionKind.BLOCK) is wanted
+def test_without_costs_a_model_with_a_canvas_runs_diffusion():
+    for spec, decoder in ((MASK_SPEC, DecoderName.DIFFUSION), (CAUSAL_SPEC, DecoderName.AUTOREGRESSIVE)):
+        assert DecoderSelection(spec, None).choose(PositionKind.BLOCK) is decoder
 
 
 def test_model_without_expected_passes_gets_the_defaults():
@@ -134,6 +134,6 @@ def test_each_kind_of_pass_is_measured_and_the_cache_is_empty_afterwards():
 
 def test_only_passes_that_the_model_can_run_are_measured():
     assert measure_costs(Clocked("x", spec=replace(MASK_SPEC, has_causal_head=False))).causal == ()
-    assert measure_costs(Clocked("x", spec=replace(MASK_SPEC, sampling=None, canvas_lengths=()))).canvas == ()
+    assert measure_costs(Clocked("x", spec=CAUSAL_SPEC)).canvas == ()
     short = measure_costs(Clocked("x", spec=replace(MASK_SPEC, canvas_lengths=(8,))))
     assert [length for length, _ in short.canvas] == [8]

@@ -81,15 +81,11 @@ def test_deadline_returns_what_is_settled(engine_of, ask, monkeypatch):
     assert engine.fill(ask("a = |\n"), deadline=2).text == "abcd"
 
 
-def test_canvas_longer_than_the_models_longest_is_refused(engine_of, ask):
-    engine, _ = engine_of("x", CompletionSettings(canvas_length=65))
-    with pytest.raises(RequestError, match="at most 64"):
-        engine.fill(ask("a = |\n"))
-
-
-def test_canvas_length_of_the_settings_is_used(engine_of, ask):
+def test_canvas_length_of_the_settings_is_used_up_to_the_models_longest(engine_of, ask):
     engine, _ = engine_of("x", CompletionSettings(canvas_length=16))
     assert engine.fill(ask("a = |\n")).canvas_length == 16
+    with pytest.raises(RequestError, match="at most 64"):
+        engine.configured(CompletionSettings(canvas_length=65)).fill(ask("a = |\n"))
 
 
 def test_model_sees_the_suffix_as_far_as_the_request_allows(engine_of, ask):

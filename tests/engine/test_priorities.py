@@ -5,7 +5,7 @@ import time
 from concurrent.futures import CancelledError, Future
 
 import pytest
-from workers import LONG, TIMEOUT, Stepping, ask, wait_until
+from gates import LONG, TIMEOUT, Stepping, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
@@ -57,7 +57,7 @@ def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, end
     scheduler, denoiser, _ = busy(script, ask("file:///first.py"))
     ended(
         warm_up=scheduler.submit(ask("file:///0.py", priority=Priority.WARM_UP)),
-        rewrite=scheduler.submit_rewrite(rewrite()),
+        rewrite=scheduler.submit(rewrite()),
         invoked=scheduler.submit(ask("file:///1.py", priority=Priority.INVOKED)),
         typed=scheduler.submit(ask("file:///2.py")),
         typed_later=scheduler.submit(ask("file:///3.py")),
@@ -78,7 +78,7 @@ def test_request_of_the_same_priority_does_not_interrupt(busy, ended):
 def test_newer_rewrite_cancels_an_interrupted_one(busy):
     scheduler, denoiser, stale = busy(script, rewrite())
     typed = scheduler.submit(ask())
-    newer = scheduler.submit_rewrite(rewrite())
+    newer = scheduler.submit(rewrite())
     with pytest.raises(CancelledError):
         stale.result(TIMEOUT)
     denoiser.go_on.set()
@@ -100,7 +100,7 @@ def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs():
     denoiser = Stepping(script, tokens_per_step=1)
     scheduler = Scheduler(lambda: Noting(denoiser, denoiser.tokenizer, LONG), LONG)
     stepped = threading.Semaphore(0)
-    rewritten = scheduler.submit_rewrite(rewrite(), lambda _: stepped.release())
+    rewritten = scheduler.submit(rewrite(), lambda _: stepped.release())
     denoiser.allowed.release()
     assert stepped.acquire(timeout=TIMEOUT)
     typed = scheduler.submit(ask(), lambda _: stepped.release())
@@ -121,9 +121,9 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
         yield
 
     queue, now = RequestQueue(), time.monotonic()
-    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), now - 1, Future(), steps=steps())
-    early = Job(ask("file:///early.py", priority=Priority.WARM_UP), now + 60, Future(), steps=steps())
-    typed = Job(ask(), now + 60, Future())
+    late = Job(ask("file:///late.py", priority=Priority.WARM_UP), now - 1, Future(), LONG, steps=steps())
+    early = Job(ask("file:///early.py", priority=Priority.WARM_UP), now + 60, Future(), LONG, steps=steps())
+    typed = Job(ask(), now + 60, Future(), LONG)
     for job in (early, late, typed):
         queue.add(job)
     assert queue.outranks(early)
@@ -132,18 +132,6 @@ def test_overdue_interrupted_run_comes_first_to_return_what_it_has():
     queue.add(typed)
     assert [queue.pop() for _ in range(3)] == [late, typed, early], "the model thread still closes interrupted ones"
     assert not queue
-
-
-def test_idle_model_is_closed_and_opened_again_by_the_next_request(scheduler_of):
-    opened = []
-    denoiser = ScriptedDenoiser("x")
-    scheduler = scheduler_of(denoiser, before=lambda: opened.append(1), idle_seconds=0.01)
-    assert scheduler.submit(ask()).result(TIMEOUT).text == "x"
-    wait_until(lambda: scheduler.is_asleep and denoiser.is_closed)
-    num_opened = len(opened)  # on a busy machine it may have slept before the first request too
-    assert scheduler.ready.result().spec.name == "scripted"  # still known
-    assert scheduler.submit(ask("file:///b.py")).result(TIMEOUT).text == "x"
-    assert len(opened) == num_opened + 1
 
 
 def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
@@ -159,16 +147,4 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     errors.append(ModelMemoryError("no room"))
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
-    assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_deadline_covers_opening_the_model_again(scheduler_of):
-    can_open = threading.Event()
-    can_open.set()
-    scheduler = scheduler_of(ScriptedDenoiser("x"), before=lambda: can_open.wait(TIMEOUT), idle_seconds=0.01)
-    scheduler.submit(ask()).result(TIMEOUT)
-    wait_until(lambda: scheduler.is_asleep)
-    can_open.clear()
-    assert not scheduler.submit(ask("file:///b.py", deadline_ms=20)).result(TIMEOUT).candidates
-    can_open.set()
     assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"

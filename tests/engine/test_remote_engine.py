@@ -17,6 +17,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 BEFORE = "def area(width, height):\n    return "
+HEADER = "def area(width, height):\n"
 AFTER = "\n\n\nprint(area(2, 3))\n"
 
 
@@ -74,44 +75,36 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("answer", "reason"),
     [
         ("", Reason.EMPTY),
         ("width *", Reason.SYNTAX_ERROR),
         ("\n\nprint(area(2, 3))", Reason.EMPTY),
         ("\x00", Reason.NOT_TEXT),
+        (RemoteAnswer(), Reason.UNFINISHED),
     ],
 )
-def test_an_answer_that_is_not_worth_showing_is_rejected(text, reason):
-    result = fill(FakeModel(text))
+def test_an_answer_that_is_not_worth_showing_is_rejected(answer, reason):
+    result = fill(FakeModel(answer))
     assert (result.candidates, result.rejections[0].reason) == ((), reason)
 
 
-def test_no_answer_by_the_deadline_is_unfinished():
-    result = fill(FakeModel(RemoteAnswer()))
-    assert (result.candidates, result.rejections[0].reason) == ((), Reason.UNFINISHED)
-
-
-def test_a_stream_is_closed_after_the_allowed_lines():
-    model = FakeModel(RemoteAnswer(("width * height\n",)), RemoteAnswer(("width * height\nprint()",)))
-    assert fill(model).text == "width * height"
-    assert model.num_yielded == 1
-
-
-def test_a_stream_is_closed_at_complete_lines_once_patience_is_over():
-    model = FakeModel(RemoteAnswer(("    a = width\n",)), RemoteAnswer(("    a = width\n    b = 1\n",)))
-    result = fill(model, "def area(width, height):\n", AFTER, early_stop_ms=1e-3)
-    assert (result.text.rstrip(), model.num_yielded) == ("    a = width", 1)
-
-
-def test_a_stream_is_closed_when_the_text_repeats_itself():
-    model = FakeModel(RemoteAnswer(("    x = 1\n" * 5,)), RemoteAnswer(("    x = 1\n" * 50,)))
-    fill(model, "def area():\n", "")
+@pytest.mark.parametrize(
+    ("before", "text", "shown", "options"),
+    [
+        pytest.param(BEFORE, "width * height\n", "width * height", {}, id="the allowed lines"),
+        pytest.param(HEADER, "    a = width\n", "    a = width", {"early_stop_ms": 1e-3}, id="lines at the early stop"),
+        pytest.param(HEADER, "    x = 1\n" * 5, "    x = 1", {}, id="a repetition"),
+    ],
+)
+def test_a_stream_is_closed_after_as_much_as_can_be_shown(before, text, shown, options):
+    model = FakeModel(RemoteAnswer((text,)), RemoteAnswer((text + "    b = 1\n",)))
+    assert fill(model, before, AFTER, **options).text.rstrip() == shown
     assert model.num_yielded == 1
 
 
 def test_an_unfinished_last_line_is_dropped():
-    result = fill(FakeModel(RemoteAnswer(("    a = width\n    return a *",))), "def area(width, height):\n", AFTER)
+    result = fill(FakeModel(RemoteAnswer(("    a = width\n    return a *",))), HEADER, AFTER)
     assert result.text.rstrip() == "    a = width"
 
 
@@ -177,8 +170,8 @@ def test_a_chat_sends_its_messages_and_needs_the_chat_api():
 def test_frames_contain_the_text_and_no_cells():
     engine = RemoteEngine(FakeModel(RemoteAnswer(("width",)), "width * height"), CompletionSettings())
     steps = engine.run(FillRequest(Snapshot("a.py", 0, BEFORE + AFTER), len(BEFORE)))
-    assert engine.framer().frame(next(steps)).settled_text == "width"
-    assert engine.framer().frame(next(steps)).cells == ()
+    assert engine.frame(next(steps)).settled_text == "width"
+    assert engine.frame(next(steps)).cells == ()
 
 
 def test_an_engine_with_other_settings_shares_the_connections():

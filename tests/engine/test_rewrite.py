@@ -2,11 +2,12 @@ import time
 
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.rewrite import whole_lines, without_blanks
+from dg_lsp.engine.rewrite import checked_request
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -24,8 +25,8 @@ def engine_of(fill):
     return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
 
 
-def rewritten(engine, asked):
-    return drain(engine.rewrite(asked))
+def rewritten(engine, wanted):
+    return drain(engine.rewrite(wanted))
 
 
 def applied(result):
@@ -57,22 +58,23 @@ def test_unchanged_text_is_rejected_after_some_tries():
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_min_confidence_rejects_an_unlikely_rewrite(strength):
-    engine, asked = engine_of("total = a * 2"), {"strength": strength, "seed": 3}
-    assert rewritten(engine, request(**asked)).rejection is None
-    result = rewritten(engine, request(**asked, min_confidence=0.999))
+    engine, wanted = engine_of("total = a * 2"), {"strength": strength, "seed": 3}
+    assert rewritten(engine, request(**wanted)).rejection is None
+    result = rewritten(engine, request(**wanted, min_confidence=0.999))
     assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, Reason.LOW_CONFIDENCE)
 
 
-def test_model_without_a_template_sees_the_instruction_as_a_comment():
+def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_snippets():
+    snippets = Snippets((Snippet(SnippetSource.IMPORTS, "tools.py", "def clean(text): ..."),))
     seen = []
 
     def fill(prefix, _suffix):
         seen.append(prefix)
         return "total = 3"
 
-    result = rewritten(engine_of(fill), request(instruction="make it\nthree"))
+    result = rewritten(engine_of(fill), request(instruction="make it\nthree", snippets=snippets))
     assert not result.follows_instructions
-    assert "    # make it three\n    " in seen[-1]
+    assert "def clean(text): ..." in seen[-1].split("    # make it three\n    ")[0]
     assert applied(result) == SOURCE.replace("a + 1", "3")
 
 
@@ -91,28 +93,18 @@ def test_unfinished_rewrite_is_rejected_at_the_deadline(strength):
     assert result.rejection.reason is Reason.UNFINISHED
 
 
-def test_closing_the_generator_cancels_and_the_next_rewrite_works():
-    engine = engine_of("total = 2 * a")
-    steps = engine.rewrite(request(strength=0.9))
-    next(steps)
-    steps.close()
-    assert applied(rewritten(engine, request())) == SOURCE.replace("a + 1", "2 * a")
-
-
 @pytest.mark.parametrize(
-    ("text", "where", "expected"),
+    ("text", "where", "instructed", "plain"),
     [
-        ("a\nbc\nd", (3, 4), "bc\n"),
-        ("a\nbc\nd", (2, 5), "bc\n"),
-        ("a\r\nb\r\nc", (3, 4), "b\r\n"),
-        ("ab", (1, 2), "ab"),
+        ("a\nbc\nd", (3, 4), "bc\n", "c"),
+        ("a\nbc\nd", (2, 5), "bc\n", "bc"),
+        ("a\r\nb\r\nc", (3, 4), "b\r\n", "b"),
+        ("ab", (1, 2), "ab", "b"),
+        ("a\n  b c \n\nd", (1, 9), "a\n  b c \n", "b c"),
     ],
 )
-def test_range_of_an_instruction_grows_to_whole_lines(text, where, expected):
-    start, end = whole_lines(text, *where)
-    assert text[start:end] == expected
-
-
-def test_blanks_around_a_range_are_left_out():
-    start, end = without_blanks("a\n  b c \n\nd", 1, 9)
-    assert "a\n  b c \n\nd"[start:end] == "b c"
+def test_range_grows_to_whole_lines_for_an_instruction_and_else_loses_its_blanks(text, where, instructed, plain):
+    for is_instructed, expected in ((True, instructed), (False, plain)):
+        request = RewriteRequest(Snapshot("file:///a.py", 1, text), *where)
+        checked = checked_request(request, MASK_SPEC, is_instructed=is_instructed)
+        assert text[checked.start : checked.end] == expected

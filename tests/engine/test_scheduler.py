@@ -1,32 +1,14 @@
 """Requests from opening the model to closing it: replacement, cancellation, deadlines and failures."""
 
-import threading
 from concurrent.futures import CancelledError
 
-import attrs
 import pytest
-from workers import LONG, TIMEOUT, Gate, ask
+from gates import LONG, TIMEOUT, Gate, ask
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
-from dg_lsp.errors import BackendError, ModelBrokenError
-from dg_lsp.postprocess.validate import Reason
-
-
-def reasons(result):
-    return [rejection.reason for rejection in result.rejections]
-
-
-def test_caller_does_not_wait_until_the_model_is_open(scheduler_of):
-    opened = threading.Event()
-    scheduler = scheduler_of(ScriptedDenoiser("x"), before=lambda: opened.wait(TIMEOUT))
-    future = scheduler.submit(ask())
-    assert not scheduler.ready.done()
-    assert not scheduler.ready.cancel()
-    opened.set()
-    assert future.result(TIMEOUT).text == "x"
-    assert scheduler.ready.result(TIMEOUT).spec.name == "scripted"
+from dg_lsp.errors import ModelBrokenError
 
 
 def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(busy):
@@ -38,35 +20,6 @@ def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(busy)
     assert newer.result(TIMEOUT).text == "abcdefgh"
     assert denoiser.num_steps == 1 + 9
     assert scheduler.model_time.total > scheduler.model_time.stale > 0
-
-
-def test_newer_request_replaces_the_waiting_one(busy):
-    scheduler, denoiser, _ = busy("x", ask("file:///other.py"))
-    waiting = [scheduler.submit(ask()) for _ in range(5)]
-    assert [future.cancelled() for future in waiting] == [True] * 4 + [False]
-    denoiser.go_on.set()
-    assert waiting[-1].result(TIMEOUT).text == "x"
-
-
-def test_cancelling_stops_the_model_within_a_step(busy):
-    scheduler, denoiser, future = busy("abcdefgh", ask())
-    assert future.cancel()
-    denoiser.go_on.set()
-    assert scheduler.submit(ask("file:///b.py")).result(TIMEOUT).text == "abcdefgh"
-    assert denoiser.num_steps == 1 + 9
-
-
-def test_deadline_covers_waiting_for_the_model_and_for_other_requests(scheduler_of):
-    opened, denoiser = threading.Event(), Gate("x")
-    scheduler = scheduler_of(denoiser, before=lambda: opened.wait(TIMEOUT))
-    first = scheduler.submit(ask("file:///first.py"))
-    assert reasons(scheduler.submit(ask(deadline_ms=20)).result(TIMEOUT)) == [Reason.UNFINISHED]
-    opened.set()
-    assert denoiser.is_inside.wait(TIMEOUT)
-    assert reasons(scheduler.submit(ask(deadline_ms=20)).result(TIMEOUT)) == [Reason.UNFINISHED]
-    denoiser.go_on.set()
-    assert first.result(TIMEOUT).text == "x"
-    assert scheduler.submit(ask()).result(TIMEOUT).text == "x"
 
 
 def test_model_that_cannot_be_opened_fails_every_request(scheduler_of):
@@ -84,38 +37,6 @@ def test_model_that_cannot_be_opened_fails_every_request(scheduler_of):
     assert len(opened) == 1
 
 
-def test_failed_request_leaves_the_scheduler_alive(scheduler_of):
-    class Failing(ScriptedDenoiser):
-        fails = True
-
-        def predict(self, *args, **kwargs):
-            if self.fails:
-                raise BackendError("decode failed")
-            return super().predict(*args, **kwargs)
-
-    denoiser = Failing("x")
-    scheduler = scheduler_of(denoiser)
-    with pytest.raises(BackendError):
-        scheduler.submit(ask()).result(TIMEOUT)
-    denoiser.fails = False
-    assert scheduler.submit(ask()).result(TIMEOUT).text == "x"
-
-
-def test_closing_does_not_wait_for_a_model_that_is_being_opened():
-    opened = threading.Event()
-
-    def open_engine():
-        opened.wait(TIMEOUT)
-        raise ModelBrokenError("too late")
-
-    scheduler = Scheduler(open_engine, LONG)
-    future = scheduler.submit(ask())
-    scheduler.close()
-    assert future.cancelled()
-    assert not scheduler.ready.done()
-    opened.set()
-
-
 def test_closing_cancels_all_requests_and_closes_the_model():
     denoiser = Gate("x")
     scheduler = Scheduler(lambda: LocalEngine(denoiser, denoiser.tokenizer, LONG), LONG)
@@ -126,46 +47,6 @@ def test_closing_cancels_all_requests_and_closes_the_model():
     assert [future.cancelled() for future in futures] == [True, True]
     assert denoiser.is_closed
     assert scheduler.submit(ask()).cancelled()
-
-
-def test_each_of_many_requests_from_many_threads_ends_once(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser("x"))
-    futures, lock = [], threading.Lock()
-
-    def submit(number):
-        for _ in range(25):
-            future = scheduler.submit(ask(f"file:///{number % 2}.py"))
-            with lock:
-                futures.append(future)
-
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    outcomes = []
-    for future in futures:
-        try:
-            outcomes.append(future.result(TIMEOUT).text)
-        except CancelledError:
-            outcomes.append(None)
-    assert len(outcomes) == 100
-    assert outcomes.count("x") >= 2
-
-
-def test_clients_share_a_model_each_with_its_own_settings(scheduler_of):
-    denoiser = ScriptedDenoiser("1 2")
-    scheduler = scheduler_of(denoiser)
-    strict, lax = (
-        SchedulerSession(scheduler, attrs.evolve(LONG, check_syntax=is_on, type_through=False), lambda: None)
-        for is_on in (True, False)
-    )
-    for _ in range(3):
-        refused = strict.submit(ask()).result(TIMEOUT)
-        assert reasons(refused) == [Reason.SYNTAX_ERROR]
-        taken = lax.submit(ask(text="something_else = ")).result(TIMEOUT)
-        assert taken.text == "1 2"
-    assert denoiser.num_prefilled == refused.prompt_tokens + taken.prompt_tokens, "each has kept its slot"
 
 
 def test_sessions_never_cancel_or_read_each_others_requests(scheduler_of):

@@ -1,7 +1,8 @@
 """Fills that cost no pass: the rest of an earlier one, and the one that follows if it is accepted."""
 
+import attrs
 import pytest
-from workers import LONG, TIMEOUT, Gate, ask, wait_until
+from gates import TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.postprocess.validate import Reason
@@ -12,18 +13,6 @@ SPECULATING = CompletionSettings(deadline_ms=60_000, check_syntax=False)
 
 def script(prefix, _suffix):
     return {"a = ": "one(", "a = one(": "two"}.get(prefix, "")
-
-
-def test_typing_what_is_suggested_runs_no_pass(scheduler_of):
-    denoiser = ScriptedDenoiser("alpha(beta)")
-    scheduler = scheduler_of(denoiser)
-    assert scheduler.submit(ask(text="a = ")).result(TIMEOUT).text == "alpha(beta)"
-    num_steps = denoiser.num_steps
-    for typed in ("a", "al", "alpha("):
-        result = scheduler.submit(ask(text="a = " + typed)).result(TIMEOUT)
-        assert (result.text, result.is_cached) == ("alpha(beta)"[len(typed) :], True)
-    assert denoiser.num_steps == num_steps
-    assert not scheduler.submit(ask(text="a = x")).result(TIMEOUT).is_cached
 
 
 def test_cached_fill_cancels_the_older_request(scheduler_of):
@@ -59,24 +48,15 @@ def test_a_fill_of_low_confidence_stays_hidden_while_it_is_typed_and_is_not_comp
     assert denoiser.num_steps == num_steps
 
 
-def test_next_fill_is_computed_while_the_user_reads(scheduler_of):
-    denoiser = ScriptedDenoiser(script)
-    scheduler = scheduler_of(denoiser, SPECULATING)
+@pytest.mark.parametrize("speculate", [True, False])
+def test_next_fill_is_computed_while_the_user_reads_if_the_settings_allow_it(scheduler_of, speculate):
+    denoiser, settings = ScriptedDenoiser(script), attrs.evolve(SPECULATING, speculate=speculate)
+    scheduler = scheduler_of(denoiser, settings)
     first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
     wait_until(lambda: scheduler.is_idle)
-    num_steps = denoiser.num_steps
+    assert (denoiser.num_steps > first.steps) is (scheduler.model_time.speculative > 0) is speculate
     second = scheduler.submit(ask(text="a = " + first.text, max_lines=1)).result(TIMEOUT)
-    assert (second.text, second.is_cached) == ("two", True)
-    assert num_steps > first.steps
-    assert scheduler.model_time.speculative > 0
-
-
-def test_nothing_is_computed_ahead_without_speculate(scheduler_of):
-    denoiser = ScriptedDenoiser(script)
-    scheduler = scheduler_of(denoiser, LONG)
-    first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
-    wait_until(lambda: scheduler.is_idle)
-    assert denoiser.num_steps == first.steps
+    assert (second.text, second.is_cached) == ("two", speculate)
 
 
 class HeldSpeculation(Gate):

@@ -1,33 +1,44 @@
 """Servers of the tests, and models that do what a test scripts."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
 import pytest
+from gates import Gate
 from http_server import Starter
-from workers import Gate
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 
 
 @pytest.fixture
 def start():
-    starter = Starter()
-    yield starter
-    starter.stop()
+    with closing(Starter()) as starter:
+        yield starter
 
 
 @pytest.fixture(scope="module")
-def module_client():
+def module_start():
+    with closing(Starter()) as starter:
+        yield starter
+
+
+@pytest.fixture(scope="module")
+def module_client(module_start):
     """A server shared by the tests of a module; its model completes `total`."""
-    starter = Starter()
-    yield starter(ScriptedDenoiser("total"))
-    starter.stop()
+    return module_start(ScriptedDenoiser("total"))
 
 
 @pytest.fixture(scope="module")
-def changeable():
+def changeable(module_start):
     """A server shared by the tests of a module, and its model, whose script they change."""
-    starter, denoiser = Starter(), ScriptedDenoiser("")
-    yield starter(denoiser), denoiser
-    starter.stop()
+    denoiser = ScriptedDenoiser("")
+    return module_start(denoiser), denoiser
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor() as pool:
+        yield pool
 
 
 @pytest.fixture

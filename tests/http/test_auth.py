@@ -1,7 +1,6 @@
 """API key, allowed hosts and allowed origins."""
 
 import pytest
-from http_server import Starter
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http.auth import AccessRules, allowed_hosts
@@ -37,11 +36,9 @@ def test_web_pages_are_refused(module_client, origin):
 
 
 @pytest.fixture(scope="module")
-def locked():
+def locked(module_start):
     """A server with a key and an allowed origin."""
-    starter = Starter()
-    yield starter(ScriptedDenoiser("x"), rules=AccessRules(api_key=KEY, origins=(PAGE,)))
-    starter.stop()
+    return module_start(ScriptedDenoiser("x"), rules=AccessRules(api_key=KEY, origins=(PAGE,)))
 
 
 def test_the_user_can_allow_an_origin(locked):

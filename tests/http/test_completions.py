@@ -6,17 +6,6 @@ from http_server import chunks, metric
 GAP = {"model": "m", "prompt": "def total(items):\n    return ", "suffix": "\n"}
 
 
-def test_a_completion_has_openais_fields(complete):
-    tree = complete("sum(items)", "/v1/completions", {**GAP, "max_tokens": 32}).tree
-    assert (tree["object"], tree["model"], tree["id"][:5]) == ("text_completion", "scripted", "cmpl-")
-    assert tree["choices"] == [{"text": "sum(items)", "logprobs": None, "index": 0, "finish_reason": "stop"}]
-    usage = tree["usage"]
-    assert usage["completion_tokens"] == len("sum(items)") + 1
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert tree["timings"]["prompt_n"] + tree["timings"]["cache_n"] == usage["prompt_tokens"]
-    assert tree["diffusion"]["steps"] > 0
-
-
 def test_fim_completions_have_the_text_in_every_field_that_a_client_reads(complete):
     [choice] = complete("x", "/v1/fim/completions", GAP).tree["choices"]
     assert choice["text"] == choice["message"]["content"] == "x"

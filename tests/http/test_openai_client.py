@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 from chatty import chatty
-from http_server import TIMEOUT, Starter, metric, wait_for_disconnect, wait_until
+from http_server import TIMEOUT, metric, wait_for_disconnect, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
@@ -35,21 +35,16 @@ def connect():
         one.close()
 
 
-def client_of(denoiser):
-    starter = Starter()
-    with openai.OpenAI(base_url=url(starter(denoiser)), api_key="none", max_retries=0) as client:
+@pytest.fixture(scope="module")
+def completing(module_start):
+    with openai.OpenAI(base_url=url(module_start(ScriptedDenoiser("sum(items)"))), api_key="none") as client:
         yield client
-    starter.stop()
 
 
 @pytest.fixture(scope="module")
-def completing():
-    yield from client_of(ScriptedDenoiser("sum(items)"))
-
-
-@pytest.fixture(scope="module")
-def chatting():
-    yield from client_of(chatty(ANSWER, tokens_per_step=3))
+def chatting(module_start):
+    with openai.OpenAI(base_url=url(module_start(chatty(ANSWER, tokens_per_step=3))), api_key="none") as client:
+        yield client
 
 
 def num_responses(client, path, status):
@@ -63,7 +58,10 @@ def test_completion(completing):
     assert (done.object, done.model) == ("text_completion", "scripted")
     assert done.usage.total_tokens == done.usage.prompt_tokens + done.usage.completion_tokens
     assert done.usage.prompt_tokens_details.cached_tokens <= done.usage.prompt_tokens
-    assert done.model_extra["timings"]["predicted_n"] == len("sum(items)") + 1
+    timings, diffusion = done.model_extra["timings"], done.model_extra["diffusion"]
+    assert timings["predicted_n"] == done.usage.completion_tokens == len("sum(items)") + 1
+    assert timings["prompt_n"] + timings["cache_n"] == done.usage.prompt_tokens
+    assert diffusion["steps"] > 0
 
 
 def test_streamed_completion_with_usage(completing):

@@ -5,14 +5,13 @@ import json
 import pytest
 import schemathesis
 from chatty import chatty
-from http_server import Starter
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http.app import create_app
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.schemas import ChatResponse, CompletionResponse
+from dg_lsp.http.schemas import OpenAiResponse
 from dg_lsp.http.service import Service
 from dg_lsp.settings import Settings
 
@@ -20,11 +19,7 @@ NUM_EXAMPLES = 30
 ALWAYS_ANSWERED = {"/infill", "/v1/fim/completions"}
 """Elsewhere a valid body may lack what a template or a model needs."""
 CHATS = {"/v1/chat/completions", "/v1/apply/completions"}
-EVENTS = {
-    "/v1/completions": CompletionResponse,
-    "/v1/fim/completions": CompletionResponse,
-    **dict.fromkeys((*CHATS, "/v1/edit/completions"), ChatResponse),
-}
+OPENAI = {"/v1/completions", "/v1/fim/completions", "/v1/edit/completions", *CHATS}
 
 
 class NoWorker:
@@ -43,12 +38,10 @@ BOUNDED = settings(
 
 
 @pytest.fixture(scope="module")
-def base_urls():
+def base_urls(module_start):
     """Servers of a model that completes and of one that chats."""
-    starter = Starter()
     models = ScriptedDenoiser("total"), chatty("def f():\n    return 1\n")
-    yield [f"http://127.0.0.1:{starter(model).port}" for model in models]
-    starter.stop()
+    return [f"http://127.0.0.1:{module_start(model).port}" for model in models]
 
 
 def check_errors(_context, response, _case):
@@ -63,8 +56,8 @@ def check_events(_context, response, case):
         *events, end = response.content.decode().split("\n\n")
         assert end == ""
         for data in (event.removeprefix("data: ") for event in events):
-            if data != "[DONE]" and case.path in EVENTS:
-                EVENTS[case.path].model_validate_json(data)
+            if data != "[DONE]" and case.path in OPENAI:
+                OpenAiResponse.model_validate_json(data)
 
 
 @SCHEMA.parametrize()
@@ -85,7 +78,7 @@ def test_the_document_is_served_and_has_all_paths(module_client):
     assert tree == json.loads(json.dumps(DOCUMENT))
     assert tree["openapi"].startswith("3.1")
     posts = {path for path, methods in tree["paths"].items() if "post" in methods}
-    assert posts == {*EVENTS, "/infill", "/v1/events", "/feedback"}
+    assert posts == {*OPENAI, "/infill", "/v1/events", "/feedback"}
     gets = {path for path, methods in tree["paths"].items() if "get" in methods}
     assert gets == {"/health", "/v1/models", "/props", "/slots", "/memory", "/metrics"}
     assert (

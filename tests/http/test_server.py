@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -12,19 +11,13 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelBrokenError, UsageError
 from dg_lsp.http import app
-from dg_lsp.http.app import Address, HttpServer
+from dg_lsp.http.app import HttpServer
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.settings import Settings
 
 
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
 def make_server(open_engine, **options):
-    return HttpServer(Address(port=0), partial(Scheduler.of, open_engine), Settings(), AccessRules(), **options)
+    return HttpServer(("127.0.0.1", 0), partial(Scheduler.of, open_engine), Settings(), AccessRules(), **options)
 
 
 def test_stopping_the_server_answers_waiting_requests(gated):
@@ -89,11 +82,11 @@ def test_idle_seconds_are_zero_during_a_request(gated, pool):
 
 def test_the_socket_has_its_protocol():
     """asyncio sets TCP_NODELAY on such sockets only; without it every response takes 40 ms longer."""
-    server = HttpServer(Address(port=0), lambda _: None, Settings(), AccessRules())
+    server = make_server(engine_of(ScriptedDenoiser("x")))
     assert server._socket.proto == socket.IPPROTO_TCP
     server.stop()
 
 
 def test_a_taken_port_is_a_usage_error():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="choose another"):
-        HttpServer(Address("127.0.0.1", taken.getsockname()[1]), lambda _: None, Settings(), AccessRules())
+        HttpServer(taken.getsockname(), lambda _: None, Settings(), AccessRules())

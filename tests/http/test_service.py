@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chatty import chatty
@@ -16,22 +15,14 @@ from http_server import (
     wait_for_disconnect,
     wait_until,
 )
-from starlette.requests import Request
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
-from dg_lsp.http.service import client_address
 
 SECRET = "never-in-a-response"
 TEXT = "abcdefgh"
 NUM_STEPS = len(TEXT) + 1
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor() as pool:
-        yield pool
 
 
 def post_segments(client, user, prefix):
@@ -88,7 +79,7 @@ def test_one_other_machine_cannot_take_all_places(start, gated, pool, monkeypatc
 def test_a_client_that_does_not_read_does_not_keep_its_place(start):
     denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
     client = start(denoiser, http={"max_queued": 1})
-    [(server, _)] = start.started
+    [server] = start.started
     server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "diffusing": True}
     with socket.socket() as stream:
@@ -101,24 +92,6 @@ def test_a_client_that_does_not_read_does_not_keep_its_place(start):
         assert metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="200"}') == 0  # still sending
         assert client.post("/v1/chat/completions", {**body, "stream": False, "max_tokens": 1}).status == 200
     wait_until(lambda: metric(client, 'dg_lsp_requests_total{path="/v1/chat/completions",status="200"}') == 2)
-
-
-@pytest.mark.parametrize(
-    ("host", "address"), [("127.0.0.1", ""), ("::1", ""), ("10.1.2.3", "10.1.2.3"), ("testclient", ""), (None, "")]
-)
-def test_clients_of_this_machine_have_no_address(host, address):
-    scope = {"type": "http", "client": (host, 1) if host else None, "headers": []}
-    assert client_address(Request(scope)) == address
-
-
-def test_identical_requests_of_unknown_clients_are_all_answered(start, gated, pool):
-    """minuet sends one request several times at once."""
-    denoiser = gated("x")
-    client = start(denoiser)
-    replies = [pool.submit(client.post, "/v1/completions", {"prompt": "a = "}) for _ in range(3)]
-    wait_for_active(client, 3)
-    denoiser.go_on.set()
-    assert [one.result(TIMEOUT).status for one in replies] == [200] * 3
 
 
 def test_a_newer_request_for_a_document_replaces_the_older_one(start, gated, pool):

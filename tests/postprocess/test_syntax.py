@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.languages import LANGUAGES, PLAIN, grammar_of, language_of
+from dg_lsp.context.languages import PLAIN, language_of
 from dg_lsp.postprocess.syntax import REACH, Surroundings
 
 PYTHON = language_of("python")
@@ -17,114 +17,66 @@ def surroundings_of(marked):
 @pytest.mark.parametrize(
     ("marked", "fill", "kept"),
     [
+        # text that adds an error is refused
         pytest.param("|", "import os", SAME, id="an empty file"),
-        pytest.param("|", "x = = 1", None, id="an empty file, and nonsense"),
+        pytest.param("|", "x = = 1", None, id="an empty file, two operators"),
         pytest.param("x = |\n", "1", SAME, id="the end of an unfinished line"),
-        pytest.param("x = |\n", "1 2", None, id="what no ending could save"),
-        pytest.param("x = |\n", "1 +", None, id="less finished than it could be"),
+        pytest.param("x = |\n", "1 2", None, id="invalid with every ending"),
+        pytest.param("x = |\n", "1 +", None, id="an operator without its operand"),
         pytest.param("x = f(|)\n", "1, 2", SAME, id="between brackets"),
         pytest.param("x = f(|)\n", "1, 2)", None, id="one bracket too many"),
-        pytest.param("x = 1\n|\ny = 2\n", "if x y:", None, id="a sound buffer stays sound"),
-        pytest.param("x = 1|\ny = 2\n", " + 2", SAME, id="a sound line grows"),
-        pytest.param("x = 1|\ny = 2\n", " 2", None, id="a sound line breaks"),
-    ],
-)
-def test_what_adds_an_error_is_refused(marked, fill, kept):
-    assert surroundings_of(marked).keep_valid(fill) == (fill if kept is SAME else kept)
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "kept"),
-    [
-        pytest.param("def f(|", "a, b):", SAME, id="a header is finished"),
-        pytest.param("def f(|", "a, b", SAME, id="a header goes on"),
-        pytest.param("def f(|", "a b):", None, id="a header goes wrong"),
-        pytest.param("for |\n", "x in y", SAME, id="the colon may still come"),
-        pytest.param("for |\n", "x y", None, id="a loop goes wrong"),
-        pytest.param(
-            "class A:\n    @|\n\n    x = 1\n", "property", SAME, id="the method of a decorator may still come"
-        ),
-        pytest.param(
-            "@|\ndef f():\n    pass\n\ndef g():\n    pass\n", "cache", SAME, id="a decorator with its function"
-        ),
-        pytest.param("from |\n", "os", SAME, id="the import may still come"),
-        pytest.param("x = a if |\n", "b", SAME, id="the else may still come"),
-        pytest.param("print('hello |\n", "world", SAME, id="a string that the user opened"),
-        pytest.param("x = f(\n    a,\n    |\n", "b,", SAME, id="a bracket that the user opened above"),
-        pytest.param("x = {|\n", "'a': 1,", SAME, id="or on the line"),
-        pytest.param("x = f(\n    a,\n    |\n", "b,\n)", SAME, id="the end of a bracket that the user opened above"),
+        pytest.param("x = 1\n|\ny = 2\n", "if x y:", None, id="a statement between valid lines"),
+        pytest.param("x = 1|\ny = 2\n", " + 2", SAME, id="a valid line grows"),
+        pytest.param("x = 1|\ny = 2\n", " 2", None, id="a valid line becomes invalid"),
+        # the buffer is unfinished at the cursor, as usual
+        pytest.param("def f(|", "a, b):", SAME, id="the end of a header"),
+        pytest.param("def f(|", "a, b", SAME, id="the middle of a header"),
+        pytest.param("def f(|", "a b):", None, id="an error in a header"),
+        pytest.param("for |\n", "x in y", SAME, id="a loop, its colon may follow"),
+        pytest.param("for |\n", "x y", None, id="an error in a loop"),
+        pytest.param("class A:\n    @|\n\n    x = 1\n", "property", SAME, id="a decorator, its method may follow"),
+        pytest.param("@|\ndef f():\n    pass\n\ndef g():\n    pass\n", "cache", SAME, id="a decorator"),
+        pytest.param("from |\n", "os", SAME, id="a from, its import may follow"),
+        pytest.param("x = a if |\n", "b", SAME, id="a condition, its else may follow"),
+        pytest.param("print('hello |\n", "world", SAME, id="in an open string"),
+        pytest.param("x = f(\n    a,\n    |\n", "b,", SAME, id="in a bracket opened above"),
+        pytest.param("x = {|\n", "'a': 1,", SAME, id="in a bracket opened on the line"),
+        pytest.param("x = f(\n    a,\n    |\n", "b,\n)", SAME, id="the end of a bracket opened above"),
         pytest.param("if x|\n    a\nelse:\n    b\n", " > 0:", SAME, id="a header in the middle of a statement"),
-        pytest.param("try:\n    a\n|\n", "except E:\n    pass", SAME, id="a clause on its own lines"),
+        pytest.param("try:\n    a\n|\n", "except E:\n    pass", SAME, id="a clause below its statement"),
         pytest.param("match x:\n    case |\n", "1:", SAME, id="a case"),
         pytest.param("match x:\n    |\n", "case {'a': [b, *_]}:\n        pass", SAME, id="a pattern"),
-    ],
-)
-def test_an_unfinished_buffer_is_the_normal_state(marked, fill, kept):
-    assert surroundings_of(marked).keep_valid(fill) == (fill if kept is SAME else kept)
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "kept"),
-    [
-        pytest.param("x = [1, 2\n\ndef g():\n    return |\n", "1 + h(2)", SAME, id="a bracket left open far above"),
-        pytest.param("x = [1, 2\n\ndef g():\n    return |\n", "1 1", None, id="and nonsense"),
-        pytest.param("def g():\n    return |\n\ndef h(:\n    pass\n", "f(1)", SAME, id="a function broken below"),
-        pytest.param(
-            "def g():\n    y = [1, 2\n    return |\n", "f(a) + h(b)", SAME, id="a bracket left open right above"
-        ),
-        pytest.param(
-            "def g():\n    h(a, b\n    x = 1\n    |\n    return x\n",
-            "for i in x:\n        y",
-            SAME,
-            id="a block below it",
-        ),
-        pytest.param("def g():\n    y = = 1\n    return |\n", "f(1)", SAME, id="a line broken above"),
-        pytest.param("def g():\n    y = = 1\n    return |\n", "f(1))", None, id="and one bracket too many"),
-        pytest.param("def g():\n    y = = 1\n    if x:\n        z\n    |\n", "else:", SAME, id="a clause beside it"),
-    ],
-)
-def test_a_file_that_is_broken_elsewhere_refuses_nothing_sound(marked, fill, kept):
-    assert surroundings_of(marked).keep_valid(fill) == (fill if kept is SAME else kept)
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "kept"),
-    [
+        # the file has an error elsewhere
+        pytest.param("x = [1, 2\n\ndef g():\n    return |\n", "1 + h(2)", SAME, id="a bracket is open far above"),
+        pytest.param("x = [1, 2\n\ndef g():\n    return |\n", "1 1", None, id="two values, open bracket"),
+        pytest.param("def g():\n    return |\n\ndef h(:\n    pass\n", "f(1)", SAME, id="an error in a function below"),
+        pytest.param("def g():\n    y = [1, 2\n    return |\n", "f(a) + h(b)", SAME, id="a bracket is open above"),
+        pytest.param("def g():\n    h(a, b\n    |\n    return x\n", "for i in x:\n        y", SAME, id="a block"),
+        pytest.param("def g():\n    y = = 1\n    return |\n", "f(1)", SAME, id="an error in a line above"),
+        pytest.param("def g():\n    y = = 1\n    return |\n", "f(1))", None, id="one bracket too many, error above"),
+        pytest.param("def g():\n    y = = 1\n    if x:\n        z\n    |\n", "else:", SAME, id="a clause"),
+        # comments and strings
         pytest.param("# foo |\nx = 1\n", "bar ( baz '", SAME, id="a comment"),
         pytest.param("x = 'foo |'\n", "bar ( baz", SAME, id="a string"),
         pytest.param("x = 'foo |'\n", "it's", None, id="the end of a string"),
         pytest.param("def f():\n    '''Foo |\n    '''\n", "bar ( it's", SAME, id="a docstring"),
-        pytest.param("x = f'{|}'\n", "a + 1", SAME, id="a hole in an f-string"),
-        pytest.param("x = f'{|}'\n", "a + ", None, id="an unfinished hole in an f-string"),
-        pytest.param("x = f'{|'\n", "a}", SAME, id="the end of a hole in an f-string"),
+        pytest.param("x = f'{|}'\n", "a + 1", SAME, id="a field of an f-string"),
+        pytest.param("x = f'{|}'\n", "a + ", None, id="an unfinished field of an f-string"),
+        pytest.param("x = f'{|'\n", "a}", SAME, id="the end of a field of an f-string"),
+        # the nearest valid text is kept
+        pytest.param("x = |\n", "f(1", "f(1)", id="an open bracket is closed"),
+        pytest.param("x = f(|)\n", "g(1", "g(1)", id="an open bracket is closed before one of the line"),
+        pytest.param("x = |\n", "f([1, {2", "f([1, {2}])", id="several brackets are closed"),
+        pytest.param("x = |\n", "f(1,", None, id="not after a comma"),
+        pytest.param("x = |\n", "f('a", None, id="not after an open string"),
+        pytest.param("def f():\n    |\n", "return g(\n        a", "return g(\n        a)", id="a bracket above"),
+        pytest.param("def f():\n    |\n", "x = 1\n    y = f(\n        a,", "x = 1", id="before an open bracket"),
+        pytest.param("def f():\n    |\n", "x = 1\n    y = = 2\n    z", "x = 1", id="lines before an invalid one"),
+        pytest.param("def f():\n    |\n", '"""Foo.\n\n    Bar', '"""Foo."""', id="an open docstring"),
+        pytest.param("def f():\n    '''|\n", "Foo.", SAME, id="not of a docstring opened in the buffer"),
     ],
 )
-def test_text_in_code(marked, fill, kept):
-    assert surroundings_of(marked).keep_valid(fill) == (fill if kept is SAME else kept)
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "kept"),
-    [
-        pytest.param("x = |\n", "f(1", "f(1)", id="a bracket"),
-        pytest.param("x = f(|)\n", "g(1", "g(1)", id="one that the rest of the line would close for another"),
-        pytest.param("x = |\n", "f([1, {2", "f([1, {2}])", id="several brackets"),
-        pytest.param("x = |\n", "f(1,", None, id="not after a comma: more was to come"),
-        pytest.param("x = |\n", "f('a", None, id="not around half a string"),
-        pytest.param(
-            "def f():\n    |\n", "return g(\n        a,\n        b", "return g(\n        a,\n        b)", id="lines"
-        ),
-        pytest.param(
-            "def f():\n    |\n", "x = 1\n    y = f(\n        a,", "x = 1", id="lines before an unfinished one"
-        ),
-        pytest.param("def f():\n    |\n", "x = 1\n    y = = 2\n    z", "x = 1", id="lines before a wrong one"),
-        pytest.param(
-            "def f():\n    |\n", '"""Foo.\n\n    Bar', '"""Foo."""', id="the summary of an unfinished docstring"
-        ),
-        pytest.param("def f():\n    '''|\n", "Foo.", SAME, id="not a docstring that the user opened"),
-    ],
-)
-def test_the_nearest_sound_thing_is_kept(marked, fill, kept):
+def test_a_fill_is_kept_as_far_as_it_adds_no_syntax_error(marked, fill, kept):
     assert surroundings_of(marked).keep_valid(fill) == (fill if kept is SAME else kept)
 
 
@@ -132,7 +84,7 @@ def functions(num):
     return "".join(f"@cache\ndef f{i}(x):\n    return x + {i}\n\n\n" for i in range(num))
 
 
-def test_only_the_neighbourhood_is_parsed():
+def test_only_text_near_the_cursor_is_parsed():
     around = surroundings_of(functions(500) + "def g(x):\n    return |\n\n\n" + functions(500))
     assert around.above == "def g(x):\n"
     assert around.below == "\n\n\n@cache\ndef f0(x):\n    return x + 0\n\n\n"
@@ -148,13 +100,13 @@ def test_a_long_class_is_parsed_from_method_to_method():
     assert around.keep_valid("1 1") is None
 
 
-def test_a_giant_line_has_nothing_below():
+def test_nothing_below_a_giant_line_is_parsed():
     around = surroundings_of("def f():\n    x = [|" + "1, " * REACH + "]\n\ny = 1\n")
     assert (around.above, around.below) == ("def f():\n", "")
     assert around.keep_valid("0, ") == "0, "
 
 
-SOUND = """class A:
+VALID = """class A:
     def f(self, x: int, *, y: str = "(") -> dict[str, list[int]]:
         '''It's a docstring.'''
         for i in range(x):
@@ -168,11 +120,11 @@ SOUND = """class A:
 """
 
 
-@given(st.integers(0, len(SOUND)), st.integers(0, len(SOUND)))
-def test_whatever_is_cut_out_of_sound_code_may_come_back(one, other):
+@given(st.integers(0, len(VALID)), st.integers(0, len(VALID)))
+def test_text_cut_out_of_valid_code_is_valid_there(one, other):
     start, end = sorted((one, other))
-    around = Surroundings.of(SOUND[:start], SOUND[end:], PYTHON)
-    assert around.keep_valid(SOUND[start:end]) == SOUND[start:end]
+    around = Surroundings.of(VALID[:start], VALID[end:], PYTHON)
+    assert around.keep_valid(VALID[start:end]) == VALID[start:end]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +137,3 @@ def test_whatever_is_cut_out_of_sound_code_may_come_back(one, other):
 )
 def test_other_text_is_not_checked(before, after, language):
     assert Surroundings.of(before, after, language) is None
-
-
-def test_unknown_languages_are_plain_text_and_every_grammar_loads():
-    assert language_of("brainfuck") is PLAIN
-    assert all(grammar_of(language.grammar_module) for language in LANGUAGES.values())

@@ -6,7 +6,6 @@ import attrs
 import pytest
 from lsprotocol import types
 
-from dg_lsp.context import exclusion
 from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
 from dg_lsp.server.context_provider import NEAR_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
@@ -78,7 +77,7 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
     assert "total = price * amount + tax" in second[1]
 
 
-def test_an_earlier_edit_somewhere_else_is_shown(session):
+def test_an_earlier_edit_at_another_position_is_shown(session):
     session.open("a.py", "\n".join(f"a_{number} = 0" for number in range(100)))
     session.open("main.py", "x = 1\n")
     session.edit("a.py", 50, "changed = 1\n")
@@ -189,14 +188,6 @@ def test_a_file_that_is_excluded_later_is_not_shown_any_more(with_all):
     assert session.snippets() is NO_SNIPPETS
 
 
-def test_binary_and_long_files_are_not_shown(session, monkeypatch):
-    monkeypatch.setattr(exclusion, "MAX_CHARS", 40)
-    session.open("b.py", "total = price\n" + "#" * 100)
-    session.open("c.py", "total = price\0")
-    session.open("main.py", "total = price\n")
-    assert session.snippets() is NO_SNIPPETS
-
-
 def test_an_unreadable_file_is_not_shown(session):
     (session.root / "tools.py").write_bytes(b"def clean(): '\xff'\n")
     (session.root / "folder.py").mkdir()
@@ -204,14 +195,8 @@ def test_an_unreadable_file_is_not_shown(session):
     assert session.snippets() is NO_SNIPPETS
 
 
-def test_snippets_use_newlines_and_spaces(session):
+def test_an_untitled_document_gets_snippets_with_newlines_and_spaces(session):
     session.open("b.py", "total:\r\n\tprice = amount\r\n")
-    session.open("main.py", "total = price\n")
-    assert session.chunks() == [(SnippetSource.OPEN_FILES, "total:\n    price = amount\n")]
-
-
-def test_an_untitled_document_gets_snippets(session):
-    session.open("b.py", "total = price\n")
     snapshot = replace(session.documents.get(session.uri("b.py")).snapshot(), uri="untitled:Untitled-1")
-    snippets = session.provider.snippets(snapshot, 0, ContextSettings())
-    assert [one.source for one in snippets.chunks] == [SnippetSource.OPEN_FILES]
+    [snippet] = session.provider.snippets(snapshot, 0, ContextSettings()).chunks
+    assert (snippet.source, snippet.text) == (SnippetSource.OPEN_FILES, "total:\n    price = amount\n")

@@ -1,14 +1,6 @@
 from dg_lsp.server.session import MAX_REMEMBERED, Acceptance
 
 
-def test_events_of_an_item_are_counted_once():
-    acceptance = Acceptance()
-    name = acceptance.offer()
-    for event in ("shown", "accepted", "shown", "accepted"):
-        acceptance.record(name, event)
-    assert acceptance.counts == {"shown": 1, "accepted": 1}
-
-
 def test_unknown_and_forgotten_items_are_not_counted():
     acceptance = Acceptance()
     old = acceptance.offer()

@@ -51,10 +51,7 @@ def test_a_runtime_for_the_installed_library_is_found(overlay):
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        (
-            {"version": "0.3.35"},
-            "0.3.35, installed is 0.3.36; run dg-lsp models build-runtime again",
-        ),
+        ({"version": "0.3.35"}, "0.3.35, installed is 0.3.36; run dg-lsp models build-runtime again"),
         ({"installed_library": "/elsewhere/libllama.so"}, "another build of llama-cpp-python 0.3.36"),
         ({"installed_sha256": "0" * 64}, "another build of llama-cpp-python 0.3.36"),
         ({"kind": "whole", "version": "0.4.0"}, "made for llama-cpp-python 0.4.0"),

@@ -16,13 +16,7 @@ from .conftest import SAMPLE, toy_source
 CODE = "".join(f"def compute_number_{i}(first, second):\n    return first + second * {i}\n\n" for i in range(12))
 
 
-# HumanEval/0 (MIT), split as in HumanEval-Infilling
-PROMPT = '''def has_close_elements(numbers: List[float], threshold: float) -> bool:
-    """ Check if in given list of numbers, are any two numbers closer to each other than
-    given threshold.
-    """
-    for idx, elem in enumerate(numbers):
-'''
+# from HumanEval/0 (MIT), split as in HumanEval-Infilling
 SOLUTION = """        for idx2, elem2 in enumerate(numbers):
             if idx != idx2:
                 distance = abs(elem - elem2)
@@ -142,9 +136,15 @@ def test_the_licences_of_the_sample_are_beside_it(sample_files):
         assert "copyright" in "".join(notice["texts"].values()).lower()
 
 
-def test_benchmark_text_in_a_real_file_is_rejected(sample_files):
-    task = "# Write a python function to remove first and last occurrence of a given character from the string.\n"
-    assert filter_texts(("a.py", sample_files[0].text + task)) == ([], {"seen": 1, "benchmark text": 1})
+@pytest.mark.parametrize(
+    "copied",
+    [
+        pytest.param(SOLUTION + SUFFIX, id="HumanEval"),
+        pytest.param("# Write a python function to remove first and last occurrence of a given character\n", id="MBPP"),
+    ],
+)
+def test_benchmark_text_in_a_real_file_is_rejected(sample_files, copied):
+    assert filter_texts(("a.py", sample_files[0].text + copied)) == ([], {"seen": 1, "benchmark text": 1})
 
 
 def write_wheel(folder, name, version, licence, files):
@@ -154,9 +154,7 @@ def write_wheel(folder, name, version, licence, files):
             archive.writestr(f"{name}/{path}", text)
 
 
-@pytest.fixture
-def prepared(tmp_path, monkeypatch):
-    """A corpus of four wheels and a standard library of one file."""
+def test_only_pinned_permissive_packages_are_used(tmp_path, monkeypatch):
     folder, stdlib = tmp_path / "wheels", tmp_path / "stdlib"
     folder.mkdir()
     stdlib.mkdir()
@@ -167,18 +165,12 @@ def prepared(tmp_path, monkeypatch):
     write_wheel(folder, "held", "2.0", "Apache-2.0", {"c.py": texts[2], "copied.py": texts[0]})
     write_wheel(folder, "copyleft", "1.0", "GPL-3.0-only", {"d.py": texts[3]})
     write_wheel(folder, "good", "0.9", "MIT", {"old.py": texts[4]})
-    packages = 'held_out = ["held"]\n[versions]\ngood = "1.0"\nheld = "2.0"\ncopyleft = "1.0"\n'
-    (tmp_path / "packages.toml").write_text(packages)
+    packages = tmp_path / "packages.toml"
+    packages.write_text('held_out = ["held"]\n[versions]\ngood = "1.0"\nheld = "2.0"\ncopyleft = "1.0"\n')
     monkeypatch.setattr(corpus, "standard_library", lambda: corpus.Package("stdlib", "3", "PSF-2.0", stdlib))
     monkeypatch.setattr(corpus, "TOKENIZER_STRIDE", 1)
-    # toy files share most of their lines
-    monkeypatch.setattr("dg_lsp.training.corpus.MAX_REPEATED_LINES", 0.99)
-    packages = tmp_path / "packages.toml"
-    return tmp_path, corpus.prepare(tmp_path, offline=True, packages=packages, manifest_copy=None, num_processes=1)
-
-
-def test_only_pinned_permissive_packages_are_used(prepared):
-    root, manifest = prepared
+    monkeypatch.setattr(corpus, "MAX_REPEATED_LINES", 0.99)  # toy files share most of their lines
+    manifest = corpus.prepare(tmp_path, offline=True, packages=packages, manifest_copy=None, num_processes=1)
     assert [(s["package"], s["split"], s["files"]) for s in manifest["sources"]] == [
         ("good", "train", 1),  # b.py: a.py is also in the validation package
         ("stdlib", "train", 1),
@@ -187,9 +179,9 @@ def test_only_pinned_permissive_packages_are_used(prepared):
     assert manifest["refused_licences"] == {"copyleft": "GPL-3.0-only"}
     assert manifest["dropped"]["exact duplicate"] == 1
     assert manifest["dropped"]["path"] == 2
-    assert json.loads((root / "manifest.json").read_text()) == manifest
+    assert json.loads((tmp_path / "manifest.json").read_text()) == manifest
     for split in ("train", "val"):
-        store, files = load_store(root / split), corpus.read_texts(root / f"{split}.jsonl.xz")
+        store, files = load_store(tmp_path / split), corpus.read_texts(tmp_path / f"{split}.jsonl.xz")
         assert len(store.token_starts) - 1 == len(files) == 2
         assert store.chars.tobytes().decode("utf-32-le") == "".join(file.text for file in files)
         assert manifest["tokens"][split] == len(store.tokens)
@@ -205,31 +197,22 @@ def unique_lines(seed, num_lines=60):
     return "".join(f"    {rng.choice(words)} = {rng.choice(words)}({rng.choice(words)})\n" for _ in range(num_lines))
 
 
-def with_changed_lines(text, every):
-    lines = text.splitlines(keepends=True)
-    return "".join(f"    other_{i} = None\n" if i % every == 0 else line for i, line in enumerate(lines))
-
-
-def signature(text):
-    return corpus.minhash(corpus.word_hashes(text))
-
-
 def test_deduplicate_counts_the_kinds_of_duplicates():
     first, second, third = map(unique_lines, range(3))
     mixed = "".join(a + b for a, b in zip(first.splitlines(True)[:20], second.splitlines(True)[:20], strict=True))
-    texts, counts = [first, second, first, with_changed_lines(first, 50), mixed, third, ""], Counter()
-    files = [(CorpusFile("p", str(i), text), signature(text)) for i, text in enumerate(texts)]
+    texts, counts = [first, second, first, "    other = None\n" + first, mixed, third, ""], Counter()
+    files = [(CorpusFile("p", str(i), text), corpus.minhash(corpus.word_hashes(text))) for i, text in enumerate(texts)]
     assert [file.text for file in corpus.deduplicate(files, counts)] == [first, second, third, ""]
     assert counts == {"exact duplicate": 1, "near duplicate": 1, "repeated lines": 1}
 
 
 def test_copied_benchmark_text_is_found_in_any_layout(tmp_path):
     humaneval, mbpp, lines = (tmp_path / name for name in ("humaneval.jsonl.gz", "mbpp.json", "mbpp.jsonl"))
-    row = {"task_id": "x/0", "prompt": PROMPT, "canonical_solution": SOLUTION, "suffix": SUFFIX, "test": "assert 1"}
+    row = {"prompt": "def close(numbers):\n", "canonical_solution": SOLUTION, "suffix": SUFFIX, "test": "assert 1"}
     humaneval.write_bytes(gzip.compress(f"{json.dumps(row)}\n".encode()))
     mbpp.write_text(json.dumps([{"task_id": 1, "prompt": TASK, "code": BOXES, "test_list": ["assert 2"]}]))
     lines.write_text(json.dumps({"text": TASK, "code": BOXES}) + "\n\n")
-    contents = [(tmp_path / name) for name in ("one", "two", "all")]
+    contents = [tmp_path / name for name in ("one", "two", "all")]
     for path, files in zip(contents, ([mbpp], [lines], [humaneval, mbpp, lines]), strict=True):
         assert corpus.write_benchmarks(files, path) == len(corpus.read_benchmarks(path)) > 0
     assert contents[0].read_bytes() == contents[1].read_bytes()
@@ -243,11 +226,3 @@ def test_copied_benchmark_text_is_found_in_any_layout(tmp_path):
 def test_rows_of_numbers_and_bare_loops_are_not_characteristic(code, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([{"code": code}]))
     assert corpus.write_benchmarks([tmp_path / "a.json"], tmp_path / "hashes.bin") == 0
-
-
-def test_bundled_hashes_cover_humaneval_and_mbpp():
-    hashes = corpus.read_benchmarks()
-    assert len(hashes) > 20_000
-    assert shared(SOLUTION + SUFFIX, hashes) > 5
-    assert shared("write a python function to remove first and last occurrence of a given character", hashes) > 3
-    assert shared(OTHER, hashes) == 0

@@ -43,13 +43,6 @@ def folder(toy, network, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def model(folder):
-    model = LlamaModel.load(folder / "F32.gguf", CPU)
-    yield model
-    model.close()
-
-
 def llama_logits(context, ids, start, *, causal):
     ids = token_ids(ids)
     positions = np.arange(start, start + len(ids), dtype=np.int32)
@@ -94,7 +87,8 @@ def test_torch_and_llama_cpp_compute_the_same_logits(file_type, tolerance, netwo
     model.close()
 
 
-def test_the_product_reads_the_metadata(model):
+def test_the_product_reads_the_metadata(folder):
+    model = LlamaModel.load(folder / "F32.gguf", CPU)
     spec = describe(model.metadata, model.vocab_size, "dg-mini")
     assert spec.canvas_lengths == (8, 16, 32, 64)
     assert spec.max_prompt_tokens == 319
@@ -112,6 +106,7 @@ def test_the_product_reads_the_metadata(model):
     names = {"fim_pre": vocabulary.PREFIX, "fim_suf": vocabulary.SUFFIX, "fim_mid": vocabulary.MIDDLE}
     names |= {"mask": vocabulary.MASK, "eot": vocabulary.END_OF_MIDDLE}  # llama-server's keys
     assert {name: int(model.metadata[f"tokenizer.ggml.{name}_token_id"]) for name in names} == names
+    model.close()
 
 
 def test_weights_tokens_seen_and_tokenizer_survive_a_file(toy, network, folder):

@@ -28,25 +28,18 @@ def naive_mask(b):
     return visible[:, None]
 
 
-@pytest.fixture(scope="module")
-def case(toy):
+@pytest.mark.filterwarnings("ignore::UserWarning")  # flex_attention warns that it is not compiled here
+@pytest.mark.parametrize("make_mask", [dense_mask, block_mask])
+@torch.no_grad()
+def test_attention_follows_the_rule(toy, make_mask):
     rows = replace(toy.config.rows, num_rows=4, num_clean=640, max_middle=128)  # documents of several tiles
     b = to_tensors(open_stream(toy.root, "train", rows, 3).batch(), torch.device("cpu"))
     b["length"][0, 1] = b["start"][0, 1] = b["context_start"][0, 1] = 0  # an empty canvas
     generator = torch.Generator().manual_seed(0)
     n = b["tokens"].shape[1] + b["target"][0].numel()
-    q = torch.randn(len(b["tokens"]), HEADS, n, WIDTH, generator=generator)
-    k, v = (torch.randn(len(b["tokens"]), GROUPS, n, WIDTH, generator=generator) for _ in range(2))
-    has_keys = naive_mask(b).any(-1).expand(-1, HEADS, -1)
-    return b, q, k, v, attend(q, k, v, naive_mask(b)), has_keys
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # flex_attention warns that it is not compiled here
-@pytest.mark.parametrize("make_mask", [dense_mask, block_mask])
-@torch.no_grad()
-def test_attention_follows_the_rule(case, make_mask):
-    b, q, k, v, expected, has_keys = case
-    mask = make_mask(b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2])
-    found = attend(q, k, v, mask)
+    q, k, v = (torch.randn(4, heads, n, WIDTH, generator=generator) for heads in (HEADS, GROUPS, GROUPS))
+    found = attend(q, k, v, make_mask(b["document"], b["start"], b["context_start"], b["length"], b["target"].shape[2]))
     assert found.isfinite().all()
-    torch.testing.assert_close(found[has_keys], expected[has_keys], rtol=1e-4, atol=1e-5)
+    visible = naive_mask(b)
+    has_keys = visible.any(-1).expand(-1, HEADS, -1)
+    torch.testing.assert_close(found[has_keys], attend(q, k, v, visible)[has_keys], rtol=1e-4, atol=1e-5)

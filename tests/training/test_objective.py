@@ -5,14 +5,7 @@ import torch
 
 from dg_lsp.training import objective
 from dg_lsp.training.network import DiffusionNetwork
-from dg_lsp.training.objective import (
-    FULL,
-    LEFT,
-    RANDOM,
-    Objective,
-    ObjectiveConfig,
-    draw_masks,
-)
+from dg_lsp.training.objective import FULL, LEFT, RANDOM, Objective, ObjectiveConfig, draw_masks
 from dg_lsp.training.tokenizer import MASK
 
 CONFIG = ObjectiveConfig(full_share=0.2, left_share=0.3)

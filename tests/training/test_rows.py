@@ -1,8 +1,4 @@
-"""Fill-in-the-middle documents, batches of them, and their loader.
-
-The length of a prompt must not predict the length of its middle: an earlier model of this shape was useless because its
-prompts were cut to what the middle left of a row.
-"""
+"""Fill-in-the-middle documents, batches of them, and their loader."""
 
 from contextlib import closing
 
@@ -10,15 +6,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.training.rows import BatchLoader, BatchStream, DocumentStream, RowConfig, open_stream, pick_span
-from dg_lsp.training.tokenizer import (
-    END_OF_MIDDLE,
-    MIDDLE,
-    PREFIX,
-    SPECIAL_TOKENS,
-    SUFFIX,
-    build_store,
-    load_store,
-)
+from dg_lsp.training.tokenizer import END_OF_MIDDLE, MIDDLE, PREFIX, SPECIAL_TOKENS, SUFFIX, build_store, load_store
 
 from .conftest import toy_source
 
@@ -50,7 +38,7 @@ def test_text_cut_at_a_line_start_is_a_slice_of_the_tokens(toy):
             assert toy.tokenizer.encode(text, add_special_tokens=False).ids == ids.tolist()
 
 
-def test_spans_are_what_an_editor_asks_for():
+def test_spans_are_those_of_editor_requests():
     rng, text = np.random.default_rng(0), "\n".join(BLOCK)
     spans = [pick_span(BLOCK, rng) for _ in range(4000)]
     assert all(0 <= start < end <= len(text) for start, end in spans)
@@ -90,12 +78,11 @@ def test_a_prompt_loses_whole_lines_at_its_outer_ends(toy):
     assert np.quantile(lengths, 0.9) > 60
 
 
-@pytest.fixture(scope="module")
-def prompt_and_middle_lengths(toy):
-    """Shape (n, 2): every middle in 400 rows over long files."""
+def test_the_length_of_a_prompt_does_not_predict_the_length_of_its_middle(toy):
+    """An earlier model was useless because its prompts were cut to the rest of a row."""
     store = build_store([toy_source(seed, 900) for seed in range(12)], toy.tokenizer)
     stream = BatchStream(DocumentStream(store, toy.tokenizer, ROWS.max_prompt, ROWS.max_middle, seed=9), ROWS)
-    pairs = []
+    pairs = []  # of every middle in 400 rows over long files
     for _ in range(100):
         batch = stream.batch()
         for document, in_middle in zip(batch.document, batch.in_middle, strict=True):
@@ -103,11 +90,7 @@ def prompt_and_middle_lengths(toy):
                 inside = in_middle[document == i]
                 if inside.any():
                     pairs.append((int(np.argmax(inside)), int(inside.sum())))
-    return np.array(pairs)
-
-
-def test_the_length_of_a_prompt_does_not_predict_the_length_of_its_middle(prompt_and_middle_lengths):
-    prompt, middle = prompt_and_middle_lengths.T
+    prompt, middle = np.array(pairs).T
     assert len(prompt) > 600
     ranks = [np.argsort(np.argsort(lengths)) for lengths in (prompt, middle)]
     assert abs(np.corrcoef(ranks)[0, 1]) < 0.1
@@ -139,7 +122,7 @@ def test_documents_are_packed_side_by_side_with_their_own_positions(batches, toy
                 assert position[at].tolist() == list(range(len(at)))
 
 
-def test_canvases_hold_the_clean_tokens_of_their_place_then_fill(batches):
+def test_canvases_hold_the_clean_tokens_at_their_position_then_fill(batches):
     num_middle = num_text = 0
     for batch in batches:
         for r, c in np.argwhere(batch.length > 0):

@@ -2,21 +2,15 @@ import hashlib
 import json
 from pathlib import Path
 
-import gguf
 import pytest
 
 import dg_lsp
+from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.errors import InputFileError
 from dg_lsp.settings import ModelSettings
 from dg_lsp.training.corpus import MANIFEST
-from dg_lsp.training.tokenizer import (
-    NUM_TOKENS,
-    PRE_TOKENIZER,
-    SPECIAL_TOKENS,
-    load_tokenizer,
-    tokenizer_from_gguf,
-)
+from dg_lsp.training.tokenizer import NUM_TOKENS, PRE_TOKENIZER, SPECIAL_TOKENS, load_tokenizer, tokenizer_from_gguf
 
 BUNDLED = Path(dg_lsp.__file__).parent / "models" / "dg-mini.gguf"
 ODD_TEXTS = [
@@ -52,14 +46,8 @@ def test_training_and_llama_cpp_give_text_the_same_ids(tokenizer, sample_files):
 
 @pytest.mark.parametrize(("pre", "first"), [("gpt-2", SPECIAL_TOKENS[0]), (PRE_TOKENIZER, "<s>")])
 def test_the_tokenizer_of_another_model_is_refused(tmp_path, pre, first):
-    writer = gguf.GGUFWriter(tmp_path / "other.gguf", "qwen3")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list([first, *SPECIAL_TOKENS[1:], "a", "b", "ab"])
-    writer.add_token_types([gguf.TokenType.NORMAL] * (len(SPECIAL_TOKENS) + 3))
-    writer.add_token_merges(["a b"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    values = {"pre": gguf.text(pre), "tokens": gguf.texts([first, *SPECIAL_TOKENS[1:]])}
+    with (tmp_path / "other.gguf").open("wb") as file:
+        gguf.write_gguf(file, {f"tokenizer.ggml.{name}": value for name, value in values.items()}, [])
     with pytest.raises(InputFileError, match="--new-tokenizer"):
         tokenizer_from_gguf(tmp_path / "other.gguf")

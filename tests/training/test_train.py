@@ -13,11 +13,7 @@ from dg_lsp.training import train
 from dg_lsp.training.export import ExportMetadata, write_model
 from dg_lsp.training.network import DiffusionNetwork
 from dg_lsp.training.tokenizer import build_store, write_store
-from dg_lsp.training.train import (
-    OptimizerConfig,
-    Trainer,
-    learning_rate,
-)
+from dg_lsp.training.train import OptimizerConfig, Trainer, learning_rate
 
 
 @pytest.fixture
@@ -29,9 +25,7 @@ def make_trainer(toy, work_folder, monkeypatch):
 
 def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
     config = OptimizerConfig(learning_rate=2.0, warmup_steps=10, decay_from=0.6)
-    rates = [
-        learning_rate(config, *at) for at in [(0, 0.0), (500, 0.3), (500, 0.6), (500, 0.8), (500, 1.0), (500, 1.1)]
-    ]
+    rates = [learning_rate(config, 0, 0.0), *(learning_rate(config, 500, at) for at in (0.3, 0.6, 0.8, 1.0, 1.1))]
     assert rates == pytest.approx([0.2, 2.0, 2.0, 1.0, 0.0, 0.0])
 
 
@@ -102,8 +96,8 @@ def test_several_processes_train_one_network(toy, work_folder):
     (work_folder / "run.py").write_text(TWO_PROCESSES)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    files = [str(work_folder / "run.py"), str(work_folder / "run.pickle")]
-    done = subprocess.run([*torchrun, *files], capture_output=True, text=True, check=False, env=environment)
+    command = [*torchrun, str(work_folder / "run.py"), str(work_folder / "run.pickle")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     saved = train.load_checkpoint(work_folder / "runs" / "tiny.pt")
     assert len(saved["streams"]) == 2

@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -71,17 +71,18 @@ class LlamaModel:
         """Weights that the system may drop from memory, so that every step would read them from the disk."""
         self.on_gpu = gpu_layers != 0
         """Whether any layer is on a GPU."""
-        self.metadata: Mapping[str, str] = MappingProxyType(_metadata(api, handle))
+        values = {key: value.read() for key, value in header.values.items() if value.kind != gguf.ARRAY}
+        self.metadata: Mapping[str, str] = MappingProxyType({key: _text(value) for key, value in values.items()})
         """All keys of the file except arrays, with the values as strings."""
-        self.description = _text(lambda buffer, size: api.llama_model_desc(handle, buffer, size))
+        description = ctypes.create_string_buffer(256)
+        api.llama_model_desc(handle, description, len(description))
+        self.description = description.value.decode("utf-8", "replace")
         vocabulary = api.llama_model_get_vocab(handle)
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))
         self.has_cache = not api.llama_model_is_diffusion(handle)
         """llama.cpp has no KV cache for its own diffusion architectures."""
-        self.sizes = replace(
-            ModelSizes.of(header), vocab_size=self.vocab_size
-        )  # of a split model, it has no vocabulary
+        self.sizes = replace(ModelSizes.of(header), vocab_size=self.vocab_size)  # a split model may lack the vocabulary
         if not self.has_cache:
             self.sizes = replace(self.sizes, kv_bytes_per_token=0)
         self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
@@ -111,6 +112,7 @@ class LlamaModel:
             params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
         with aliased_copy(header, alias) if alias else contextlib.nullcontext(path) as source:
             native.problems.clear()
+            header = read_header(source) if alias else header
             handle = native.api.llama_model_load_from_file(str(source).encode(), params)
         if not handle:
             raise load_error(path, native.problems)
@@ -149,25 +151,10 @@ class LlamaModel:
             )
 
 
-def _metadata(api: Any, handle: Any) -> dict[str, str]:
-    def read(function: Any, index: int) -> str:
-        return _text(lambda buffer, size: function(handle, index, buffer, size))
-
-    return {
-        read(api.llama_model_meta_key_by_index, index): read(api.llama_model_meta_val_str_by_index, index)
-        for index in range(api.llama_model_meta_count(handle))
-    }
-
-
-def _text(read: Callable[[Any, int], int]) -> str:
-    """A string from a function that fills a buffer and returns the length that it needs."""
-    size = 256
-    while True:
-        buffer = ctypes.create_string_buffer(size)
-        needed = read(buffer, size)
-        if needed < size:
-            return buffer.value.decode("utf-8", "replace")
-        size = needed + 1
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = True) -> None:

@@ -16,63 +16,70 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from dg_lsp.backends.remote.dialects import Dialect, RemoteAnswer, RemoteQuery, TextPiece, dialect_of, usage_of
+import httpx2
+
+from dg_lsp.backends.remote.dialects import Dialect, RemoteAnswer, RemoteQuery, dialect_of, usage_of
 from dg_lsp.backends.remote.errors import CircuitBreaker, RemoteRequestError, connection_error, status_error
 from dg_lsp.errors import RemoteError, SettingsError
 from dg_lsp.settings import RemoteSettings
 
-if TYPE_CHECKING:
-    import httpx2
-
 HEARTBEAT = 0.02
 """Seconds after which a stream yields at the latest, and so can be cancelled."""
-ATTEMPTS = 2
-"""Requests that one query may send."""
 RETRY_SECONDS = 0.05
+"""Pause before the only retry."""
 PAUSE_SECONDS = 5.0
 """How long a server gets no requests after several failures in a row."""
 CONNECT_SECONDS = 1.0
 MIN_SECONDS = 0.1
 """With a shorter deadline, a missing answer is not a failure of the server."""
 REJECTION_SECONDS = 0.5
-REJECTION_BYTES = 4096
-"""What is read of the response to a rejected request."""
+REJECTION_BYTES = 1 << 16
+"""Limits of what is read of the response to a rejected request."""
 CLOSE_SECONDS = 2.0
-TEMPERATURE = 0.0
 SEVERAL_TEMPERATURE = 0.8
 """Of several answers: at 0 they would be equal."""
 BYTES_PER_TOKEN, SPARE_BYTES, SPARE_TOKENS = 2048, 1 << 16, 64
 """Limits of a response. Events repeat names and ids around each token."""
-MODEL_NAME_LENGTH = 120
-SESSION_HEADER = "X-Session-Id"
-KEYRING_SERVICE = "dg-lsp"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-JSON_TYPES = ("application/json", "application/problem+json")
 EVENT_STREAM = "text/event-stream"
 
 
 class AnswerBuilder:
     """Collects the pieces of all answers to one query, and publishes the answer so far."""
 
-    def __init__(self, num_answers: int, publish: Callable[[RemoteAnswer], None]) -> None:
+    def __init__(self, dialect: Dialect, num_answers: int, publish: Callable[[RemoteAnswer], None]) -> None:
+        self._dialect = dialect
         self._num_answers = num_answers
         self._publish = publish
         self._texts: dict[int, list[str]] = {}
         self._finishes: dict[int, str] = {}
         self._model = ""
-        self._usage: dict[str, int] = {}
+        self._usage: dict[str, Any] = {}
 
-    def add(self, pieces: list[TextPiece], usage: dict[str, int], model: str) -> None:
-        """Appends the pieces of one event or response, and publishes."""
+    def add(self, data: str) -> None:
+        """Appends the pieces of one event or response, and publishes; raises `RemoteError` where it is invalid."""
+        try:
+            tree = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise RemoteError("sends a response that is not JSON") from error
+        if isinstance(tree, dict) and "error" in tree:
+            raise RemoteError("reports an error instead of an answer")
+        try:
+            pieces = list(self._dialect.pieces(tree))
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            problem = f"sends a response that does not fit {self._dialect.path}; choose another remote.api"
+            raise RemoteError(problem) from error
         for piece in pieces:
             if piece.index < self._num_answers:
                 self._texts.setdefault(piece.index, []).append(piece.text)
                 self._finishes[piece.index] = piece.finish or self._finishes.get(piece.index, "")
-        self._usage |= usage
-        self._model = model or self._model
+        last = (tree or [{}])[-1] if isinstance(tree, list) else tree
+        self._usage |= usage_of(last)
+        if isinstance(model := last.get("model"), str):
+            self._model = _printable(model)[:120]
         self.publish()
 
     @property
@@ -90,52 +97,33 @@ class AnswerBuilder:
         texts = tuple("".join(self._texts[index]) for index in sorted(self._texts))
         is_all = bool(texts) and (is_over or len(texts) == self._num_answers)
         is_finished = is_all and set(self._finishes.values()) == {"stop"}
-        usage: dict[str, Any] = self._usage
-        self._publish(RemoteAnswer(texts, is_finished, self._model, **usage))
+        self._publish(RemoteAnswer(texts, is_finished, self._model, **self._usage))
 
 
 class RemoteModel:
     """The model behind the server of the settings. One thread sends queries; any thread may close."""
 
-    def __init__(
-        self, settings: RemoteSettings, *, attempts: int = ATTEMPTS, pause_seconds: float = PAUSE_SECONDS
-    ) -> None:
-        """Sends nothing yet: the server may start later.
-
-        Raises:
-            SettingsError: there is no address, or the key or the certificates cannot be read.
-        """
+    def __init__(self, settings: RemoteSettings, *, pause_seconds: float = PAUSE_SECONDS) -> None:
+        """Sends nothing yet. Raises `SettingsError` without an address, or for an unreadable key or certificate."""
         if not settings.url:
             raise SettingsError("remote.url is empty; set it to the address of the server")
         self._settings = settings
         self._key = _read_key(settings)
-        self._tls = _tls(settings)
-        self._attempts = attempts
-        self._dialect: Dialect = dialect_of(settings.api, settings.fim)
+        self._client = _client(settings)
+        self._dialect = dialect_of(settings.api, settings.fim)
         self._extra: dict[str, Any] = json.loads(settings.extra) if settings.extra else {}
         self._salt = secrets.token_bytes(16)
         self._host = urlsplit(settings.url).netloc
+        self.name = f"{settings.model}@{self._host}" if settings.model else self._host
+        """The model and the host, for people."""
+        self.max_prompt_tokens = settings.max_prompt_tokens
+        """About how many tokens of a file a query may contain."""
+        self.follows_instructions = self._dialect.follows_instructions
+        """Whether the server accepts rewrites by instruction, and chats."""
         self._breaker = CircuitBreaker(pause_seconds)
-        self._client: httpx2.AsyncClient | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
         self._thread.start()
-        self._loop.call_soon_threadsafe(self._connect)
-
-    @property
-    def name(self) -> str:
-        """The model and the host, for people."""
-        return f"{self._settings.model}@{self._host}" if self._settings.model else self._host
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """About how many tokens of a file a query may contain."""
-        return self._settings.max_prompt_tokens
-
-    @property
-    def follows_instructions(self) -> bool:
-        """Whether the server accepts rewrites by instruction, and chats."""
-        return self._dialect.follows_instructions
 
     def stream(self, query: RemoteQuery, deadline: float) -> Generator[RemoteAnswer, None, None]:
         """Yields the answer so far whenever it grows, and every `HEARTBEAT` seconds; closing the generator cancels.
@@ -150,7 +138,7 @@ class RemoteModel:
         if seconds := self._breaker.seconds_left:
             raise RemoteError(f"{self._host} {self._breaker.reason}; the next request is possible in {seconds:.0f} s")
         updates: queue.SimpleQueue[RemoteAnswer | None] = queue.SimpleQueue()
-        builder = AnswerBuilder(query.num_answers, updates.put)
+        builder = AnswerBuilder(self._dialect, query.num_answers, updates.put)
         job = asyncio.run_coroutine_threadsafe(self._run(query, deadline, builder), self._loop)
         job.add_done_callback(lambda _: updates.put(None))
         answer: RemoteAnswer | None = RemoteAnswer()
@@ -182,8 +170,7 @@ class RemoteModel:
         for query in queries:
             query.cancel()
         await asyncio.gather(*queries, return_exceptions=True)
-        if self._client is not None:
-            await self._client.aclose()
+        await self._client.aclose()
         await self._loop.shutdown_asyncgens()
 
     async def _run(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
@@ -204,28 +191,26 @@ class RemoteModel:
         builder.publish(is_over=True)
 
     async def _send_with_retry(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
-        for attempt in range(1, self._attempts + 1):
-            try:
-                await self._send(query, deadline, builder)
-                return
-            except RemoteRequestError as error:
-                pause = max(error.retry_after, RETRY_SECONDS)
-                is_late = time.monotonic() + pause >= deadline
-                if attempt == self._attempts or is_late or builder.has_text or not error.is_transient:
-                    raise
-                await asyncio.sleep(pause)
+        try:
+            await self._send(query, deadline, builder)
+        except RemoteRequestError as error:
+            pause = max(error.retry_after, RETRY_SECONDS)
+            if builder.has_text or not error.is_transient or time.monotonic() + pause >= deadline:
+                raise
+        else:
+            return
+        await asyncio.sleep(pause)
+        await self._send(query, deadline, builder)
 
     async def _send(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
-        import httpx2
-
         try:
             body, headers = self._body(query, deadline), self._headers(query)
-            async with self._connect().stream("POST", self._url(), content=body, headers=headers) as response:
+            async with self._client.stream("POST", self._url(), content=body, headers=headers) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise await self._rejection(response)
                 async with aclosing(self._events(response, query)) as events:
                     async for event in events:
-                        builder.add(*_parse(event, self._dialect))
+                        builder.add(event)
                         if builder.is_complete:
                             return  # only counts may follow
             if not builder.has_text:
@@ -233,29 +218,23 @@ class RemoteModel:
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError, OSError) as error:
             raise connection_error(error) from error
 
-    async def _rejection(self, response: "httpx2.Response") -> RemoteRequestError:
-        import httpx2
-
+    async def _rejection(self, response: httpx2.Response) -> RemoteRequestError:
         start = b""
         if response.status_code == httpx2.codes.BAD_REQUEST:
-            with suppress(TimeoutError, httpx2.HTTPError):
+            with suppress(TimeoutError, RemoteError, httpx2.HTTPError):
                 async with asyncio.timeout(REJECTION_SECONDS):
-                    async for chunk in response.aiter_raw():
+                    async for chunk in _checked_chunks(response.aiter_raw(), REJECTION_BYTES):
                         start += chunk
-                        if len(start) >= REJECTION_BYTES:
-                            break
-        return status_error(response.status_code, response.headers, self._dialect.path, start[:REJECTION_BYTES])
+        return status_error(response.status_code, response.headers, self._dialect.path, start)
 
-    async def _events(self, response: "httpx2.Response", query: RemoteQuery) -> AsyncGenerator[str, None]:
+    async def _events(self, response: httpx2.Response, query: RemoteQuery) -> AsyncGenerator[str, None]:
         """The JSON texts of a stream of events, or the one of a whole response."""
-        import httpx2
-
         if response.headers.get("content-encoding", "identity") != "identity":
             raise RemoteError("compresses its response, which is not supported")
         kind = _printable(response.headers.get("content-type", "").partition(";")[0].strip().lower())
         max_bytes = SPARE_BYTES + BYTES_PER_TOKEN * (query.max_tokens + SPARE_TOKENS) * query.num_answers
         chunks = _checked_chunks(response.aiter_raw(), max_bytes)
-        if kind in JSON_TYPES:
+        if kind == "application/json":
             yield b"".join([chunk async for chunk in chunks]).decode()
         elif kind == EVENT_STREAM:
             checked = httpx2.Response(
@@ -274,19 +253,6 @@ class RemoteModel:
             what = f"content of type {kind[:60]}" if kind else "content without a type"
             raise RemoteError(f"returns {what}; is remote.url the address of an API?")
 
-    def _connect(self) -> "httpx2.AsyncClient":
-        """Runs once before the first request, because the import may take longer than a completion."""
-        if self._client is None:
-            import httpx2
-
-            self._client = httpx2.AsyncClient(
-                verify=self._tls,
-                timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # the deadline limits everything else
-                follow_redirects=False,
-                trust_env=urlsplit(self._settings.url).hostname not in LOOPBACK,  # proxies
-            )
-        return self._client
-
     def _url(self) -> str:
         base, path = self._settings.url.rstrip("/"), self._dialect.path
         return base.removesuffix("/v1") + path if path.startswith("/v1/") else base + path
@@ -298,12 +264,12 @@ class RemoteModel:
             "Content-Type": "application/json",
             "Accept": f"{EVENT_STREAM}, application/json",
             "Accept-Encoding": "identity",
-            SESSION_HEADER: session,
+            "X-Session-Id": session,
         }
         return {**headers, "Authorization": f"Bearer {self._key}"} if self._key else headers
 
     def _body(self, query: RemoteQuery, deadline: float) -> bytes:
-        temperature = TEMPERATURE if query.num_answers == 1 else SEVERAL_TEMPERATURE
+        temperature = 0.0 if query.num_answers == 1 else SEVERAL_TEMPERATURE
         tree = self._dialect.body(query, temperature, 1e3 * (deadline - time.monotonic()))
         if self._settings.model:
             tree["model"] = self._settings.model
@@ -326,24 +292,6 @@ async def _checked_chunks(chunks: AsyncIterator[bytes], max_bytes: int) -> Async
         raise RemoteError("sends a response that is not UTF-8") from error
 
 
-def _parse(data: str, dialect: Dialect) -> tuple[list[TextPiece], dict[str, int], str]:
-    """The pieces, the counts and the name of the model."""
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise RemoteError("sends a response that is not JSON") from error
-    if isinstance(tree, dict) and "error" in tree:
-        raise RemoteError("reports an error instead of an answer")
-    try:
-        pieces = list(dialect.pieces(tree))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise RemoteError(f"sends a response that does not fit {dialect.path}; choose another remote.api") from error
-    trees = tree if isinstance(tree, list) else [tree]
-    model = trees[-1].get("model") if trees else None
-    name = _printable(model)[:MODEL_NAME_LENGTH] if isinstance(model, str) else ""
-    return pieces, usage_of(trees[-1]) if trees else {}, name
-
-
 def _printable(text: str) -> str:
     """Without control characters, which a terminal would interpret."""
     return "".join(char for char in text if char.isprintable())
@@ -359,7 +307,7 @@ def _read_key(settings: RemoteSettings) -> str:
             message = "remote.keyring needs the package keyring: install it, or set remote.key_variable"
             raise SettingsError(message) from error
         try:
-            key = (keyring.get_password(KEYRING_SERVICE, urlsplit(settings.url).hostname or "") or "").strip()
+            key = (keyring.get_password("dg-lsp", urlsplit(settings.url).hostname or "") or "").strip()
         except keyring.errors.KeyringError as error:
             raise SettingsError(f"the keyring cannot be read ({type(error).__name__}): unlock it") from error
     if not (key.isascii() and key.isprintable()):
@@ -367,10 +315,19 @@ def _read_key(settings: RemoteSettings) -> str:
     return key
 
 
-def _tls(settings: RemoteSettings) -> ssl.SSLContext | bool:
-    if not settings.ca_file:
-        return True
+def _client(settings: RemoteSettings) -> httpx2.AsyncClient:
+    """Raises `SettingsError` for certificates or proxies that cannot be used."""
     try:
-        return ssl.create_default_context(cafile=str(Path(settings.ca_file).expanduser()))
+        certificates = str(Path(settings.ca_file).expanduser()) if settings.ca_file else ""
+        return httpx2.AsyncClient(
+            verify=ssl.create_default_context(cafile=certificates) if certificates else True,
+            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # the deadline limits everything else
+            follow_redirects=False,
+            trust_env=urlsplit(settings.url).hostname not in LOOPBACK,  # proxies
+        )
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(f"remote.ca_file {settings.ca_file} contains no readable certificates") from error
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        raise SettingsError(
+            f"the proxy in the environment cannot be used ({type(error).__name__}); correct or unset it"
+        ) from error

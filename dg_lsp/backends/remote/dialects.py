@@ -6,33 +6,43 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from dg_lsp.canvas.chat import REWRITE, SNIPPET_TEMPLATE, SNIPPETS_HEADING, fence_of
+from dg_lsp.canvas.chat import (
+    CODE_CLOSING,
+    FILL,
+    REWRITE,
+    SNIPPETS_HEADING,
+    PromptTemplate,
+    fence_of,
+    snippet_text,
+    template_words,
+)
 from dg_lsp.canvas.fim_families import FIM_FAMILIES
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]
-MAX_CHOICES = 64
+_FINISHES = {None: "", "": "", "length": "length"}
+"""`TextPiece.finish` by the server's `finish_reason`; `stop` for all others."""
 _MAX_STOPS = 4
 """As many as OpenAI's API accepts."""
 _FENCE_TOKENS = 64
 """Tokens that a chat model writes around its code."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
-_FILL_QUESTION = (
-    "A gap in {path} is marked <GAP>. Write the {language} code that belongs there. Answer with one fenced code block"
-    " and nothing else. It holds only what stands for <GAP>: nothing that comes before or after it."
-    "\n\n{fence}{language}\n{prefix}<GAP>{suffix}\n{fence}"
+_FILL = replace(
+    FILL,
+    before=(
+        "A gap in {path} is marked <GAP>. Write the {language} code that belongs there. Answer with one fenced code"
+        " block and nothing else. It holds only what stands for <GAP>: nothing that comes before or after it."
+        "\n\n{fence}{language}\n"
+    ),
 )
 
 
 class RemoteTask(StrEnum):
-    """What a query is for."""
+    """The answer to a query: the text between prefix and suffix, a changed selection, or the next chat message."""
 
     FILL = "fill"
-    """The text between prefix and suffix."""
     REWRITE = "rewrite"
-    """The selection, changed as the instruction says."""
     CHAT = "chat"
-    """The answer to the last message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,7 @@ class Dialect:
             KeyError, TypeError, AttributeError, ValueError: the response has another shape.
         """
         for choice in tree["choices"]:
-            yield _piece(choice, choice["text"])
+            yield _piece(choice, choice["text"], _FINISHES.get(choice.get("finish_reason"), "stop"))
 
     def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:  # noqa: ARG002
         """The part of the texts that answers the query."""
@@ -144,7 +154,7 @@ class InfillDialect(Dialect):
         for choice in tree if isinstance(tree, list) else [tree]:
             finish = "length" if choice.get("stop_type") == "limit" else "stop"
             is_last = choice.get("stop", True) is True
-            yield TextPiece(_index(choice), _text(choice["content"]), finish if is_last else "")
+            yield _piece(choice, choice["content"], finish if is_last else "")
 
 
 class ChatDialect(Dialect):
@@ -158,8 +168,8 @@ class ChatDialect(Dialect):
         if query.task is RemoteTask.CHAT:
             messages, max_tokens = query.messages, query.max_tokens
         else:
-            question = fill_question if query.task is RemoteTask.FILL else rewrite_question
-            messages, max_tokens = (("user", question(query.prompt)),), query.max_tokens + _FENCE_TOKENS
+            question = _question(_FILL if query.task is RemoteTask.FILL else REWRITE, query.prompt)
+            messages, max_tokens = (("user", question),), query.max_tokens + _FENCE_TOKENS
         tree = {"messages": [{"role": role, "content": text} for role, text in messages]}
         return {**tree, **_sampling(query, max_tokens, temperature)}
 
@@ -167,7 +177,8 @@ class ChatDialect(Dialect):
         """See `Dialect.pieces`."""
         for choice in tree["choices"]:
             message = choice["delta"] if "delta" in choice else choice["message"]
-            yield _piece(choice, message.get("content") or "")
+            finish = _FINISHES.get(choice.get("finish_reason"), "stop")
+            yield _piece(choice, message.get("content") or "", finish)
 
     def extract(self, answer: RemoteAnswer, query: RemoteQuery) -> RemoteAnswer:
         """The fenced code of a fill or a rewrite."""
@@ -185,23 +196,15 @@ def dialect_of(api: str, fim: str) -> Dialect:
     return {"infill": InfillDialect, "chat": ChatDialect}.get(api, Dialect)(fim)
 
 
-def fill_question(prompt: Prompt) -> str:
-    """The file with a gap marked, after the extra code."""
-    fence, language = fence_of(prompt), prompt.language
-    chunks = [
-        SNIPPET_TEMPLATE.format(path=chunk.path, fence=fence, language=language, text=chunk.text.strip("\n") + "\n")
-        for chunk in prompt.snippets.chunks
-    ]
-    extra = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
-    return extra + _FILL_QUESTION.format(prefix=prompt.prefix, suffix=prompt.suffix, **_words(prompt))
-
-
-def rewrite_question(prompt: Prompt) -> str:
-    """The question that local models get."""
-    words = {"instruction": prompt.instruction, **_words(prompt)}
-    selection = prompt.selection.removesuffix("\n") + "\n"
-    code = prompt.prefix + REWRITE.opening + selection + REWRITE.closing + prompt.suffix
-    return REWRITE.before.format(**words) + code + REWRITE.after.format(**words)
+def _question(template: PromptTemplate, prompt: Prompt) -> str:
+    """The file with a marked part, after the snippets."""
+    fence, words = fence_of(prompt), template_words(prompt)
+    chunks = [snippet_text(chunk, fence, prompt.language) for chunk in prompt.snippets.chunks]
+    snippets = SNIPPETS_HEADING + "".join(chunks) if chunks else ""
+    before, after = template.before.format(**words), CODE_CLOSING.format(**words)
+    selection = prompt.selection.removesuffix("\n") + "\n" if template is REWRITE else ""
+    code = prompt.prefix + template.opening + selection + template.closing + prompt.suffix
+    return snippets + before + code + after
 
 
 def fenced_code(answer: str) -> tuple[str, bool]:
@@ -222,28 +225,30 @@ def without_line_start(code: str, line: str) -> str:
 
     Empty as long as the code may still repeat it.
     """
-    if not line.strip():  # only indentation
+    start, unindented = line.lstrip(), code.lstrip(" \t")
+    if not start:  # only indentation
         return code.removeprefix(line)
-    for start in (line, line.lstrip()):
-        if code.startswith(start):
-            return code[len(start) :]
-    unindented = code.lstrip(" \t")
-    if unindented.startswith(line.lstrip()):
-        return unindented[len(line.lstrip()) :]
-    return "" if line.startswith(code) or line.lstrip().startswith(code) else code
+    if unindented.startswith(start):
+        return unindented.removeprefix(start)
+    return "" if start.startswith(unindented) else code
 
 
 def usage_of(tree: Json) -> dict[str, int]:
     """The counts of `RemoteAnswer` that a response reports; other values than positive integers are ignored."""
-    usage, timings, diffusion = (_object(tree.get(name)) for name in ("usage", "timings", "diffusion"))
-    details = _object(usage.get("prompt_tokens_details"))
-    cached = _count(timings.get("cache_n")) or _count(details.get("cached_tokens"))
+
+    def count(*names: str) -> int:
+        value: Any = tree
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if type(value) is int and value > 0 else 0
+
+    cached = count("timings", "cache_n") or count("usage", "prompt_tokens_details", "cached_tokens")
     counts = {
-        "prompt_tokens": _count(usage.get("prompt_tokens")) or _count(timings.get("prompt_n")) + cached,
+        "prompt_tokens": count("usage", "prompt_tokens") or count("timings", "prompt_n") + cached,
         "cached_tokens": cached,
-        "output_tokens": _count(usage.get("completion_tokens")) or _count(timings.get("predicted_n")),
-        "steps": _count(diffusion.get("steps")),
-        "canvas_length": _count(diffusion.get("canvas_length")),
+        "output_tokens": count("usage", "completion_tokens") or count("timings", "predicted_n"),
+        "steps": count("diffusion", "steps"),
+        "canvas_length": count("diffusion", "canvas_length"),
     }
     return {name: number for name, number in counts.items() if number}
 
@@ -253,31 +258,8 @@ def _sampling(query: RemoteQuery, max_tokens: int, temperature: float) -> Json:
     return {**tree, "n": query.num_answers} if query.num_answers > 1 else tree
 
 
-def _words(prompt: Prompt) -> dict[str, str]:
-    return {"path": prompt.path or "a file", "language": prompt.language or "text", "fence": fence_of(prompt)}
-
-
-def _piece(choice: Json, text: Any) -> TextPiece:
-    reason = choice.get("finish_reason")
-    return TextPiece(_index(choice), _text(text), "length" if reason == "length" else "stop" if reason else "")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def _index(choice: Json) -> int:
+def _piece(choice: Json, text: Any, finish: str) -> TextPiece:
     index = choice.get("index", 0)
-    if type(index) is not int or not 0 <= index < MAX_CHOICES:
-        raise ValueError("not an index")
-    return index
-
-
-def _object(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
+    if not isinstance(text, str) or type(index) is not int or index < 0:
+        raise ValueError("no text or no index")
+    return TextPiece(index, text, finish)

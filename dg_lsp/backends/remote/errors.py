@@ -7,8 +7,9 @@ may contain the user's code.
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from dg_lsp.errors import RemoteError
@@ -21,6 +22,7 @@ _TOO_LONG = re.compile(rb"exceed_context|context_length|context (length|size|win
 """How llama-server, vLLM, SGLang and OpenAI report a prompt that is longer than the context."""
 _REJECTED = "rejects the request (status {status}); try another remote.api, remote.fim or remote.model"
 _MESSAGES = {
+    300: "redirects to another address (status {status}); set remote.url to that address",
     400: _REJECTED,
     401: "requires a key (status 401); put it into the environment variable of remote.key_variable",
     403: "rejects the key (status 403); set another one",
@@ -54,9 +56,8 @@ def status_error(status: int, headers: Mapping[str, str], path: str, body: bytes
     """The error of an HTTP status other than 200; `body` only decides whether the prompt is too long."""
     if status == 400 and _TOO_LONG.search(body):
         status = 413
-    if 300 <= status < 400:
-        return RemoteRequestError(f"redirects to another address (status {status}); set remote.url to that address")
-    message = _MESSAGES.get(status, "fails with status {status}").format(status=status, path=path)
+    redirection = _MESSAGES[300] if 300 <= status < 400 else "fails with status {status}"
+    message = _MESSAGES.get(status, redirection).format(status=status, path=path)
     if status not in _TRANSIENT:
         return RemoteRequestError(message)
     return RemoteRequestError(message, is_transient=True, retry_after=_retry_after(headers.get("retry-after", "")))
@@ -64,12 +65,14 @@ def status_error(status: int, headers: Mapping[str, str], path: str, body: bytes
 
 def connection_error(error: Exception) -> RemoteRequestError:
     """The error of an exception that httpx raised; only its type enters the message."""
-    for cause in _causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             untrusted = "has a certificate that is not trusted; set remote.ca_file"
             return RemoteRequestError(_CERTIFICATES.get(cause.verify_code, untrusted))
         if isinstance(cause, ssl.SSLError):
             return RemoteRequestError("does not speak TLS on this port; set remote.url to http:// or another port")
+        cause = cause.__cause__ or cause.__context__
     name = type(error).__name__
     if name == "ConnectTimeout":
         return RemoteRequestError("does not accept connections in time", is_transient=True)
@@ -80,40 +83,34 @@ def connection_error(error: Exception) -> RemoteRequestError:
     return RemoteRequestError(f"broke the connection ({name})", is_transient=True)
 
 
+@dataclass(slots=True)
 class CircuitBreaker:
     """Blocks requests for a pause after some failures in a row; the first request after the pause is the test."""
 
-    def __init__(self, pause: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`pause` in seconds."""
-        self._pause = pause
-        self._clock = clock
-        self._num_failures = 0
-        self._blocked_until = 0.0
-        self.reason = ""
-        """The last failure."""
+    pause: float
+    """Seconds."""
+    clock: Callable[[], float] = time.monotonic
+    num_failures: int = 0
+    blocked_until: float = 0.0
+    reason: str = ""
+    """The last failure."""
 
     @property
     def seconds_left(self) -> float:
         """Of the pause; 0 where requests are allowed."""
-        return max(0.0, self._blocked_until - self._clock())
+        return max(0.0, self.blocked_until - self.clock())
 
     def record_success(self) -> None:
         """Closes the breaker."""
-        self._num_failures = 0
-        self._blocked_until = 0.0
+        self.num_failures = 0
+        self.blocked_until = 0.0
 
     def record_failure(self, reason: str, retry_after: float = 0.0) -> None:
         """Blocks requests for `retry_after` seconds, after too many failures for the pause."""
         self.reason = reason
-        self._num_failures += 1
-        pause = self._pause if self._num_failures >= MAX_FAILURES else 0.0
-        self._blocked_until = max(self._blocked_until, self._clock() + max(retry_after, pause))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+        self.num_failures += 1
+        pause = self.pause if self.num_failures >= MAX_FAILURES else 0.0
+        self.blocked_until = max(self.blocked_until, self.clock() + max(retry_after, pause))
 
 
 def _retry_after(value: str) -> float:

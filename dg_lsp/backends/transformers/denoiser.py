@@ -1,14 +1,19 @@
 """A `Denoiser` on transformers: a causal encoder of prompts, a bidirectional decoder of canvases after them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from dg_lsp.backends.transformers.cache import PrefixCache, PromptBuffers, prefix_bytes
+from dg_lsp.backends.transformers.cache import PrefixCache, prefix_bytes
 from dg_lsp.backends.transformers.errors import map_step_errors
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, Reduce, StepInputs, Stepper, reduce_logits
+from dg_lsp.backends.transformers.network import (
+    DEFAULT_OPTIONS,
+    DiffusionGemmaNetwork,
+    StepInputs,
+    StepOptions,
+    Stepper,
+)
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -22,27 +27,7 @@ from dg_lsp.diffusion.denoiser import (
     checked_canvases,
     checked_ids,
 )
-from dg_lsp.errors import BackendError, ModelUnsupportedError, RequestError
-
-MAX_CANVASES = 8
-"""Canvases of one step."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLimits:
-    """Sizes in tokens."""
-
-    num_slots: int
-    prompt: int
-    """Longest prompt of a slot."""
-    canvas: int
-    """All canvases of one step together."""
-
-    @classmethod
-    def of(cls, spec: ModelSpec, num_slots: int, context_length: int = 0) -> "TokenLimits":
-        """The limits of a model; with a `context_length` of 0 the spec gives the longest prompt."""
-        prompt = max(1, context_length - spec.longest_block) if context_length else spec.max_prompt_tokens
-        return cls(num_slots, prompt, 4 * spec.longest_block)
+from dg_lsp.errors import BackendError, RequestError
 
 
 class TransformersDenoiser:
@@ -53,37 +38,17 @@ class TransformersDenoiser:
         network: DiffusionGemmaNetwork,
         spec: ModelSpec,
         tokenizer: Tokenizer,
-        limits: TokenLimits,
-        *,
-        reduce: Reduce = reduce_logits,
-        captures: bool | None = None,
-        compiles: bool | None = None,
+        num_slots: int,
+        options: StepOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """See `Stepper`. Raises `ModelUnsupportedError` if spec and network have different vocabularies."""
-        if spec.vocab_size != (size := len(network.embedding)):
-            raise ModelUnsupportedError(
-                f"{spec.name}: its description does not fit its vocabulary of {size}; download it again"
-            )
-        self.spec = spec
-        self.tokenizer = tokenizer
-        self.num_slots = limits.num_slots
-        self._limits = limits
+        self.spec, self.tokenizer, self.num_slots = spec, tokenizer, num_slots
         self._network = network
         self._device = network.embedding.device
-        self._buffers = PromptBuffers(network.config, limits.prompt, like=network.embedding)
-        self.stepper = Stepper(
-            network,
-            self._buffers,
-            reduce,
-            self._tensor(np.array(spec.banned_ids)),
-            prompt_limit=limits.prompt,
-            captures=captures,
-            compiles=compiles,
-        )
-        self._prefixes = [PrefixCache(network.config, limits.prompt) for _ in range(limits.num_slots)]
-        self._prompts = [token_ids([]) for _ in range(limits.num_slots)]
+        self.stepper = Stepper(network, spec.max_prompt_tokens, self._tensor(np.array(spec.banned_ids)), options)
+        self._prefixes = [PrefixCache(network.config, spec.max_prompt_tokens) for _ in range(num_slots)]
+        self._prompts = [token_ids([]) for _ in range(num_slots)]
         self._loaded_slot: int | None = None
-        """The slot whose present prompt is in the buffers."""
+        """The slot whose present prompt is in the stepper's buffers."""
         self._conditioning: dict[tuple[int, int], torch.Tensor] = {}
         """By slot and lane, shape (L, hidden)."""
         self._is_closed = False
@@ -102,7 +67,7 @@ class TransformersDenoiser:
             weights_bytes=self._network.size_bytes,
             cache_bytes=sum(prefix_bytes(self._network.config, length, itemsize) for length in lengths),
             cache_cells=sum(lengths),
-            cache_limit=self.num_slots * self._limits.prompt,
+            cache_limit=self.num_slots * self.spec.max_prompt_tokens,
             cache_used=sum(lengths),
             devices=(gpu_memory(self._device),) if self._device.type == "cuda" else (),
         )
@@ -112,9 +77,8 @@ class TransformersDenoiser:
         """See `Denoiser.prefill`."""
         self._check_slot(slot)
         prompt = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
-        check_prompt_length(len(prompt), self._limits.prompt)
-        for key in [key for key in self._conditioning if key[0] == slot]:
-            del self._conditioning[key]
+        check_prompt_length(len(prompt), self.spec.max_prompt_tokens)
+        self._conditioning = {key: last for key, last in self._conditioning.items() if key[0] != slot}
         shared = common_prefix_length(self._prompts[slot], prompt)
         if shared == len(prompt) == len(self._prompts[slot]):
             return 0
@@ -143,9 +107,8 @@ class TransformersDenoiser:
         """See `Denoiser.predict`."""
         self._check_slot(slot)
         check_temperature(temperature)
-        checked = checked_canvases(
-            canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=self._limits.canvas
-        )
+        limits = {"max_canvases": 8, "max_canvas_tokens": 4 * self.spec.longest_block}
+        checked = checked_canvases(canvases, self.spec.vocab_size, **limits)
         keys = [(slot, lane) for lane in (lanes or range(len(checked)))]
         if len(keys) != len(checked):
             raise RequestError(f"{len(checked)} canvases of a step have {len(keys)} lanes; give one lane to each")
@@ -153,7 +116,7 @@ class TransformersDenoiser:
         with map_step_errors("denoising step"):
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
             if self._loaded_slot != slot:
-                self._buffers.load(self._prefixes[slot])
+                self.stepper.buffers.load(self._prefixes[slot])
                 self._loaded_slot = slot
             rows_on_device, conditioning = self.stepper.run(inputs, len(self._prompts[slot]))
             for key, part in zip(keys, conditioning.split(lengths), strict=True):
@@ -163,10 +126,8 @@ class TransformersDenoiser:
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
         argmax, sampled = rows[0].astype(np.int32), rows[0 if temperature == 0 else 1].astype(np.int32)
         values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0))
-        return [
-            Prediction(*parts)
-            for parts in zip(*(np.split(each, np.cumsum(lengths)[:-1]) for each in values), strict=True)
-        ]
+        columns = (np.split(each, np.cumsum(lengths)[:-1]) for each in values)
+        return [Prediction(*parts) for parts in zip(*columns, strict=True)]
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Denoiser.extend`; the decoder has no causal head."""
@@ -179,7 +140,7 @@ class TransformersDenoiser:
             return
         self._is_closed = True
         self._conditioning.clear()
-        del self.stepper, self._buffers, self._prefixes, self._network
+        del self.stepper, self._prefixes, self._network
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -197,25 +158,18 @@ class TransformersDenoiser:
         rng: np.random.Generator,
     ) -> StepInputs:
         lengths = [len(canvas) for canvas in canvases]
-        num_tokens = sum(lengths)
         # one array of integers and one of floats: two copies to the device
-        integers = [
-            np.concatenate(canvases),
-            np.concatenate([np.arange(prompt_length, prompt_length + length) for length in lengths]),
-            np.repeat(np.arange(len(canvases)), lengths),
-            np.full(num_tokens, prompt_length),
-        ]
-        ids, positions, canvas_numbers, prompt_lengths = self._tensor(np.stack(integers))
-        floats = np.append(rng.random(num_tokens), temperature or 1.0).astype(np.float32)
-        floats[:-1] = np.minimum(floats[:-1], np.nextafter(np.float32(1), np.float32(0)))  # float32 rounds up to 1
-        uniforms = torch.from_numpy(floats).to(self._device)
-        conditioning = self._network.embedding.new_zeros((num_tokens, self._network.embedding.shape[1]))
+        positions = np.concatenate([np.arange(prompt_length, prompt_length + length) for length in lengths])
+        canvas_numbers = np.repeat(np.arange(len(canvases)), lengths)
+        tokens = self._tensor(np.stack([np.concatenate(canvases), positions, canvas_numbers]))
+        noise = np.append(rng.random(len(positions)), temperature or 1.0).astype(np.float32)
+        noise[:-1] = np.minimum(noise[:-1], np.nextafter(np.float32(1), np.float32(0)))  # float32 rounds up to 1
+        conditioning = self._network.embedding.new_zeros((len(positions), self._network.embedding.shape[1]))
         for key, part in zip(keys, conditioning.split(lengths), strict=True):
             last = self._conditioning.get(key)
             if last is not None and len(last) == len(part):  # not in the first step of a canvas
                 part.copy_(last)
-        length, temperatures = prompt_lengths[0], uniforms[-1]
-        return StepInputs(ids, positions, canvas_numbers, length, conditioning, temperatures, uniforms[:-1])
+        return StepInputs(tokens, conditioning, torch.from_numpy(noise).to(self._device))
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer as Runtime
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils import logging
 
 from dg_lsp.backends.transformers.cache import prefix_bytes
-from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser, gpu_memory
+from dg_lsp.backends.transformers.denoiser import TransformersDenoiser, gpu_memory
 from dg_lsp.backends.transformers.errors import map_load_errors
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
 from dg_lsp.canvas.layout import TokenIds, token_ids
@@ -30,25 +30,23 @@ _LOGITS_ARRAYS = 4
 """Arrays of shape (canvas, vocabulary) in float32 that a step holds at a time."""
 
 
-def load(
-    checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings, dtype: torch.dtype | None = None
-) -> TransformersDenoiser:
-    """See `open_checkpoint`. By default weights are bfloat16 on a GPU, and as stored on the CPU."""
+def load(checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings) -> TransformersDenoiser:
+    """See `open_checkpoint`. Weights are bfloat16 on a GPU, and as stored on the CPU."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = choose_device(settings)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # kernels of this thread run and graphs are captured there
-    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else getattr(torch, checkpoint.stored_type))
-    limits = TokenLimits.of(spec, settings.num_slots, settings.context_length)
+    dtype = torch.bfloat16 if device.type == "cuda" else getattr(torch, checkpoint.stored_type)
+    if settings.context_length:
+        longest = max(1, settings.context_length - spec.longest_block)
+        spec = replace(spec, max_prompt_tokens=min(spec.max_prompt_tokens, longest))
     with map_load_errors(checkpoint.folder):
         config = DiffusionGemmaConfig.from_pretrained(checkpoint.folder, local_files_only=True)
-    needed = memory_needed(checkpoint.num_weights, config.get_text_config(), spec, limits, dtype)
-    check_memory(spec.name, needed, device)
+    check_memory(checkpoint.num_weights, config.get_text_config(), spec, settings.num_slots, dtype, device)
     tokenizer = CheckpointTokenizer(checkpoint.folder, checkpoint.special_ids, spec.vocab_size)
-    return TransformersDenoiser(
-        DiffusionGemmaNetwork(_load_model(checkpoint, config, device, dtype)), spec, tokenizer, limits
-    )
+    network = DiffusionGemmaNetwork(_load_model(checkpoint, config, device, dtype))
+    return TransformersDenoiser(network, spec, tokenizer, settings.num_slots)
 
 
 def choose_device(settings: ModelSettings) -> torch.device:
@@ -62,26 +60,23 @@ def choose_device(settings: ModelSettings) -> torch.device:
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
-def memory_needed(
-    num_weights: int, text_config: Any, spec: ModelSpec, limits: TokenLimits, dtype: torch.dtype
-) -> dict[str, int]:
-    """Bytes of the weights, of the prompts in all slots and in the buffers of a step, and of a step's logits."""
-    return {
+def check_memory(
+    num_weights: int, text_config: Any, spec: ModelSpec, num_slots: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Raises `ModelMemoryError` for a model that does not fit, before its weights are loaded."""
+    needed = {
         "weights": num_weights * dtype.itemsize,
-        "prompts": (limits.num_slots + 1) * prefix_bytes(text_config, limits.prompt, dtype.itemsize),
+        # of all slots, and the buffers of a step
+        "prompts": (num_slots + 1) * prefix_bytes(text_config, spec.max_prompt_tokens, dtype.itemsize),
         "step": _LOGITS_ARRAYS * 4 * spec.longest_block * spec.vocab_size,
     }
-
-
-def check_memory(name: str, needed: dict[str, int], device: torch.device) -> None:
-    """Raises `ModelMemoryError` for a model that does not fit, before its weights are loaded."""
     gpu = gpu_memory(device) if device.type == "cuda" else None
     where, free = (gpu.name, gpu.free) if gpu else ("this machine", system_free())
     total = sum(needed.values())
     if total > free:
         parts = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in needed.items())
         raise ModelMemoryError(
-            f"{name} needs {total / 1e9:.1f} GB ({parts}), and {where} has {free / 1e9:.1f} GB free: "
+            f"{spec.name} needs {total / 1e9:.1f} GB ({parts}), and {where} has {free / 1e9:.1f} GB free: "
             "set num_slots or context_length lower, or convert it to a quantized GGUF"
         )
 
@@ -107,8 +102,6 @@ def _load_model(
 
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SPACE = "\u2581"
-"""The space of SentencePiece vocabularies."""
 
 
 class CheckpointTokenizer:
@@ -122,13 +115,11 @@ class CheckpointTokenizer:
         path = folder / "tokenizer.json"
         with map_load_errors(path):
             tree = json.loads(path.read_text(encoding="utf-8"))
-            self._added_ids = {int(entry["id"]) for entry in tree.get("added_tokens") or ()}
             self._full = Runtime.from_str(json.dumps(tree))
-            self._text = Runtime.from_str(json.dumps(_text_only(tree, special_ids)))
-        self._special_ids = special_ids
-        self._vocab_size = vocab_size
-        is_byte_level = "ByteLevel" in json.dumps(tree.get("decoder"))
-        self._letters = {letter: byte for byte, letter in bytes_to_unicode().items()} if is_byte_level else {}
+            added = [entry for entry in tree.get("added_tokens") or () if entry["id"] not in special_ids]
+            plain = {**tree, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
+            self._text = Runtime.from_str(json.dumps(plain))
+        self._special_ids, self._vocab_size = special_ids, vocab_size
         self._token_bytes = lru_cache(maxsize=None)(self._bytes)
 
     def encode(self, text: str) -> TokenIds:
@@ -149,16 +140,6 @@ class CheckpointTokenizer:
         spelling: str | None = self._full.id_to_token(token)
         if token in self._special_ids or spelling is None:
             return b""
-        if token in self._added_ids:
-            return spelling.encode()
-        if self._letters:
-            return bytes(self._letters[letter] for letter in spelling if letter in self._letters)
         if match := _BYTE.fullmatch(spelling):
             return bytes([int(match[1], 16)])
-        return spelling.replace(_SPACE, " ").encode()
-
-
-def _text_only(tree: dict[str, Any], special_ids: frozenset[int]) -> dict[str, Any]:
-    """The same tokenizer without special tokens, post-processing, truncation and padding."""
-    added = [entry for entry in tree.get("added_tokens") or () if entry["id"] not in special_ids]
-    return {**tree, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
+        return spelling.replace("\u2581", " ").encode()  # the space of SentencePiece vocabularies

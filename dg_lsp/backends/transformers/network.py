@@ -6,6 +6,7 @@ Self-conditioning enters and leaves a step as an embedding of shape (T, hidden);
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -25,20 +26,12 @@ _log = logging.getLogger(__name__)
 class StepInputs(NamedTuple):
     """Everything that differs between two steps, on the device. T is the number of canvas tokens."""
 
-    ids: torch.Tensor
-    """Shape (T,)."""
-    positions: torch.Tensor
-    """Shape (T,): each canvas starts at the prompt's length."""
-    canvas_numbers: torch.Tensor
-    """Shape (T,): canvases do not attend to each other."""
-    prompt_length: torch.Tensor
-    """Shape ()."""
+    tokens: torch.Tensor
+    """Shape (3, T), int64: ids, positions from the prompt's length on, and numbers of canvases."""
     conditioning: torch.Tensor
     """Shape (T, hidden): the second value of the step before; zeros before the first step."""
-    temperature: torch.Tensor
-    """Shape (), above 0."""
-    uniforms: torch.Tensor
-    """Shape (T,), in [0, 1): the random numbers of the samples."""
+    noise: torch.Tensor
+    """Shape (T + 1,): random numbers in [0, 1) that decide the samples, then the temperature, above 0."""
 
 
 StepOutputs = tuple[torch.Tensor, torch.Tensor]
@@ -67,10 +60,6 @@ class ReducedLogits(NamedTuple):
     are exact up to 2**24."""
     probabilities: torch.Tensor
     """Shape (T, vocabulary): the tempered distribution in the number format of the embedding."""
-
-
-Reduce = Callable[[torch.Tensor, float, torch.Tensor, torch.Tensor, torch.Tensor], ReducedLogits]
-"""The signature of `reduce_logits`."""
 
 
 def soft_cap(raw: torch.Tensor, cap: float) -> torch.Tensor:
@@ -140,9 +129,10 @@ class DiffusionGemmaNetwork:
     ) -> torch.Tensor:
         """Logits of shape (T, vocabulary) before the soft cap; `capacity` is at least the prompt's length."""
         decoder = self._decoder
-        hidden = decoder.self_conditioning(decoder.embed_tokens(inputs.ids[None]), inputs.conditioning[None])
-        masks = buffers.masks(inputs.canvas_numbers, inputs.prompt_length, capacity)
-        rotary = {kind: decoder.rotary_emb(hidden, inputs.positions[None], kind) for kind in masks}
+        ids, positions, canvas_numbers = inputs.tokens
+        hidden = decoder.self_conditioning(decoder.embed_tokens(ids[None]), inputs.conditioning[None])
+        masks = buffers.masks(canvas_numbers, positions[0], capacity)
+        rotary = {kind: decoder.rotary_emb(hidden, positions[None], kind) for kind in masks}
         for number, (kind, layer) in enumerate(zip(self.config.layer_types, decoder.layers, strict=True)):
             hidden = run(layer, hidden, rotary[kind], masks[kind], buffers.layer(number, capacity))
         raw: torch.Tensor = self._head(decoder.norm(hidden))[0]
@@ -154,27 +144,35 @@ class DiffusionGemmaNetwork:
         return torch.matmul(probabilities, self.embedding) * scale
 
 
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How steps run; None means what the device supports."""
+
+    reduce: Callable[..., ReducedLogits] = reduce_logits
+    captures: bool | None = None
+    """Whether steps become CUDA graphs."""
+    compiles: bool | None = None
+    """Whether torch compiles them, which needs Triton on a GPU."""
+
+
+DEFAULT_OPTIONS = StepOptions()
+
+
 class Stepper:
     """Runs denoising steps: compiled and captured as CUDA graphs on a GPU, eagerly elsewhere or where that fails."""
 
     def __init__(
-        self,
-        network: DiffusionGemmaNetwork,
-        buffers: PromptBuffers,
-        reduce: Reduce,
-        banned_ids: torch.Tensor,
-        *,
-        prompt_limit: int,
-        captures: bool | None = None,
-        compiles: bool | None = None,
+        self, network: DiffusionGemmaNetwork, prompt_limit: int, banned_ids: torch.Tensor, options: StepOptions
     ) -> None:
-        """`captures` and `compiles` default to true where the network is on a GPU, compiling only with Triton."""
+        """`banned_ids`, shape (B,), are never predicted; a prompt has at most `prompt_limit` tokens."""
         on_gpu = network.embedding.is_cuda
-        self._network, self._buffers, self._reduce, self._banned_ids = network, buffers, reduce, banned_ids
-        self._prompt_limit = prompt_limit
-        self._captures = on_gpu if captures is None else captures
-        self._compiles = on_gpu and find_spec("triton") is not None if compiles is None else compiles
-        self._compiled = [torch.compile(part, dynamic=True) for part in (run_layer, reduce)] if self._compiles else []
+        self._network, self._prompt_limit, self._banned_ids = network, prompt_limit, banned_ids
+        self.buffers = PromptBuffers(network.config, prompt_limit, like=network.embedding)
+        """The prompt of the following steps."""
+        self._parts = (run_layer, options.reduce)
+        self._captures = on_gpu if options.captures is None else options.captures
+        compiles = on_gpu and find_spec("triton") is not None if options.compiles is None else options.compiles
+        self._compiled = [torch.compile(part, dynamic=True) for part in self._parts] if compiles else []
         self._uses: Counter[tuple[int, int]] = Counter()
         self._graphs: dict[tuple[int, int], _Graph] = {}
 
@@ -189,16 +187,16 @@ class Stepper:
         try:
             return self._run(inputs, self.capacity(prompt_length))
         except RuntimeError as error:
-            if is_out_of_memory(error) or not (self._compiles or self._captures):
+            if is_out_of_memory(error) or not (self._compiled or self._captures):
                 raise
             # without the compiler first, then without graphs
-            what = "torch.compile" if self._compiles else "the capture of a CUDA graph"
+            what = "torch.compile" if self._compiled else "the capture of a CUDA graph"
             _log.warning("%s failed (%s); steps run without it and are slower", what, one_line(error))
-            self._captures, self._compiles, self._compiled = self._captures and self._compiles, False, []
+            self._captures, self._compiled = self._captures and bool(self._compiled), []
         return self.run(inputs, prompt_length)
 
     def _run(self, inputs: StepInputs, capacity: int) -> StepOutputs:
-        shape = (len(inputs.ids), capacity)
+        shape = (len(inputs.conditioning), capacity)
         self._uses[shape] += 1
         if not self._captures or self._uses[shape] < 2:  # a capture takes longer than several steps
             return self._step(capacity, inputs)
@@ -213,10 +211,10 @@ class Stepper:
         return graph.replay(inputs)
 
     def _step(self, capacity: int, inputs: StepInputs) -> StepOutputs:
-        run, reduce = self._compiled or (run_layer, self._reduce)
-        raw = self._network.raw_logits(inputs, self._buffers, capacity, run)
+        run, reduce = self._compiled or self._parts
+        raw = self._network.raw_logits(inputs, self.buffers, capacity, run)
         cap = float(self._network.config.final_logit_softcapping)
-        rows, probabilities = reduce(raw, cap, self._banned_ids, inputs.temperature, inputs.uniforms)
+        rows, probabilities = reduce(raw, cap, self._banned_ids, inputs.noise[-1], inputs.noise[:-1])
         return rows, self._network.soft_embedding(probabilities)
 
 

@@ -5,41 +5,30 @@ same text. Drafts only save passes.
 """
 
 from collections.abc import Generator
-from itertools import islice
 
 import numpy as np
 
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
-from dg_lsp.canvas.spec import Sampling
+from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.diffusion.samplers import Step
-from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress
 
-MAX_OPENING = 16
-"""Prompt tokens that the first pass may decode along with the first token."""
+MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
 
-class AutoregressiveDecoder:
+class AutoregressiveDecoder(Decoder):
     """See `Decoder`. One pass gives one token.
 
     Before each pass the slot holds all but the newest token, which is decoded along with the draft after it.
     """
 
-    def __init__(self, task: DecodeTask) -> None:
-        self.num_decoded = self.num_passes = 0
-        self._task = task
-        self._end_ids = frozenset(task.spec.end_ids)
-        self._max_fill = 0
-        """Tokens that fit after the prompt."""
-
-    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
+    def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """See `Decoder.run`; one draft. The layout has all that precedes the gap in its prompt."""
         task, denoiser, slot, limits = self._task, self._task.denoiser, self._task.slot, self._task.limits
-        known_ids, draft = layout.prompt_ids, EMPTY
-        self._max_fill = task.max_length - len(known_ids)
-        num_new = self._prefill(known_ids, num_kept)
+        prompt_ids = known_ids = task.layout.prompt_ids
+        draft, num_new = EMPTY, self._prefill(prompt_ids)
         while not (self._is_done(draft) or limits.is_over()):
             drafted = yield from self._drafted(known_ids, draft)
             if limits.is_over():
@@ -56,13 +45,13 @@ class AutoregressiveDecoder:
             draft = self._grown(draft, prediction, accepted)
             num_new = 1
             num_tokens = len(draft.confidence)
-            fill_ids = known_ids[len(layout.prompt_ids) : len(layout.prompt_ids) + num_tokens]
+            fill_ids = known_ids[len(prompt_ids) : len(prompt_ids) + num_tokens]
             yield Progress(0, self.num_passes, draft, fill_ids, draft.confidence)
         return (draft,)
 
-    def _prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
+    def _prefill(self, prompt_ids: TokenIds) -> int:
         """Returns how many of the last tokens are left to the first pass, at least one."""
-        num_missing = len(prompt_ids) - num_kept
+        num_missing = len(prompt_ids) - self._task.num_kept
         num_left = max(1, num_missing) if num_missing <= MAX_OPENING else 1
         prompt_ids = prompt_ids[: len(prompt_ids) - num_left]
         self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids) + num_left
@@ -87,39 +76,29 @@ class AutoregressiveDecoder:
         return draft
 
     def _is_done(self, draft: Draft) -> bool:
-        return len(draft.confidence) >= self._max_fill or self._task.is_done(draft)
+        task = self._task
+        return len(task.layout.prompt_ids) + len(draft.confidence) >= task.max_length or task.is_done(draft)
 
 
 MIN_MATCH, MAX_MATCH = 2, 8
 """Last tokens that must recur for a draft, and the most that are compared."""
-MAX_LOOKUP = 4
-"""Longest draft, less after a short match: on a CPU a rejected token costs almost half a pass."""
-MAX_REPETITION = 8
-"""Longest draft of repetitions, which are never rejected since they override the model's predictions."""
-_BORDER = token_ids([-1])
-"""Matches no token."""
+MAX_LOOKUP = 4  # longest draft, less after a short match: on a CPU a rejected token costs almost half a pass
+MAX_REPETITION = 8  # longest draft of repetitions, which are never rejected since they override the model's predictions
+_BORDER = token_ids([-1])  # matches no token
 
 
 class PromptLookupDecoder(AutoregressiveDecoder):
     """See `Decoder`. Drafts cost no pass of their own; without a match a pass gives one token."""
 
-    def __init__(self, task: DecodeTask) -> None:
-        super().__init__(task)
-        self._text = NOTHING
-        self._num_prompt = 0
-
-    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """See `Decoder.run`."""
-        self._text = np.concatenate([layout.after_ids, _BORDER, layout.before_ids])
-        self._num_prompt = len(layout.prompt_ids)
-        return (yield from super().run(layout, num_kept))
-
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         del draft
         yield from ()  # no pass
-        fill_ids, repetition = known_ids[self._num_prompt :], self._task.repetition
+        layout, repetition = self._task.layout, self._task.repetition
+        fill_ids = known_ids[len(layout.prompt_ids) :]
         repeated = repetition.run(fill_ids, MAX_REPETITION) if repetition else NOTHING
-        return repeated if len(repeated) else continuation(np.concatenate([self._text, fill_ids]))
+        if len(repeated):
+            return repeated
+        return continuation(np.concatenate([layout.after_ids, _BORDER, layout.before_ids, fill_ids]))
 
 
 def continuation(ids: TokenIds) -> TokenIds:
@@ -143,8 +122,6 @@ def _match_length(before: list[int], last: list[int]) -> int:
     return next((size for size, (token, wanted) in pairs if token != wanted), len(before))
 
 
-NUM_DRAFT_STEPS = 1
-"""Denoising steps of a draft."""
 MIN_PROBABILITY = 0.2
 """A draft ends where the probability of all of it falls below this: a rejected token costs time, too."""
 
@@ -152,28 +129,21 @@ MIN_PROBABILITY = 0.2
 class SpeculativeDecoder(AutoregressiveDecoder):
     """See `Decoder`. An open canvas after the known tokens, denoised a step, is the draft."""
 
-    def __init__(self, task: DecodeTask, sampling: Sampling) -> None:
-        super().__init__(task)
-        self._sampling = sampling
-
-    def _prefill(self, prompt_ids: TokenIds, num_kept: int) -> int:
+    def _prefill(self, prompt_ids: TokenIds) -> int:
         """The canvas comes first and needs the whole prompt."""
-        del num_kept
         self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids)
         return 1
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
-        task, drafted = self._task, NOTHING
+        task = self._task
         task.denoiser.prefill(task.slot, known_ids)
         canvas = open_canvas(known_ids, task.spec, task.limits.canvas_length, task.rng)
-        steps = denoise(task.denoiser, task.slot, canvas, self._sampling, task.rng)
-        for step in islice(steps, NUM_DRAFT_STEPS):
-            self.num_passes += 1
-            drafted = step.draft_ids[: self._num_likely(step)]
-            ids, confidence = (draft.ids, step.draft_ids), (draft.confidence, step.confidence)
-            yield Progress(0, self.num_passes, draft, np.concatenate(ids), np.concatenate(confidence))
+        step = next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng))
+        self.num_passes += 1
+        ids, confidence = (draft.ids, step.draft_ids), (draft.confidence, step.confidence)
+        yield Progress(0, self.num_passes, draft, np.concatenate(ids), np.concatenate(confidence))
         task.denoiser.prefill(task.slot, known_ids[:-1])
-        return drafted
+        return step.draft_ids[: self._num_likely(step)]
 
     def _num_likely(self, step: Step) -> int:
         """Length of the part worth verifying, the first end token included."""

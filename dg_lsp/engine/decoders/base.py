@@ -1,16 +1,15 @@
 """Interface of the decoders, and the values that they take and return."""
 
-from collections.abc import Generator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Flags, Layout, TokenIds, among, token_ids
+from dg_lsp.canvas.layout import NOTHING, Flags, Layout, TokenIds, among
 from dg_lsp.canvas.repetition import Repetition
-from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.diffusion.denoiser import Denoiser, Floats
+from dg_lsp.canvas.spec import ModelSpec, Sampling
+from dg_lsp.diffusion.denoiser import Floats, Passes
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.result import Cell, Frame
 from dg_lsp.engine.stop_criteria import Limits, StopCriteria
@@ -21,11 +20,9 @@ class Draft:
     """Settled tokens of one candidate, the end token left out."""
 
     ids: TokenIds
-    confidence: Floats
-    """Probability of each token when it was committed, that of the end token included."""
+    confidence: Floats  # probability of each token when it was committed, that of the end token included
     is_ended: bool = False
-    join: float = 0.0
-    """Mean log probability in nats of the frozen tokens after the fill; 0 where none are."""
+    join: float = 0.0  # mean log probability in nats of the frozen tokens after the fill; 0 where none are
 
     def grow(self, ids: TokenIds, confidence: Floats, end_ids: frozenset[int]) -> "Draft":
         """This draft and committed tokens after it, up to the first end token."""
@@ -69,38 +66,55 @@ class Progress:
 
     block: int
     """0 for the first canvas; a longer fill continues in further ones. Always 0 without canvases."""
-    number: int
-    """Passes so far, counted over the whole request."""
+    number: int  # passes so far, counted over the whole request
     draft: Draft
     ids: TokenIds
     """Shape (N,): the canvas, or its gap where parts are frozen; without a canvas, the fill and the drafted tokens."""
-    confidence: Floats
-    """Shape (N,)."""
-    committed: Flags | None = None
-    """Shape (N,): tokens that do not change any more; None: those of the draft."""
+    confidence: Floats  # shape (N,)
+    committed: Flags | None = None  # shape (N,): tokens that do not change any more; None: those of the draft
 
     @classmethod
     def of(cls, block: int, number: int, step: Step, draft: Draft) -> "Progress":
         """The canvas after a step."""
         return cls(block, number, draft, step.draft_ids, step.confidence, step.committed)
 
+    def frame(self, decode: Callable[[TokenIds], bytes], end_ids: TokenIds) -> Frame:
+        """The canvas position by position, and the settled text."""
+
+        def text(ids: TokenIds) -> str:
+            return decode(ids).decode("utf-8", "replace")
+
+        ids, committed = self.ids, self.committed
+        if committed is None:
+            committed = np.arange(len(ids)) < len(self.draft.confidence)
+        facts = zip(self.confidence.tolist(), committed.tolist(), among(ids, end_ids).tolist(), strict=True)
+        cells = tuple(Cell(text(ids[i : i + 1]), *each) for i, each in enumerate(facts))
+        return Frame(self.block, self.number, cells, text(self.draft.ids))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeTask:
     """One request as every decoder sees it."""
 
-    denoiser: Denoiser
-    slot: int
-    """Of the KV cache."""
+    denoiser: Passes
+    slot: int  # of the KV cache
+    layout: Layout
     limits: Limits
     stop: StopCriteria
     rng: np.random.Generator
     repetition: Repetition | None = None
+    num_kept: int = 0  # first tokens of the layout's prompt that the slot holds
 
     @property
     def spec(self) -> ModelSpec:
         """The model's, in the request's prompt format."""
         return self.denoiser.spec
+
+    @property
+    def sampling(self) -> Sampling:
+        """The model's, which must have a canvas."""
+        assert self.spec.sampling is not None
+        return self.spec.sampling
 
     @property
     def max_length(self) -> int:
@@ -112,41 +126,18 @@ class DecodeTask:
         return self.stop.is_met(draft.ids, is_ended=draft.is_ended)
 
 
-class Decoder(Protocol):
+class Decoder(ABC):
     """One way to decode, for one request."""
 
-    num_decoded: int
-    """Prompt tokens that the slot lacked."""
-    num_passes: int
-    """Forward passes so far, those of the prompt left out."""
+    def __init__(self, task: DecodeTask) -> None:
+        self.num_decoded = 0  # prompt tokens that the slot lacked
+        self.num_passes = 0  # so far, those of the prompt left out
+        self._task = task
+        self._end_ids = frozenset(task.spec.end_ids)
 
-    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, tuple[Draft, ...]]:
-        """One value per forward pass, then the drafts of all candidates.
-
-        The slot holds the prompt's first `num_kept` tokens. Raises what the denoiser raises.
-        """
-        ...
-
-
-class Framer:
-    """Turns progress into frames for display."""
-
-    def __init__(self, tokenizer: Tokenizer, spec: ModelSpec) -> None:
-        self._tokenizer = tokenizer
-        self._end_ids = token_ids(spec.end_ids)
-
-    def frame(self, progress: Progress) -> Frame:
-        """The canvas position by position, and the settled text."""
-        ids, confidence = progress.ids, progress.confidence.tolist()
-        committed = progress.committed
-        if committed is None:
-            committed = np.arange(len(ids)) < len(progress.draft.confidence)
-        flags = zip(committed.tolist(), among(ids, self._end_ids).tolist(), strict=True)
-        cells = tuple(Cell(self._text(ids[i : i + 1]), confidence[i], *each) for i, each in enumerate(flags))
-        return Frame(progress.block, progress.number, cells, self._text(progress.draft.ids))
-
-    def _text(self, ids: TokenIds) -> str:
-        return self._tokenizer.decode(ids).decode("utf-8", "replace")
+    @abstractmethod
+    def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """One value per forward pass, then the drafts of all candidates. Raises what the denoiser raises."""
 
 
 def gap_of(step: Step) -> Step:

@@ -11,83 +11,63 @@ from dataclasses import replace
 import numpy as np
 
 from dg_lsp.canvas.infill import canvas_of, gap_lengths, grown, raced_length
-from dg_lsp.canvas.layout import Layout, TokenIds, noise
-from dg_lsp.canvas.spec import MaskSampling, Sampling
+from dg_lsp.canvas.layout import TokenIds, noise
+from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.diffusion.loop import race
 from dg_lsp.diffusion.samplers import Step
-from dg_lsp.engine.decoders.base import EMPTY, DecodeTask, Draft, Progress, gap_of, gap_slice
-from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
+from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress, gap_of, gap_slice
+from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, Drafts
 
-JOIN_TOKENS = 4
-"""Tokens after the gap that are predicted again for each candidate."""
-
-Drafts = tuple[Draft, ...]
+JOIN_TOKENS = 4  # tokens after the gap that are predicted again for each candidate
 
 
 class InfillDecoder(DiffusionDecoder):
     """See `Decoder`. One draft for each gap length that was tried. The slot holds the prompt afterwards."""
 
-    def __init__(self, task: DecodeTask, sampling: Sampling) -> None:
-        super().__init__(task, sampling)
-        self._resizes = isinstance(sampling, MaskSampling) and sampling.expand_id is not None
+    _explores = False
 
-    def run(self, layout: Layout, num_kept: int) -> Generator[Progress, None, Drafts]:
+    def run(self) -> Generator[Progress, None, Drafts]:
         """See `Decoder.run`."""
-        del num_kept
-        task, length, block = self._task, self._task.limits.canvas_length, 0
+        task, layout, length, block = self._task, self._task.layout, self._task.limits.canvas_length, 0
         self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
         length = raced_length(layout, length, len(gap_lengths(layout, length, task.spec)))
         gaps = gap_lengths(layout, length, task.spec)
-        drafts = yield from self._fill_gaps(block, layout, gaps, length)
+        drafts = yield from self._fill_gaps(block, gaps, length)
         gap: int | None = gaps[-1]
         while gap and self._is_short(drafts, gap) and (gap := grown(gap, layout, task.spec, task.limits.max_tokens)):
             block += 1
             task.denoiser.prefill(task.slot, layout.prompt_ids)  # drops the state of the canvases before
-            drafts += yield from self._fill_gaps(block, layout, (gap,), canvas_of(gap, layout, task.spec))
+            drafts += yield from self._fill_gaps(block, (gap,), canvas_of(gap, layout, task.spec))
         return drafts
 
     def _is_short(self, drafts: Drafts, gap: int) -> bool:
         """The longest gap won, it is full, and there is time for a longer one."""
-        limits, last = self._task.limits, drafts[-1]
-        if self._resizes or len(last.ids) < gap or limits.is_over() or limits.can_stop_early():
+        limits, sampling, last = self._task.limits, self._task.sampling, drafts[-1]
+        resizes = isinstance(sampling, MaskSampling) and sampling.expand_id is not None
+        if resizes or len(last.ids) < gap or limits.is_over() or limits.can_stop_early():
             return False
-        return last is _best(drafts) and not self._task.is_done(replace(last, is_ended=False))
+        return self._best(drafts) == len(drafts) - 1 and not self._task.is_done(replace(last, is_ended=False))
 
-    def _fill_gaps(
-        self, block: int, layout: Layout, gaps: Sequence[int], length: int
-    ) -> Generator[Progress, None, Drafts]:
-        task = self._task
+    def _fill_gaps(self, block: int, gaps: Sequence[int], length: int) -> Generator[Progress, None, Drafts]:
+        task, layout = self._task, self._task.layout
         canvases = [layout.canvas(gap, task.spec, task.rng, length=length) for gap in gaps]
-        drafts: Drafts = (EMPTY,) * len(canvases)
-        steps: tuple[Step, ...] = ()
-        if task.limits.is_over():
-            return drafts
-        for steps in race(task.denoiser, task.slot, canvases, self._sampling, task.rng, explores=False):
-            drafts = tuple(map(self._draft, steps))
-            yield self._progress(block, steps, drafts)
-            is_done = all(step.stop or task.is_done(draft) for step, draft in zip(steps, drafts, strict=True))
-            if is_done or task.limits.is_over():
-                break
+        drafts = yield from self._denoise(block, canvases)
         if len(layout.tail_ids) and not task.limits.is_over():
-            joins = self._joins(steps)
+            joins = self._joins(self._steps)
             drafts = tuple(replace(draft, join=join) for draft, join in zip(drafts, joins, strict=True))
-            yield self._progress(block, steps, drafts)
+            yield self._progress(block, tuple(map(gap_of, self._steps)), drafts)
         return drafts
 
-    def _draft(self, step: Step) -> Draft:
+    def _draft(self, gap: Step, before: Draft) -> Draft:
         """The settled fill of a gap. It ends with the lines that may be shown, and where the gap is full."""
-        gap = gap_of(step)
-        draft = EMPTY.settle(gap, self._end_ids)
+        draft = super()._draft(gap, before)
         if (size := self._task.stop.num_shown(draft.ids)) < len(draft.ids):
             return draft.cut(size)
         return replace(draft, is_ended=draft.is_ended or bool(gap.committed.all()))
 
-    def _progress(self, block: int, steps: Sequence[Step], drafts: Drafts) -> Progress:
-        """The best candidate after one more pass."""
-        self.num_passes += 1
-        best = drafts.index(_best(drafts))
-        return Progress.of(block, self.num_passes, gap_of(steps[best]), drafts[best])
+    def _best(self, drafts: Drafts) -> int:
+        """The highest score of the drafts that are not empty; of none, the last."""
+        return max(reversed(range(len(drafts))), key=lambda i: -np.inf if drafts[i].is_empty else drafts[i].score)
 
     def _joins(self, steps: Sequence[Step]) -> list[float]:
         """How well the first tokens after each gap follow its fill, from one pass in which they are masked."""
@@ -112,11 +92,6 @@ class InfillDecoder(DiffusionDecoder):
         fill = fill[: self._task.stop.num_shown(fill)]
         canvas = np.concatenate([step.canvas_ids[: where.start], fill, step.canvas_ids[where.stop :]])
         return canvas, where.start + len(fill)
-
-
-def _best(drafts: Drafts) -> Draft:
-    """The highest score of the drafts that are not empty; of none, the last."""
-    return max(reversed(drafts), key=lambda draft: -np.inf if draft.is_empty else draft.score)
 
 
 def _fit(prediction: Prediction, canvas: TokenIds, end: int) -> float:

@@ -1,4 +1,4 @@
-"""A context that grows computes what one computes that was large from the start, and keeps the slots."""
+"""A context that has grown keeps the slots and computes the same as a context that was large at once."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ rng = np.random.default_rng(3)
 PROMPTS = [token_ids(rng.integers(110, 250, size)) for size in (300, 200, 310, 120)]
 LONG = token_ids(rng.integers(110, 250, 700))
 ATOL = 1e-2
-"""The place of a prompt in the cache changes the order of sums."""
+"""The position of a prompt in the cache changes the order of sums."""
 
 
 @pytest.fixture(autouse=True)
@@ -100,14 +100,10 @@ def test_canvas_or_extension_makes_the_context_grow(open_kind, call):
     small, large = open_kind(), open_kind(context_length=LARGE)
     before = cells(small)
     prompt = np.resize(PROMPTS[0], before - 4)
-    results = []
     for denoiser in (small, large):
         denoiser.prefill(0, prompt)
-        if call == "extend":
-            results.append([denoiser.extend(0, PROMPTS[1][:8]), denoiser.extend(0, PROMPTS[2][:8])])
-        else:
-            results.append(predict(denoiser, 0, 0))
-    check_same(*results)
+    for ids in (PROMPTS[1][:8], PROMPTS[2][:8]):
+        check_same(*(predict(each, 0, 0) if call == "predict" else [each.extend(0, ids)] for each in (small, large)))
     assert cells(small) > before
     assert small.prefill(0, prompt) == 0
 
@@ -170,14 +166,11 @@ def test_without_memory_exact_canvases_are_computed_one_by_one(open_kind, monkey
         predict(small, 0, 0)
 
 
-def test_context_grows_to_the_limit_of_the_budget(open_kind):
+def test_context_grows_to_the_limit_of_the_budget_or_has_the_length_of_the_settings(open_kind):
+    assert cells(open_kind(context_length=1024)) == 1024
     denoiser = open_kind(num_slots=1)
     longest = denoiser._budget.prompt_limit
     denoiser.prefill(0, np.resize(LONG, longest))
     assert cells(denoiser) <= denoiser.footprint.cache_limit
     with pytest.raises(RequestError):
         denoiser.prefill(0, np.resize(LONG, longest + 1))
-
-
-def test_context_length_of_the_settings_is_allocated_at_once(open_kind):
-    assert cells(open_kind(context_length=1024)) == 1024

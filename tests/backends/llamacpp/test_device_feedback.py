@@ -55,32 +55,30 @@ def test_device_computes_what_the_host_computes(table, network, choose, monkeypa
         np.testing.assert_allclose(found, expected, atol=1e-2)
 
 
-def test_host_is_used_without_a_device_of_these_kinds(choose):
-    assert isinstance(choose(()), HostFeedback)
-    assert isinstance(choose(("gpu of another planet",)), HostFeedback)
+def fail(*_):
+    raise BackendError("made up")
 
 
-def test_host_is_used_if_the_device_is_full_or_lacks_an_operation(choose, monkeypatch):
-    first = GraphDevice.first
-    with monkeypatch.context() as patch:
-        patch.setattr(GraphDevice, "first", lambda kinds: replace(first(kinds), memory_free=1000))
-        assert isinstance(choose(), HostFeedback)
-    with monkeypatch.context() as patch:
-        patch.setattr(device_feedback.functions(), "backend_dev_supports_op", lambda *_: False)
-        assert isinstance(choose(), HostFeedback)
+def mirrored(method):
+    compute = getattr(DeviceFeedback, method)
+    return lambda *arguments: compute(*arguments)[:, ::-1]
 
 
-@pytest.mark.parametrize("method", ["sums", "condition"])
-@pytest.mark.parametrize("problem", ["wrong", "failing"])
-def test_host_is_used_if_the_device_disagrees(choose, monkeypatch, method, problem):
-    right = getattr(DeviceFeedback, method)
+FIRST = GraphDevice.first
+PROBLEMS = {
+    "no device of these kinds": lambda: (GraphDevice, "first", lambda _: None),
+    "full memory": lambda: (GraphDevice, "first", lambda kinds: replace(FIRST(kinds), memory_free=1000)),
+    "missing operation": lambda: (device_feedback.functions(), "backend_dev_supports_op", lambda *_: False),
+    "failing sums": lambda: (DeviceFeedback, "sums", fail),
+    "wrong sums": lambda: (DeviceFeedback, "sums", mirrored("sums")),
+    "failing network": lambda: (DeviceFeedback, "condition", fail),
+    "wrong network": lambda: (DeviceFeedback, "condition", mirrored("condition")),
+}
 
-    def other(self, *rows):
-        if problem == "failing":
-            raise BackendError("no")
-        return right(self, *rows)[:, ::-1]
 
-    monkeypatch.setattr(DeviceFeedback, method, other)
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_host_is_used_if_the_device_cannot_compute_the_same(choose, monkeypatch, problem):
+    monkeypatch.setattr(*problem())
     assert isinstance(choose(), HostFeedback)
 
 

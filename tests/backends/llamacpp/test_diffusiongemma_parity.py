@@ -39,7 +39,7 @@ ENTROPY_TOLERANCE = {"float32": 0.03, "float16": 0.06}
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parity")
-    tiny.write_checkpoint(folder, model=calm_model(tiny.TinyShape(window=WINDOW)))
+    tiny.write_checkpoint(folder, calm_model(WINDOW))
     tiny.write_repacked(folder, folder / "tiny.gguf")
     return folder
 

@@ -13,7 +13,7 @@ from tiny_masked import letters
 
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.canvas.fim import fim_prompt, prompt_parts, takes_snippets
+from dg_lsp.canvas.fim import fim_layout, takes_snippets
 from dg_lsp.canvas.fim_families import FIM_FAMILIES
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
@@ -283,11 +283,10 @@ PUBLISHED = [
 def test_a_prompt_is_the_published_sequence(opened, family, model, prompt, sequence):
     spec, tokenizer = opened(model)
     assert (spec.prompt_format, spec.fim.family, spec.fim.evidence) == (PromptFormat.FIM, family, "metadata")
-    ids = fim_prompt(prompt, tokenizer, spec, 1000)
-    assert ids.tolist() == model.sequence(sequence)
-    before, after = prompt_parts(ids, spec)
-    assert tokenizer.decode(before).decode().endswith(prompt.prefix)
-    assert tokenizer.decode(after).decode() == prompt.suffix
+    layout = fim_layout(prompt, tokenizer, spec, 1000)
+    assert layout.prompt_ids.tolist() == model.sequence(sequence)
+    assert tokenizer.decode(layout.before_ids).decode().endswith(prompt.prefix)
+    assert tokenizer.decode(layout.after_ids).decode() == prompt.suffix
 
 
 def test_every_family_is_held_against_its_published_sequence():
@@ -311,9 +310,9 @@ def test_the_keys_of_the_bundled_model_describe_its_row():
 def test_without_a_format_for_several_files_they_are_comments_before_the_prefix(opened, model):
     spec, tokenizer = opened(model)
     prompt = Prompt("x = ", "\n", path="b.py", language="python", snippets=files(("a.py", "a = 1\n")))
-    before, after = prompt_parts(fim_prompt(prompt, tokenizer, spec, 1000), spec)
-    assert tokenizer.decode(before) == b"# a.py\na = 1\n# b.py\nx = "
-    assert tokenizer.decode(after) == b"\n"
+    layout = fim_layout(prompt, tokenizer, spec, 1000)
+    assert tokenizer.decode(layout.before_ids) == b"# a.py\na = 1\n# b.py\nx = "
+    assert tokenizer.decode(layout.after_ids) == b"\n"
     assert not takes_snippets(spec, "auto")
 
 

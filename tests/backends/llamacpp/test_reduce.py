@@ -4,36 +4,24 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.llamacpp.denoiser import Reducer, draw
-from dg_lsp.errors import BackendError
 
 
-def probabilities(logits, temperature, banned=()):
-    exact = logits.astype(np.float64) / temperature
-    exact[:, list(banned)] = -np.inf
-    weights = np.exp(exact - exact.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-@pytest.mark.parametrize("temperature", [0.3, 0.8, 1.0, 2.5])
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.5])
 @pytest.mark.parametrize("banned", [(), (0, 3, 999)])
 def test_reduction_follows_the_definition(temperature, banned):
     logits = np.random.default_rng(1).normal(0, 3, (17, 1000)).astype(np.float32)
-    p = probabilities(logits, temperature, banned)
-    reduced = Reducer(banned).reduce(logits.copy(), temperature, np.random.default_rng(0))
+    exact = logits.astype(np.float64) / (temperature or 1.0)
+    exact[:, list(banned)] = -np.inf
+    p = np.exp(exact - exact.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    reduced = Reducer(banned).reduce(logits, temperature, np.random.default_rng(0))
     assert np.array_equal(reduced.argmax_ids, p.argmax(axis=1))
     assert np.allclose(reduced.confidence, p.max(axis=1), rtol=1e-4)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.nansum(p * np.log(p), axis=1)
     assert np.allclose(reduced.entropy, entropy, atol=2e-4)
     assert not np.isin(reduced.sampled_ids, banned).any()
-    assert reduced.entropy.dtype == reduced.confidence.dtype == np.float32
-
-
-def test_temperature_0_reports_the_distribution_at_temperature_1():
-    logits = np.random.default_rng(1).normal(0, 3, (5, 50)).astype(np.float32)
-    cold = Reducer(()).reduce(logits.copy(), 0.0, np.random.default_rng(0))
-    assert np.allclose(cold.confidence, probabilities(logits, 1.0).max(axis=1), rtol=1e-5)
-    assert np.array_equal(cold.sampled_ids, cold.argmax_ids)
+    assert temperature or np.array_equal(reduced.sampled_ids, reduced.argmax_ids)
 
 
 def test_lowest_temperature_gives_numbers():
@@ -49,11 +37,3 @@ def test_samples_follow_the_weights():
     shares = np.bincount(drawn, minlength=5) / len(drawn)
     assert np.allclose(shares, [0, 1 / 8, 3 / 8, 0, 4 / 8], atol=0.015)
     assert shares[0] == shares[3] == 0
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_logits_that_are_not_numbers_are_an_error(value):
-    logits = np.zeros((3, 10), dtype=np.float32)
-    logits[1, 4] = value
-    with pytest.raises(BackendError):
-        Reducer(()).reduce(logits, 0.0, np.random.default_rng(0))

@@ -91,16 +91,6 @@ def test_mixture_keeps_the_mass_in_the_fewest_tokens(scale, mass):
         assert len(ids) <= fewest + 1
 
 
-def test_flat_distribution_is_dense_and_sure_ones_need_one_row_each():
-    flat = reduced(np.zeros((2, 5000), np.float32))
-    assert mixture(*flat).ids is None
-    sure = np.zeros((2, 5000), np.float32)
-    sure[[0, 1], [40, 7]] = 30
-    kept = mixture(*reduced(sure))
-    assert kept.ids.tolist() == [7, 40], "the same tokens at all positions"
-    np.testing.assert_allclose(kept.shares, [[0, 1], [1, 0]], atol=1e-6)
-
-
 def reference(tensors, embedded, soft):
     """DiffusionGemmaSelfConditioning of transformers, in float64."""
     get = {name: tensors[f"self_cond.{name}"].astype(np.float64) for name in NETWORK}

@@ -42,41 +42,32 @@ def test_infill_reads_events_objects_and_arrays():
     ]
 
 
-@pytest.mark.parametrize("family", FIM_FAMILIES)
+@pytest.mark.parametrize("family", ["none", *FIM_FAMILIES])
 def test_fim_prompts_contain_prefix_and_suffix_unchanged(family):
     body = dialect_of("completions", family).body(QUERY, 0.0, 100.0)
     assert PROMPT.prefix in body["prompt"]
-    assert PROMPT.suffix in body["prompt"]
+    assert (PROMPT.suffix in body["prompt"]) == (family != "none")
     assert "suffix" not in body
     assert body["prompt"].startswith("[SUFFIX]") == (family == "codestral")
     assert len(body.get("stop", ())) <= 4  # OpenAI's API accepts no more
 
 
-def test_without_fim_only_the_prefix_is_sent():
-    body = dialect_of("completions", "none").body(QUERY, 0.0, 1.0)
-    assert (body["prompt"], "suffix" in body) == (PROMPT.prefix, False)
-
-
-def test_a_chat_fill_sends_a_marked_gap_and_extracts_the_code():
-    [message] = CHAT.body(QUERY, 0.0, 1.0)["messages"]
-    assert message["role"] == "user"
-    assert f"{PROMPT.prefix}<GAP>{PROMPT.suffix}" in message["content"]
-    answer = CHAT.extract(RemoteAnswer(("Sure:\n```python\nb = a + 1\n```\nDone",)), QUERY)
-    assert (answer.texts, answer.is_finished) == (("a + 1",), True)
-
-
-def test_a_chat_fill_sends_extra_code_first():
+def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():
     chunks = (
         Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
         Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
     )
     [message] = CHAT.body(replace(QUERY, prompt=replace(PROMPT, snippets=Snippets(chunks))), 0.0, 1.0)["messages"]
     content = message["content"]
+    assert message["role"] == "user"
     assert "other.py\n````python\nx = {1}\n```\n````" in content
+    assert f"````python\n{PROMPT.prefix}<GAP>{PROMPT.suffix}\n````" in content
     assert content.index("other.py") < content.index("third.py") < content.index("<GAP>")
+    answer = CHAT.extract(RemoteAnswer(("Sure:\n```python\nb = a + 1\n```\nDone",)), QUERY)
+    assert (answer.texts, answer.is_finished) == (("a + 1",), True)
 
 
-def test_a_chat_rewrite_sends_a_marked_selection():
+def test_chat_rewrite_sends_a_marked_selection():
     prompt = Prompt("x = 1\n", "z = 3\n", "double it", "y = 2\n", "p.py", "python")
     [message] = CHAT.body(RemoteQuery(RemoteTask.REWRITE, prompt, 64), 0.0, 1.0)["messages"]
     assert "double it" in message["content"]
@@ -98,7 +89,7 @@ def test_chat_messages_and_their_answer_are_not_changed():
         ({"message": {"content": "x"}, "finish_reason": "length"}, TextPiece(0, "x", "length")),
     ],
 )
-def test_a_chat_reads_deltas_and_messages(choice, piece):
+def test_chat_reads_deltas_and_messages(choice, piece):
     assert list(CHAT.pieces({"choices": [choice]})) == [piece]
 
 
@@ -115,7 +106,7 @@ def test_a_chat_reads_deltas_and_messages(choice, piece):
         ("x = 1", ("x = 1", False)),
     ],
 )
-def test_the_code_is_the_content_of_the_first_fence(answer, code):
+def test_code_is_the_content_of_the_first_fence(answer, code):
     assert fenced_code(answer) == code
 
 
@@ -126,13 +117,14 @@ def test_the_code_is_the_content_of_the_first_fence(answer, code):
         ("    return a + 1", "    return ", "a + 1"),
         ("return a + 1", "    return ", "a + 1"),
         ("  return a + 1", "    return ", "a + 1"),
+        ("  ret", "    return ", ""),
         ("    ret", "    return ", ""),
         ("    x = 1\n    y", "    ", "x = 1\n    y"),
         ("x = 1", "    ", "x = 1"),
         ("x = 1", "", "x = 1"),
     ],
 )
-def test_a_repeated_line_start_is_removed(code, line, rest):
+def test_repeated_line_start_is_removed(code, line, rest):
     assert without_line_start(code, line) == rest
 
 

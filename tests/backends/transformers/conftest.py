@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import torch
 from diffusiongemma_reference import Reference
-from tiny_diffusiongemma import TinyShape, tiny_model
+from tiny_diffusiongemma import tiny_model
 
-from dg_lsp.backends.transformers.denoiser import TokenLimits, TransformersDenoiser
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, reduce_logits, soft_cap
+from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, StepOptions, reduce_logits, soft_cap
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 
 WINDOW = 24
 VOCAB_SIZE = 512
-SHAPE = TinyShape(window=WINDOW)
 SPEC = ModelSpec(
     name="tiny-diffusiongemma",
     vocab_size=VOCAB_SIZE,
@@ -49,7 +48,7 @@ def _damp(model):
 
 def _models(dtype):
     torch.set_num_threads(1)
-    reference, ours = _damp(tiny_model(SHAPE)).to(dtype), _damp(tiny_model(SHAPE)).to(dtype)
+    reference, ours = _damp(tiny_model(WINDOW)).to(dtype), _damp(tiny_model(WINDOW)).to(dtype)
     reference.set_experts_implementation("eager")
     # torch has no grouped multiplication in float64
     ours.set_experts_implementation("eager" if dtype is torch.float64 else "grouped_mm")
@@ -73,8 +72,8 @@ def open_denoiser(float64_models):
     """Opens denoisers over the tiny network, and closes them after the test."""
     opened = []
 
-    def open_one(network=float64_models[1], spec=SPEC, **options):
-        opened.append(TransformersDenoiser(network, spec, None, TokenLimits(4, spec.max_prompt_tokens, 128), **options))
+    def open_one(network=float64_models[1], **options):
+        opened.append(TransformersDenoiser(network, SPEC, None, 4, StepOptions(**options)))
         return opened[-1]
 
     yield open_one

@@ -1,4 +1,7 @@
-"""Which steps run as a graph, what is compiled, and what happens where either fails. No GPU is needed."""
+"""The reduction of logits, which steps are captured and compiled, failures, and the memory of the cache. No GPU needed.
+
+`tests/backends/test_contract.py` has what all backends have in common.
+"""
 
 import logging
 
@@ -7,7 +10,52 @@ import pytest
 import torch
 
 from dg_lsp.backends.transformers import network
-from dg_lsp.backends.transformers.network import Stepper, reduce_logits
+from dg_lsp.backends.transformers.cache import RollbackSlidingLayer
+from dg_lsp.backends.transformers.network import draw, reduce_logits, soft_cap
+from dg_lsp.errors import BackendError
+
+BANNED_IDS = torch.tensor([3, 7])
+
+
+def raw_logits(rows=6, vocab_size=500, scale=20.0):
+    return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * scale
+
+
+def test_values_are_those_of_the_capped_banned_tempered_distribution():
+    raw = raw_logits()
+    logits = soft_cap(raw, 30.0)
+    assert logits.abs().max() <= 30
+    logits[:, BANNED_IDS] = float("-inf")
+    expected = torch.distributions.Categorical(logits=logits / 0.6)
+    reduced = reduce_logits(raw, 30.0, BANNED_IDS, torch.tensor(0.6), torch.full((6,), 0.5))
+    assert torch.equal(reduced.rows[0].long(), logits.argmax(-1))
+    assert torch.allclose(reduced.rows[2], expected.probs.max(-1).values)
+    entropy = -(expected.probs * torch.where(expected.probs > 0, expected.probs.log(), 0.0)).sum(-1)
+    assert torch.allclose(reduced.rows[3], entropy, atol=1e-5)
+    assert torch.allclose(reduced.probabilities, expected.probs, atol=1e-6)
+    assert (reduced.probabilities[:, BANNED_IDS] == 0).all()
+
+
+def test_probabilities_are_rounded_as_in_transformers():
+    raw = raw_logits().to(torch.bfloat16)
+    reduced = reduce_logits(raw, 30.0, BANNED_IDS[:0], torch.tensor(0.6), torch.full((6,), 0.5))
+    logits = (torch.tanh(raw.float() / 30) * 30 / 0.6).to(torch.bfloat16)
+    assert torch.equal(reduced.probabilities, logits.softmax(-1, dtype=torch.float32).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("vocab_size", [1, 5, 127, 128, 129, 1000])
+def test_draw_inverts_the_cumulative_sum(vocab_size):
+    probabilities = torch.full((1, vocab_size), 1 / vocab_size)
+    middles = (torch.arange(vocab_size) + 0.5) / vocab_size
+    assert torch.equal(draw(probabilities.expand(vocab_size, -1), middles), torch.arange(vocab_size))
+    assert draw(probabilities, torch.tensor([0.0])).item() == 0
+    assert draw(probabilities, torch.tensor([1 - 1e-9], dtype=torch.float64)).item() == vocab_size - 1
+
+
+def test_draw_never_returns_a_token_of_probability_0():
+    probabilities = torch.zeros(3, 300)
+    probabilities[:, 200] = 1.0
+    assert draw(probabilities, torch.tensor([0.0, 0.5, 1 - 1e-9], dtype=torch.float64)).tolist() == [200] * 3
 
 
 @pytest.fixture
@@ -18,10 +66,10 @@ def graphs(monkeypatch):
     class RecordedGraph:
         def __init__(self, run, example, _other):
             self._run = run
-            seen.append(("capture", len(example.ids)))
+            seen.append(("capture", len(example.conditioning)))
 
         def replay(self, inputs):
-            seen.append(("replay", len(inputs.ids)))
+            seen.append(("replay", len(inputs.conditioning)))
             return self._run(inputs)
 
     monkeypatch.setattr(network, "_Graph", RecordedGraph)
@@ -33,16 +81,7 @@ def predict(denoiser, canvas, seed=0):
     return prediction
 
 
-def test_captured_steps_have_few_capacities(float64_models):
-    def capacities(lengths, **options):
-        stepper = Stepper(float64_models[1], None, reduce_logits, None, prompt_limit=5000, **options)
-        return [stepper.capacity(length) for length in lengths]
-
-    assert capacities((0, 1, 512, 513, 2048, 4097), captures=True) == [512, 512, 512, 1024, 2048, 5000]
-    assert capacities((0, 1, 513)) == [0, 1, 513]  # eager on the CPU
-
-
-def test_a_shape_is_captured_at_its_second_use(open_denoiser, draw_ids, graphs):
+def test_shape_is_captured_at_its_second_use(open_denoiser, draw_ids, graphs):
     prompt, canvas = draw_ids(70), draw_ids(16)
     eager, graphed = open_denoiser(), open_denoiser(captures=True)
     for denoiser in (eager, graphed):
@@ -56,7 +95,7 @@ def test_a_shape_is_captured_at_its_second_use(open_denoiser, draw_ids, graphs):
     assert graphs[-2:] == [("replay", 16)] * 2
 
 
-def test_the_least_recently_used_graph_is_dropped(open_denoiser, draw_ids, graphs, monkeypatch):
+def test_least_recently_used_graph_is_dropped(open_denoiser, draw_ids, graphs, monkeypatch):
     monkeypatch.setattr(network, "_MAX_GRAPHS", 2)
     denoiser = open_denoiser(captures=True)
     for size in (8, 8, 16, 16, 8, 24, 24, 16):
@@ -109,7 +148,7 @@ def test_steps_run_eagerly_where_compiler_and_capture_fail(open_denoiser, draw_i
     ]
 
 
-def test_a_step_without_memory_does_not_fall_back(open_denoiser, draw_ids, monkeypatch):
+def test_step_without_memory_does_not_fall_back(open_denoiser, draw_ids, monkeypatch):
     def fail(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -119,3 +158,37 @@ def test_a_step_without_memory_does_not_fall_back(open_denoiser, draw_ids, monke
     for _ in range(2):
         with pytest.raises(Exception, match="not enough memory for the denoising step"):
             predict(denoiser, canvas)
+
+
+def test_failed_prefill_empties_the_slot(open_denoiser, draw_ids, float64_models, monkeypatch):
+    denoiser, prompt = open_denoiser(), draw_ids(40)
+    denoiser.prefill(0, prompt)
+    before = predict(denoiser, prompt[:8])
+    denoiser.prefill(0, prompt[:10])
+
+    def fail(prefix, ids):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(float64_models[1], "encode", fail)
+        with pytest.raises(BackendError, match="not enough memory for the prefill"):
+            denoiser.prefill(0, prompt)
+    assert denoiser.prefill(0, prompt) == 40
+    assert np.allclose(before.entropy, predict(denoiser, prompt[:8]).entropy, atol=1e-5)
+
+
+def test_sliding_layer_keeps_only_the_tokens_of_its_limit_in_memory():
+    layer = RollbackSlidingLayer(sliding_window=24, rollback=10)
+    for length in (5, 100, 1, 300):
+        states = torch.zeros(1, 2, length, 16)
+        layer.update(states, states)
+        num_kept = min(layer.get_seq_length(), 33)
+        assert layer.keys.shape == (1, 2, num_kept, 16)
+        assert layer.keys.untyped_storage().nbytes() == 4 * layer.keys.numel()
+
+
+def test_nan_logits_are_an_error(open_denoiser, draw_ids):
+    denoiser = open_denoiser(reduce=lambda raw, *arguments: reduce_logits(raw * float("nan"), *arguments))
+    denoiser.prefill(0, draw_ids(4))
+    with pytest.raises(BackendError, match="NaN"):
+        predict(denoiser, draw_ids(8))

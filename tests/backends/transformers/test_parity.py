@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
-from dg_lsp.backends.transformers.network import StepInputs, reduce_logits, soft_cap
+from dg_lsp.backends.transformers.network import reduce_logits, soft_cap
 from dg_lsp.canvas.layout import Canvas
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.diffusion.samplers import accept
@@ -105,7 +105,7 @@ def test_unused_capacity_does_not_change_the_logits(float64_models, open_denoise
         logits = reference.logits(reference.encoded(prompt), canvas)
         with torch.inference_mode():
             for capacity in (70, 128, 256):
-                denoiser.stepper._step(capacity, StepInputs(*inputs))
+                denoiser.stepper._step(capacity, inputs)
                 assert (recorded.logits - logits).abs().max() < 1e-6
 
 

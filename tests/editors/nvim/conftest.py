@@ -1,14 +1,14 @@
-"""Real Neovim, driven over its own RPC: keys in, buffers and extmarks out. `make editors` installs what is needed."""
+"""Real Neovim, driven over its RPC: keys in, buffers and extmarks out. `make editors` installs Neovim and pynvim."""
 
 import contextlib
 import json
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from gates import wait_until
 
 try:
     import pynvim
@@ -19,9 +19,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PLUGIN = ROOT / "editors" / "nvim"
 INSTALLED = Path(os.environ.get("DG_LSP_EDITORS", Path(sys.prefix) / "editors"))
-PATIENCE = float(os.environ.get("DG_TEST_PATIENCE", "60"))
-"""Seconds; a limit for a machine that is busy with something else, not an expectation."""
-
 NATIVE, OWN = "auto", "own"
 EDITORS = {"0.12": ("0.12", NATIVE), "0.12-own": ("0.12", OWN), "0.11": ("0.11", NATIVE), "0.10": ("0.10", NATIVE)}
 
@@ -48,7 +45,7 @@ return status and status.dgLsp and status.dgLsp.state == "ready" or false
 
 
 def program(version):
-    """Where that Neovim is, or None."""
+    """Path of that Neovim, or None."""
     if version == "0.11":
         found = shutil.which("nvim", path=str(Path(sys.executable).parent))
         return found and Path(found)
@@ -57,13 +54,13 @@ def program(version):
 
 
 def uri_of(message):
-    """Of the document that it is about, if it is about one."""
+    """The document of a message, or None."""
     params = message.get("params")
     return params.get("textDocument", {}).get("uri") if isinstance(params, dict) else None
 
 
 class Editor:
-    """One Neovim with the plugin, and what its server has heard."""
+    """One Neovim with the plugin, and the messages that its server receives."""
 
     def __init__(self, path, directory, *, cmd, ghost_text=NATIVE, more=""):
         self.directory = directory
@@ -78,45 +75,39 @@ class Editor:
             "vim.o.swapfile = false\n"
             f"vim.g.dg_lsp = {{ ghost_text = {json.dumps(ghost_text)}, config = {{ cmd = {command} }} }}\n"
             f'if vim.lsp.config then vim.lsp.config("dg_lsp", {{ cmd = {command} }}) end\n'
-            "told = {}\n"
-            "vim.notify = function(message) table.insert(told, message) end\n"
-            "done = {}\n"
+            "notifications = {}\n"
+            "vim.notify = function(message) table.insert(notifications, message) end\n"
+            "outcomes = {}\n"
             'vim.api.nvim_create_autocmd("User", { pattern = "DgLspDone", callback = function(event)\n'
-            "  table.insert(done, event.data)\n"
+            "  table.insert(outcomes, event.data)\n"
             "end })\n" + more
         )
         home = directory / "home"
         home.mkdir()
         env = {
-            **os.environ,
-            "HOME": str(home),
-            "PYTHONPATH": str(ROOT),
-            "DG_LSP_DAEMON_DIR": str(directory / "no-daemon"),  # not what the person who runs this has started
-            "XDG_STATE_HOME": str(directory),
-            "XDG_DATA_HOME": str(directory),
-            "XDG_CONFIG_HOME": str(directory),
+            "HOME": home,
+            "PYTHONPATH": ROOT,
+            "DG_LSP_DAEMON_DIR": directory / "no-daemon",  # a daemon of the developer must not be used
+            **{f"XDG_{name}_HOME": directory for name in ("STATE", "DATA", "CONFIG")},
         }
         argv = [str(path), "--embed", "--headless", "-n", "-i", "NONE", "-u", str(init)]
-        ours = [
-            f"{name}={value}" for name, value in env.items() if name.startswith(("HOME", "XDG", "PYTHONPATH", "DG_LSP"))
-        ]
-        self.nvim = pynvim.attach("child", argv=["env", *ours, *argv])
+        self.nvim = pynvim.attach("child", argv=["env", *(f"{name}={value}" for name, value in env.items()), *argv])
         # it answers while its init.lua still runs
-        self.wait(lambda: self.lua("return vim.v.vim_did_enter == 1"), "Neovim is there")
+        self.wait(lambda: self.lua("return vim.v.vim_did_enter == 1"), "Neovim does not start")
         self.nvim.command(f"cd {directory}")
 
     # doing
 
     def open(self, text="", name=None, *, wait=True):
-        """A new file in a window of its own, the cursor at its beginning; what was heard before is forgotten."""
+        """A new file in a window of its own; forgets earlier messages and notifications."""
         self.nvim.command("stopinsert | silent! %bwipeout!")
         self.number += 1
         self.path = self.directory / (name or f"file{self.number}.py")
         self.path.write_bytes(text.encode())
         self.nvim.command(f"edit {self.path}")
-        self.lua("told = {}; done = {}")
+        self.lua("notifications, outcomes = {}, {}")
         if wait:
-            self.wait(lambda: self.lua(IS_READY), "the server is ready")
+            self.wait(lambda: self.lua(IS_READY), "the server is not ready")
         return self.path
 
     def keys(self, keys):
@@ -124,6 +115,11 @@ class Editor:
 
     def lua(self, code, *args):
         return self.nvim.exec_lua(code, *args)
+
+    def rest(self):
+        """Waits 400 ms of the editor's time; the plugin sends its requests within 200 ms."""
+        self.lua("has_rested = false; vim.defer_fn(function() has_rested = true end, 400)")
+        self.wait(lambda: self.lua("return has_rested"))
 
     # seeing
 
@@ -138,12 +134,12 @@ class Editor:
 
     @property
     def ghosts(self):
-        """`(row, column, text, namespace)` of everything that is shown, rows from 0, columns in bytes."""
+        """`(row, column, text, namespace)` of all ghost texts, rows from 0, columns in bytes."""
         return [tuple(one) for one in self.lua(GHOST)]
 
     @property
     def ghost(self):
-        """The text that is shown after the cursor; None when there is none."""
+        """The ghost text at the cursor, or None."""
         found = self.ghosts
         assert len(found) <= 1, found
         if not found:
@@ -152,43 +148,39 @@ class Editor:
         assert (row + 1, column) == self.cursor
         return text
 
-    def messages(self):
-        """All that the server has heard since the file was opened; of files before it some may come later than that."""
+    @property
+    def notifications(self):
+        return self.lua("return notifications")
+
+    def received(self, method):
+        """Parameters of the messages that the server has received since the file was opened."""
         if not self.log.exists():
             return []
         whole, _, _being_written = self.log.read_text().rpartition("\n")
-        heard = [json.loads(line) for line in whole.splitlines()]
+        messages = [json.loads(line) for line in whole.splitlines()]
         opening = ("textDocument/didOpen", self.path.as_uri())
-        starts = [number for number, one in enumerate(heard) if (one.get("method"), uri_of(one)) == opening]
-        return heard[starts[0] + 1 :] if starts else []
+        starts = [number for number, one in enumerate(messages) if (one.get("method"), uri_of(one)) == opening]
+        later = messages[starts[0] + 1 :] if starts else []
+        return [one.get("params") for one in later if one.get("method") == method]
 
-    def heard(self, method):
-        """Parameters of what the server was sent since the file was opened."""
-        return [one.get("params") for one in self.messages() if one.get("method") == method]
-
-    def wait(self, happened, what=""):
+    def wait(self, happened, complaint="timeout"):
         """The first true value of `happened()`."""
-        end = time.monotonic() + PATIENCE
-        while not (value := happened()):
-            assert time.monotonic() < end, (
-                f"waited in vain: {what}; {self.lines}, {self.ghosts}, {self.lua('return told')}"
-            )
-            time.sleep(0.02)
-        return value
+        state = lambda: f"{complaint}; {self.lines}, {self.ghosts}, {self.notifications}"  # noqa: E731
+        return wait_until(happened, state, pause=0.02)
 
     def wait_ghost(self, text):
         def is_there():
             found = self.ghosts
             return found and found[0][2] == text
 
-        self.wait(is_there, f"ghost text {text!r}")
+        self.wait(is_there, f"no ghost text {text!r}")
         assert self.ghost == text
 
     def wait_lines(self, *lines):
-        self.wait(lambda: self.lines == list(lines), f"lines {lines}")
+        self.wait(lambda: self.lines == list(lines), f"not {lines}")
 
     def close(self):
-        """Harmless, also twice."""
+        """Ends Neovim. Idempotent."""
         with contextlib.suppress(OSError, EOFError, AssertionError):
             self.nvim.command("qa!")
         self.nvim.close()
@@ -196,7 +188,7 @@ class Editor:
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory):
-    """Starts editors; those still there in the end are closed."""
+    """`launch("0.12")` -> an editor, closed at the end of the session."""
     editors = []
 
     def start(name, *, cmd=None, more=""):
@@ -222,7 +214,7 @@ def shared(request, launch):
 
 @pytest.fixture
 def editor(shared):
-    """An editor in which nothing is held."""
+    """The shared editor, whose server computes without waiting."""
     shared.hold.unlink(missing_ok=True)
     yield shared
     shared.hold.unlink(missing_ok=True)

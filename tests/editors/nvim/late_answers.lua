@@ -1,6 +1,6 @@
--- A language server inside of the editor, which answers when the test wants it to: `vim.lsp` cannot tell the difference.
+-- A language server inside the editor that answers when the test calls `late.answer`.
 
-late = { asked = {}, cancelled = {} }
+late = { requests = {}, cancelled = {} }
 
 local number = 0
 
@@ -16,7 +16,7 @@ local function server(dispatchers)
         callback(nil, { capabilities = capabilities })
       end)
     elseif method == "textDocument/inlineCompletion" then
-      table.insert(late.asked, {
+      table.insert(late.requests, {
         id = id,
         position = params.position,
         kind = params.context.triggerKind,
@@ -55,11 +55,11 @@ function late.start()
   vim.lsp.start({ name = "dg_lsp", cmd = server, root_dir = vim.fn.getcwd() })
 end
 
--- Answers the `index`th request with fills at the place it was asked for.
+-- Answers the `index`th request with completions at its position.
 function late.answer(index, ...)
-  local asked = late.asked[index]
-  local range = { start = asked.position, ["end"] = asked.position }
-  asked.answer({
+  local request = late.requests[index]
+  local range = { start = request.position, ["end"] = request.position }
+  request.answer({
     items = vim.tbl_map(function(text)
       return { insertText = text, range = range }
     end, { ... }),

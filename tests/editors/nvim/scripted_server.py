@@ -1,6 +1,6 @@
-"""The language server over a script that knows a few lines: `scripted_server.py LOG HOLD`.
+"""A language server whose model completes a few lines: `scripted_server.py LOG HOLD`.
 
-Every message of the client is a line of LOG; while the file HOLD exists, no denoising step begins.
+Each message of the client is a line of LOG. While the file HOLD exists, no denoising step begins.
 """
 
 import json
@@ -21,7 +21,7 @@ LONGEST_HOLD = 60.0
 
 
 def fill(prefix, suffix):
-    """The rest of a known line that has been begun, a block, and what the rewritten line is to be."""
+    """The rest of a known line, a block, or the rewritten line."""
     line = prefix[prefix.rfind("\n") + 1 :]
     if suffix.startswith("\n    return total"):
         return "total = 2 * a"
@@ -31,7 +31,7 @@ def fill(prefix, suffix):
 
 
 class HeldDenoiser(ScriptedDenoiser):
-    """Waits where the test wants it to."""
+    """Waits while HOLD exists."""
 
     def predict(self, *args):
         end = time.monotonic() + LONGEST_HOLD

@@ -1,5 +1,5 @@
 // StyLua without its program: stylua.mjs FOLDER STYLUA.TOML [--fix] FILE...
-// Prints each file that StyLua would have otherwise, and then ends with 1; with --fix it is written.
+// Prints each file that StyLua would change and exits with 1; --fix writes the files.
 import { createRequire } from "node:module";
 import { readFileSync, writeFileSync } from "node:fs";
 
@@ -12,12 +12,12 @@ const ENUMS = {
   call_parentheses: "CallParenType",
 };
 
-const wanted = [...readFileSync(settings, "utf8").matchAll(/^(\w+) = (?:"(\w+)"|(\d+))$/gm)];
+const options = [...readFileSync(settings, "utf8").matchAll(/^(\w+) = (?:"(\w+)"|(\d+))$/gm)];
 
-// formatCode takes its configuration away
+// formatCode consumes its configuration
 function config() {
   const made = Config.new ? Config.new() : new Config();
-  for (const [, key, text, number] of wanted) made[key] = number ? Number(number) : stylua[ENUMS[key]][text];
+  for (const [, key, text, number] of options) made[key] = number ? Number(number) : stylua[ENUMS[key]][text];
   return made;
 }
 

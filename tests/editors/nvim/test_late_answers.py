@@ -1,4 +1,4 @@
-"""Answers that come when the user has gone on: never shown where they do not belong, never taken twice."""
+"""Answers that arrive after the user has typed on: an answer that does not fit is not shown."""
 
 import re
 from pathlib import Path
@@ -17,39 +17,39 @@ def editor(request, launch):
 
 @pytest.fixture
 def typed(editor):
-    """Opens a file, types, and waits until that was asked for."""
+    """Opens a file, types, and waits for the request."""
 
     def make(text, keys):
         editor.open(text, wait=False)
-        editor.lua("late.asked, late.cancelled = {}, {}; late.start()")
+        editor.lua("late.requests, late.cancelled = {}, {}; late.start()")
         editor.wait(lambda: editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 }) == 1"))
         editor.keys(keys)
-        wait_asked(editor, 1)
+        wait_requests(editor, 1)
         return editor
 
     return make
 
 
-def wait_asked(editor, number):
-    editor.wait(lambda: editor.lua("return #late.asked") >= number, f"request {number}")
+def wait_requests(editor, number):
+    editor.wait(lambda: editor.lua("return #late.requests") >= number, f"request {number}")
 
 
 def answer(editor, number, *texts):
     editor.lua("late.answer(...)", number, *texts)
 
 
-def test_an_answer_that_does_not_fit_any_longer_is_dropped(typed):
+def test_an_answer_that_does_not_fit_the_typed_text_is_dropped(typed):
     editor = typed("", "ire")
     editor.keys("d")
     editor.wait(lambda: editor.lines == ["red"])
     answer(editor, 1, "turn 1")
     assert editor.ghosts == []
-    wait_asked(editor, 2)
+    wait_requests(editor, 2)
     answer(editor, 2, "uce()")
     editor.wait_ghost("uce()")
 
 
-def test_an_answer_that_says_what_was_typed_meanwhile_is_shown_where_the_cursor_is_now(typed):
+def test_the_rest_of_an_answer_that_begins_with_the_typed_text_is_shown(typed):
     editor = typed("", "ire")
     editor.keys("t")
     editor.wait(lambda: editor.lines == ["ret"])
@@ -59,7 +59,22 @@ def test_an_answer_that_says_what_was_typed_meanwhile_is_shown_where_the_cursor_
     editor.wait_lines("return 1")
 
 
-def test_the_key_that_takes_it_knows_what_was_typed_since(typed):
+@pytest.mark.parametrize(
+    ("key", "has_moved"),
+    [
+        pytest.param("<Down>", lambda editor: editor.cursor[0] == 2, id="another line"),
+        pytest.param("<Esc>", lambda editor: editor.nvim.api.get_mode()["mode"] == "n", id="normal mode"),
+    ],
+)
+def test_an_answer_is_dropped_after_the_cursor_has_moved(typed, key, has_moved):
+    editor = typed("\nx = 1\n", "ire")
+    editor.keys(key)
+    editor.wait(lambda: has_moved(editor))
+    answer(editor, 1, "turn 1")
+    assert editor.ghosts == []
+
+
+def test_accepting_inserts_only_what_is_not_typed_yet(typed):
     editor = typed("", "ire")
     answer(editor, 1, "turn 1")
     editor.wait_ghost("turn 1")
@@ -67,23 +82,7 @@ def test_the_key_that_takes_it_knows_what_was_typed_since(typed):
     editor.wait_lines("return 1")
 
 
-def test_an_answer_for_a_line_that_was_left_is_dropped(typed):
-    editor = typed("\nx = 1\n", "ire")
-    editor.keys("<Down>")
-    editor.wait(lambda: editor.cursor[0] == 2)
-    answer(editor, 1, "turn 1")
-    assert editor.ghosts == []
-
-
-def test_an_answer_after_insert_mode_is_dropped(typed):
-    editor = typed("", "ire")
-    editor.keys("<Esc>")
-    editor.wait(lambda: editor.nvim.api.get_mode()["mode"] == "n")
-    answer(editor, 1, "turn 1")
-    assert editor.ghosts == []
-
-
-def test_text_that_came_after_the_cursor_makes_it_useless(typed):
+def test_text_inserted_after_the_cursor_removes_the_ghost_text(typed):
     editor = typed("", "ifoo")
     answer(editor, 1, "(a, b)")
     editor.wait_ghost("(a, b)")
@@ -91,7 +90,7 @@ def test_text_that_came_after_the_cursor_makes_it_useless(typed):
     editor.wait(lambda: editor.lines == ["foo()"])
     editor.wait(lambda: editor.cursor == (1, 4))
     assert editor.ghosts == []
-    wait_asked(editor, 2)
+    wait_requests(editor, 2)
     answer(editor, 2, "a, b")
     editor.wait_ghost("a, b")
     editor.keys("<Tab>")
@@ -101,8 +100,8 @@ def test_text_that_came_after_the_cursor_makes_it_useless(typed):
 def test_the_newest_request_cancels_the_one_before(typed):
     editor = typed("", "ire")
     editor.keys("t")
-    wait_asked(editor, 2)
-    first, second = editor.lua("return vim.tbl_map(function(one) return one.id end, late.asked)")
+    wait_requests(editor, 2)
+    first, second = editor.lua("return vim.tbl_map(function(one) return one.id end, late.requests)")
     assert editor.lua("return late.cancelled") == [first]
     answer(editor, 1, "turn 1")
     assert editor.ghosts == []
@@ -111,33 +110,32 @@ def test_the_newest_request_cancels_the_one_before(typed):
     assert second != first
 
 
-def test_the_same_place_is_not_asked_for_twice_at_a_time(typed):
+def test_a_position_is_not_requested_again_while_its_request_runs(typed):
     editor = typed("", "ire")
     editor.lua("for _ = 1, 3 do vim.api.nvim_exec_autocmds('CursorMovedI', { buffer = 0 }) end")
-    editor.lua("late_seen = false; vim.defer_fn(function() late_seen = true end, 400)")
-    editor.wait(lambda: editor.lua("return late_seen"))
-    assert editor.lua("return { #late.asked, #late.cancelled }") == [1, 0]
+    editor.rest()
+    assert editor.lua("return { #late.requests, #late.cancelled }") == [1, 0]
 
 
-def test_nothing_is_shown_where_nothing_came(typed):
+def test_an_empty_answer_removes_the_ghost_text_and_tab_inserts_a_tab(typed):
     editor = typed("", "ire")
     answer(editor, 1, "turn 1")
     editor.wait_ghost("turn 1")
     editor.keys("t")
-    wait_asked(editor, 2)
+    wait_requests(editor, 2)
     answer(editor, 2)
     editor.wait(lambda: editor.ghosts == [])
     editor.keys("<Tab>")
     editor.wait(lambda: editor.lines[0].rstrip() == "ret" and editor.lines[0] != "ret")
 
 
-def test_another_fill_is_asked_for_and_they_are_gone_through(typed):
+def test_other_candidates_are_requested_and_shown_one_after_another(typed):
     editor = typed("", "ire")
     answer(editor, 1, "turn 1")
     editor.wait_ghost("turn 1")
     editor.keys("<M-]>")
-    wait_asked(editor, 2)
-    assert editor.lua("return { late.asked[1].kind, late.asked[2].kind }") == [2, 1]
+    wait_requests(editor, 2)
+    assert editor.lua("return { late.requests[1].kind, late.requests[2].kind }") == [2, 1]
     answer(editor, 2, "turn 1", "turn 2", "turn 3")
     editor.wait_ghost("turn 2 (2/3)")
     editor.keys("<M-]>")
@@ -149,7 +147,7 @@ def test_another_fill_is_asked_for_and_they_are_gone_through(typed):
     assert editor.ghosts == []
 
 
-def test_a_key_of_ones_own_that_may_change_nothing_takes_it_all_the_same(typed):
+def test_an_expression_mapping_of_the_user_accepts_ghost_text(typed):
     editor = typed("", "ire")
     mapping = """vim.keymap.set("i", "<Right>", function()
       return require("dg_lsp").accept() and "" or "<Right>"

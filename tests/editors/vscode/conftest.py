@@ -6,14 +6,13 @@ import stat
 import sys
 from functools import partial
 
-import psutil
 import pytest
 from chromium import start_browser
 from code_server import ROOT, CodeServer, Window
 
 PICTURES = ROOT / "docs/img"
 EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
-"""However busy the machine is, and however unsure the model."""
+"""Completions must depend neither on the load of the machine nor on the model's confidence."""
 REAL = '-m dg_lsp "$@"'
 
 
@@ -33,13 +32,13 @@ def code_server(tmp_path_factory):
 
 @pytest.fixture
 def open_window(code_server, browser, tmp_path):
-    """A window on a folder of one file; its `.venv` has a `dg-lsp`, the real one or one that says what it is told."""
+    """A window on a folder of one file; the `dg-lsp` in its `.venv` is the real one or has a scripted model."""
     return partial(opened, code_server, browser, tmp_path / "project")
 
 
 @pytest.fixture(scope="module")
 def open_shared_window(code_server, browser, tmp_path_factory):
-    """One for all tests of a module, as long as none of them opens another."""
+    """A window for all tests of a module, none of which opens another one."""
     return partial(opened, code_server, browser, tmp_path_factory.mktemp("shared") / "project")
 
 
@@ -70,7 +69,7 @@ def program(fill, daemon=None):
 def write_program(path, env, command):
     """A shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    env = {"PYTHONPATH": ROOT, "DG_TEST_PROGRAM": path, **env}
+    env = {"PYTHONPATH": ROOT, **env}
     given = " ".join(f"{name}='{value}'" for name, value in env.items())
     path.write_text(f"#!/bin/sh\nexec env {given} {command}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -82,34 +81,13 @@ def install_program():
 
 
 @pytest.fixture
-def server_process(tmp_path):
-    """The language server of this test's folder; None while there is none."""
-
-    def find():
-        for process in psutil.process_iter(["cmdline"]):
-            command = process.info["cmdline"] or []
-            if "lsp" in command and "--stdio" in command and is_of(process, tmp_path / "project"):
-                return process
-        return None
-
-    return find
-
-
-def is_of(process, folder):
-    try:
-        return process.environ().get("DG_TEST_PROGRAM") == str(folder / ".venv/bin/dg-lsp")
-    except psutil.Error:
-        return False
-
-
-@pytest.fixture
 def take_picture(tmp_path):
-    """Of a window, for the documents where DG_TEST_PICTURES says so."""
+    """Takes a picture of a window; with DG_TEST_PICTURES it replaces the one in the documentation."""
     folder = PICTURES if os.environ.get("DG_TEST_PICTURES") else tmp_path
 
     def take(window, name):
         folder.mkdir(parents=True, exist_ok=True)
-        window.screenshot(folder / name)
+        window.browser.screenshot(folder / name)
         assert (folder / name).stat().st_size > 5_000
 
     return take

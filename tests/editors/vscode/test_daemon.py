@@ -13,7 +13,7 @@ PAUSE = 2.0
 
 
 def test_ghost_text_is_back_after_the_daemon_was_killed(open_window, tmp_path):
-    """Typing on is enough, also after more crashes than VS Code's client accepts by default."""
+    """Typing is enough, also after more crashes than VS Code's client accepts by default."""
     endpoint = Endpoint(tmp_path / "daemon")
     window = open_window("s = 0\n", fill="count", daemon=endpoint.folder)
     window.to_end()

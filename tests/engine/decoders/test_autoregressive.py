@@ -35,9 +35,9 @@ def filled(make, script, limits, room=64):
     spec = replace(MASK_SPEC, max_prompt_tokens=len(PROMPT) + 2, canvas_lengths=(room,))
     denoiser = ScriptedDenoiser(script, spec=spec)
     stop = StopCriteria(denoiser.tokenizer.decode, limits)
-    decoder = make(DecodeTask(denoiser, 0, limits, stop, np.random.default_rng(0)))
     prompt = np.concatenate([[2], denoiser.tokenizer.encode(PROMPT), [4]]).astype(np.int32)
-    (draft,) = drain(decoder.run(Layout(prompt), 0))
+    decoder = make(DecodeTask(denoiser, 0, Layout(prompt), limits, stop, np.random.default_rng(0)))
+    (draft,) = drain(decoder.run())
     assert decoder.num_passes == denoiser.num_steps
     assert denoiser.prefill(0, np.concatenate([prompt, draft.ids])) <= 1
     return draft, decoder.num_passes

@@ -7,12 +7,14 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import DECODERS, CompletionSettings
 
 OPEN = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
 """The others; a scripted model has no text for a canvas whose first positions are frozen."""
+SNIPPETS = Snippets((Snippet(SnippetSource.IMPORTS, "pkg/tools.py", "def clean(text): ..."),))
 every_decoder = pytest.mark.parametrize("decoder", OPEN)
 
 
@@ -66,12 +68,6 @@ def test_fill_on_a_line_with_text_stops_at_the_line_end(engine_of, ask, decoder)
     engine, denoiser = engine_of("x\n" + "more\n" * 50)
     assert engine.fill(ask("a = |\n", decoder=decoder)).text == "x"
     assert denoiser.num_steps <= 4
-
-
-@every_decoder
-def test_blank_line_may_get_several_lines(engine_of, ask, decoder):
-    engine, _ = engine_of("x = 1\n    return x")
-    assert engine.fill(ask("def f():\n    |\n", decoder=decoder)).text == "x = 1\n    return x"
 
 
 @every_decoder
@@ -139,6 +135,16 @@ def test_typed_character_decodes_only_what_is_new(engine_of, ask, decoder):
     assert result.prompt_tokens - result.cached_tokens == 2  # the letter and the middle sentinel
     again = engine.fill(request)
     assert again.prompt_tokens - again.cached_tokens <= 1  # a causal pass decodes at least one token
+
+
+@every_decoder
+def test_snippets_are_in_the_prompt_and_stay_cached_while_the_user_types(engine_of, ask, decoder):
+    engine, _ = engine_of(lambda prefix, _: "clean(text)" if "def clean(text): ..." in prefix else "text")
+    request = ask("def run(text):\n    return |\n", decoder=decoder)
+    assert engine.fill(request).text == "text"
+    assert engine.fill(replace(request, snippets=SNIPPETS)).text == "clean(text)"
+    result = engine.fill(ask("def run(text):\n    return c|\n", decoder=decoder, snippets=SNIPPETS))
+    assert result.prompt_tokens - result.cached_tokens <= 16
 
 
 @every_decoder

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dg_lsp.backends.scripted import END_ID, MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
-from dg_lsp.canvas.infill import MIN_SUFFIX, PREFIX_TAIL
+from dg_lsp.canvas.infill import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.engine.decoders.infill import JOIN_TOKENS
 from dg_lsp.errors import RequestError
@@ -22,25 +22,30 @@ UNCHECKED = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, check_syntax
 both_noises = pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uniform noise"])
 
 
-def buffer(fill):
-    """The text, and the same with a `|` for the fill."""
-    return BEFORE + fill + AFTER, BEFORE + "|" + AFTER
+@pytest.fixture
+def around(reciting, ask):
+    """(engine, denoiser, request) of a fill between `BEFORE` and `AFTER`."""
+
+    def make(fill, spec=MASKS, settings=None, **more):
+        return *reciting(BEFORE + fill + AFTER, spec, settings), ask(BEFORE + "|" + AFTER, **more)
+
+    return make
 
 
 @both_noises
 @pytest.mark.parametrize("fill", ["side", "side * 2", "side.area(1, 2.)"])
-def test_length_that_joins_with_the_suffix_wins(reciting, ask, spec, fill):
-    text, asked = buffer(fill)
-    engine, _ = reciting(text, spec)
-    result = engine.fill(ask(asked))
+def test_length_that_joins_with_the_suffix_wins(around, spec, fill):
+    engine, _, request = around(fill, spec)
+    result = engine.fill(request)
     assert (result.text, result.decoder) == (fill, DecoderName.INFILL)
     assert result.candidates[0].score > np.log(0.99) * 2.1
 
 
-def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(reciting, ask):
-    text, asked = buffer("side * 2")
-    engine, denoiser = reciting(text, replace(MASK_SPEC, gap_lengths=(4, 8, 16)))
-    result = engine.fill(ask(asked, decoder=DecoderName.INFILL))
+def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(around):
+    engine, denoiser, request = around(
+        "side * 2", replace(MASK_SPEC, gap_lengths=(4, 8, 16)), decoder=DecoderName.INFILL
+    )
+    result = engine.fill(request)
     assert (result.text, result.decoder) == ("side * 2", DecoderName.INFILL)
     head = ByteTokenizer().encode(BEFORE[-PREFIX_TAIL:]).tolist()
     assert all(canvas[:PREFIX_TAIL] == head for canvases in denoiser.passes for canvas in canvases)
@@ -54,10 +59,9 @@ def test_infill_by_name_needs_a_canvas(reciting, ask):
 
 
 @both_noises
-def test_prefix_and_suffix_stay_frozen_in_every_pass(reciting, ask, spec):
-    text, asked = buffer("side * 2")
-    engine, denoiser = reciting(text, spec)
-    engine.fill(ask(asked))
+def test_prefix_and_suffix_stay_frozen_in_every_pass(around, spec):
+    engine, denoiser, request = around("side * 2", spec)
+    engine.fill(request)
     encode = ByteTokenizer().encode
     head, tail = encode(BEFORE[-PREFIX_TAIL:]).tolist(), encode(AFTER).tolist()
     *passes, joins = denoiser.passes
@@ -73,10 +77,9 @@ def test_prefix_and_suffix_stay_frozen_in_every_pass(reciting, ask, spec):
         assert after[:JOIN_TOKENS] != tail[:JOIN_TOKENS]
 
 
-def test_all_lengths_share_each_pass_and_the_join_has_lanes_of_its_own(reciting, ask, frames_of):
-    text, asked = buffer("side * 2")
-    engine, denoiser = reciting(text, MASKS)
-    frames, result = frames_of(engine, ask(asked))
+def test_all_lengths_share_each_pass_and_the_join_has_lanes_of_its_own(around, frames_of):
+    engine, denoiser, request = around("side * 2")
+    frames, result = frames_of(engine, request)
     assert [lanes for kind, _, lanes in denoiser.calls if kind == "predict"] == [(0, 1, 2), (3, 4, 5)]
     assert len(frames) == result.steps == len(denoiser.passes) == 2
     assert frames[-1].settled_text == "side * 2"
@@ -84,19 +87,19 @@ def test_all_lengths_share_each_pass_and_the_join_has_lanes_of_its_own(reciting,
     assert result.canvas_length == 32  # eight, sixteen and eight
 
 
-def test_longer_gaps_are_tried_while_the_longest_wins(reciting, ask):
-    text, asked = buffer(LONG_FILL)
-    engine, denoiser = reciting(text, MASKS, UNCHECKED)
-    assert engine.fill(ask(asked)).text == LONG_FILL
+def test_longer_gaps_are_tried_while_the_longest_wins(around):
+    engine, denoiser, request = around(LONG_FILL, MASKS, UNCHECKED)
+    assert engine.fill(request).text == LONG_FILL
     gaps = [max(canvas.count(MASK_ID) for canvas in canvases) for canvases in denoiser.passes]
     assert [gap for gap in gaps if gap > JOIN_TOKENS] == [16, 32, 48]  # 64 less what is frozen
     assert [kind for kind, _, _ in denoiser.calls] == ["prefill", "predict", "predict"] * 3
 
 
-def test_model_that_resizes_gaps_itself_gets_no_longer_one(reciting, ask):
-    text, asked = buffer(LONG_FILL)
-    engine, denoiser = reciting(text, replace(MASKS, sampling=replace(MASKS.sampling, expand_id=7)), UNCHECKED)
-    engine.fill(ask(asked))
+def test_model_that_resizes_gaps_itself_gets_no_longer_one(around):
+    engine, denoiser, request = around(
+        LONG_FILL, replace(MASKS, sampling=replace(MASKS.sampling, expand_id=7)), UNCHECKED
+    )
+    engine.fill(request)
     assert len(denoiser.passes) == 2
 
 
@@ -125,39 +128,29 @@ def test_without_a_suffix_there_is_one_gap_and_no_join(reciting, ask):
     assert [len(canvases) for canvases in denoiser.passes] == [1]
 
 
-def test_each_gap_gives_a_candidate(reciting, ask):
-    text, asked = buffer("side * 2")
-    engine, _ = reciting(text, MASKS)
-    result = engine.fill(ask(asked, num_candidates=3))
+def test_each_gap_gives_a_candidate(around):
+    engine, _, request = around("side * 2", num_candidates=3)
+    result = engine.fill(request)
     assert result.candidates[0].text == "side * 2"
     assert {candidate.text for candidate in result.candidates} >= {"side", "side * 2"}
 
 
-def test_typed_character_decodes_one_token(reciting, ask):
-    engine, _ = reciting(buffer("side * 2")[0], MASKS)
-    engine.fill(ask(f"{BEFORE}|{AFTER}"))
+def test_typed_character_decodes_one_token(around, ask):
+    engine, _, request = around("side * 2")
+    engine.fill(request)
     result = engine.fill(ask(f"{BEFORE}s|{AFTER}"))
     assert result.prompt_tokens - result.cached_tokens == 1
 
 
-def test_request_past_its_deadline_runs_no_pass(reciting, ask):
-    text, asked = buffer("side")
-    engine, denoiser = reciting(text, MASKS)
-    result = engine.fill(ask(asked), deadline=time.monotonic() - 1)
+def test_request_past_its_deadline_runs_no_pass(around):
+    engine, denoiser, request = around("side")
+    result = engine.fill(request, deadline=time.monotonic() - 1)
     assert denoiser.passes == []
     assert {rejection.reason for rejection in result.rejections} == {Reason.UNFINISHED}
 
 
 @pytest.mark.parametrize("decoder", [name for name in DecoderName if name.needs_causal_head])
-def test_causal_decoders_are_refused_in_the_format_infill(reciting, ask, decoder):
-    text, asked = buffer("side")
-    engine, _ = reciting(text, MASKS)
+def test_causal_decoders_are_refused_in_the_format_infill(around, decoder):
+    engine, _, request = around("side", decoder=decoder)
     with pytest.raises(RequestError, match="in the prompt format infill"):
-        engine.fill(ask(asked, decoder=decoder))
-
-
-def test_canvas_without_room_for_a_gap_is_refused(reciting, ask):
-    text, asked = buffer("side")
-    engine, _ = reciting(text, MASKS, CompletionSettings(canvas_length=PREFIX_TAIL + MIN_SUFFIX))
-    with pytest.raises(RequestError, match="choose at least 20"):
-        engine.fill(ask(asked))
+        engine.fill(request)

@@ -7,7 +7,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.chat import TEMPLATES, Special
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
-from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
 
 MASKS, NOISE = (
@@ -84,9 +84,3 @@ def test_canvas_that_the_head_fills_is_refused(answering, ask):
     engine, _ = answering(f"{HEAD}return x\n```", settings=CompletionSettings(canvas_length=14))
     with pytest.raises(RequestError, match="no room beside 14 tokens that are known; choose at least 18"):
         engine.fill(ask(BUFFER))
-
-
-def test_vocabulary_without_the_templates_tokens_is_refused(reciting, ask):
-    engine, _ = reciting("x", MASKS)
-    with pytest.raises(ModelUnsupportedError, match="<bos>"):
-        engine.fill(ask("a = |\n"))

@@ -1,9 +1,9 @@
-"""What a person can ask of the extension in the real VS Code, with a server whose model says what the test wants."""
+"""Commands and messages of the extension in the real VS Code, over a scripted model."""
 
 from code_server import until
 
 
-def test_a_word_of_an_offer_can_be_taken(open_window):
+def test_a_word_of_a_completion_can_be_accepted(open_window):
     window = open_window("def f(a):\n    total = a\n", fill="return total")
     window.to_end()
     window.type("    ")
@@ -14,7 +14,7 @@ def test_a_word_of_an_offer_can_be_taken(open_window):
     window.until_saved("def f(a):\n    total = a\n    return")
 
 
-def test_completions_are_turned_off_and_still_come_when_asked_for(open_window):
+def test_completions_that_are_off_can_be_requested(open_window):
     on = {"dg-lsp.enable": True}
     window = open_window("def f(a):\n    total = a\n", fill="return total", settings=on)
     window.command("dg-lsp: Turn Completions On or Off")
@@ -29,7 +29,7 @@ def test_completions_are_turned_off_and_still_come_when_asked_for(open_window):
     window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
 
 
-def test_who_has_no_server_is_offered_one(open_window, code_server, install_program):
+def test_a_missing_server_can_be_installed_from_the_notification(open_window, code_server, install_program):
     code_server.put_program(
         "pipx", f'[ "$*" = "install dg-lsp" ] && mv {code_server.home}/waiting {code_server.home}/.local/bin/dg-lsp'
     )
@@ -46,6 +46,6 @@ def test_who_has_no_server_is_offered_one(open_window, code_server, install_prog
     window.until_saved("def f(a):\n    total = a\n    return total")
 
 
-def test_a_program_that_cannot_be_started_is_named(open_window):
+def test_the_status_names_a_program_that_cannot_be_started(open_window):
     window = open_window("", settings={"dg-lsp.server.path": "/nowhere/dg-lsp"}, has_server=False)
     until(lambda: "/nowhere/dg-lsp could not be started" in window.status_label, lambda: window.status_label)

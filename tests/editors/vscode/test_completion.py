@@ -1,4 +1,4 @@
-"""Grey text in the real VS Code, from the model that is bundled."""
+"""Ghost text of the bundled model in the real VS Code."""
 
 import re
 
@@ -16,7 +16,7 @@ def longest_word(words):
 '''
 
 
-def test_what_is_typed_is_completed_and_saved(open_window, take_picture):
+def test_an_accepted_completion_is_saved(open_window, take_picture):
     window = open_window(WORDS)
     assert re.fullmatch(r"\S* ?dg-mini", window.status)
     window.to_end()
@@ -27,7 +27,7 @@ def test_what_is_typed_is_completed_and_saved(open_window, take_picture):
     assert re.search(r"dg-mini \d+ ms$", window.status)
     window.press("Tab", 9)
     window.until_saved(f"{WORDS}    return {ghost}")
-    # the server was told, and says so
+    # the server counts it
     until(lambda: "1 accepted" in window.status_label, lambda: window.status_label)
 
 
@@ -40,48 +40,30 @@ def test_python_files_of_the_folder_are_not_executed(open_window, tmp_path):
     assert executed(tmp_path / "marks") == []
 
 
-def test_an_emoji_before_the_cursor_shifts_nothing(open_window):
+def test_a_completion_after_an_emoji_has_the_right_position(open_window):
     window = open_window(WORDS)
     window.to_end()
     window.type("    mark = 'é😋")
-    window.press("ArrowRight", 39)  # over the quotation mark that VS Code has put in
+    window.press("ArrowRight", 39)  # over the quotation mark that VS Code inserts
     window.type("; return ")
     ghost = window.until_ghost()
     window.press("Tab", 9)
     window.until_saved(f"{WORDS}    mark = 'é😋'; return {ghost}")
 
 
-def test_a_server_that_dies_is_started_again(open_window, server_process):
-    window = open_window(WORDS)
-    window.to_end()
-    window.type("    return ")
-    first_ghost = window.until_ghost()
-    window.press("Tab", 9)
-    window.until_status(" ms")
-    first = until(server_process, "no server runs")
-    first.kill()
-    until(lambda: window.status.endswith("dg-mini"), lambda: f"no new server: {window.status!r}")
-    assert server_process().pid != first.pid
-    window.press("Enter", 13, text="\r")
-    window.type("mark = ")
-    ghost = window.until_ghost()
-    window.press("Tab", 9)
-    window.until_saved(f"{WORDS}    return {first_ghost}\n    mark = {ghost}")
-
-
-def test_the_model_is_seen_at_work(open_window, take_picture):
+def test_the_denoising_view_shows_the_canvas(open_window, take_picture):
     window = open_window(WORDS, settings={"dg-lsp.completion.decoder": "diffusion"})
     window.command("dg-lsp: Show Denoising")
     frame = "document.querySelector('iframe.webview')?.contentDocument?.querySelector('iframe')?.contentDocument"
-    # what is sent before its script has come is drawn by nobody
+    # messages that arrive before its script are lost
     is_there = f"{frame}?.querySelector('#hint') && {frame}.readyState === 'complete'"
-    window.until(f"document.querySelector('iframe.webview') && {is_there}", "no view came up")
+    window.until(f"document.querySelector('iframe.webview') && {is_there}", "no view")
     window.command("View: Focus First Editor Group")
     window.to_end()
     window.type("    return ")
     window.until_ghost()
-    window.until(f"{frame}.querySelectorAll('.row').length", "nothing is drawn")
-    window.until(f"{frame}.querySelectorAll('.committed').length", "nothing was accepted")
+    window.until(f"{frame}.querySelectorAll('.row').length", "no row")
+    window.until(f"{frame}.querySelectorAll('.committed').length", "no committed token")
     assert window.run(f"{frame}.querySelector('#file').textContent") == "main.py"
     take_picture(window, "vscode-denoising.png")
     window.press("Escape", 27)

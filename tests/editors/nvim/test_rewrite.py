@@ -1,28 +1,31 @@
-"""Commands that change code: what they send, what becomes of the buffer, and that something is always said."""
+"""Commands that change code: the request, the changed buffer, and the message to the user."""
 
 import json
+
+import pytest
 
 SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
 REWRITTEN = SOURCE.replace("a + 1", "2 * a")
 
 
 def done(editor):
-    """The outcome of the one command that was run."""
-    [outcome] = editor.wait(lambda: editor.lua("return done"), "a command is done")
+    """The outcome of the command."""
+    [outcome] = editor.wait(lambda: editor.lua("return outcomes"), "a command is done")
     return outcome
 
 
-def asked(editor):
-    [command] = [one for one in editor.heard("workspace/executeCommand") if one["command"] not in ("dg-lsp.accepted",)]
+def command_of(editor):
+    """The name and the argument of the command that the server received."""
+    [command] = editor.received("workspace/executeCommand")
     return command["command"], command["arguments"][0]
 
 
-def test_a_line_is_rewritten_and_one_undo_brings_it_back(editor):
+def test_a_line_is_rewritten_and_one_undo_restores_it(editor):
     editor.open(SOURCE)
     editor.nvim.command("2DgRewrite double it")
     assert done(editor)["applied"]
     assert editor.lines == REWRITTEN.splitlines()
-    name, argument = asked(editor)
+    name, argument = command_of(editor)
     assert (name, argument["instruction"]) == ("dg-lsp.rewrite", "double it")
     assert argument["range"] == {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 17}}
     editor.keys("u")
@@ -33,7 +36,7 @@ def test_a_selection_is_rewritten_character_by_character(editor):
     editor.open(SOURCE.replace("total = a", "total = 'é😋' * a"))
     editor.keys("jfévf😋:DgFill<CR>")
     done(editor)
-    name, argument = asked(editor)
+    name, argument = command_of(editor)
     start, end = (argument["range"][side]["character"] for side in ("start", "end"))
     encoding = editor.lua("return vim.lsp.get_clients({ name = 'dg_lsp' })[1].offset_encoding")
     line = "    total = 'é😋' * a + 1"
@@ -42,34 +45,30 @@ def test_a_selection_is_rewritten_character_by_character(editor):
     assert line.encode(codec)[start * width : end * width].decode(codec) == "é😋"
 
 
-def test_the_instruction_is_asked_for_where_there_is_none(editor):
+CODE_ACTION = (
+    "lua vim.lsp.buf.code_action({ apply = true, range = { start = { 2, 4 }, ['end'] = { 2, 17 } },"
+    " filter = function(one) return one.title == 'Rewrite selection…' end })"
+)
+
+
+@pytest.mark.parametrize("command", ["2DgRewrite", CODE_ACTION], ids=["command", "code action"])
+def test_the_editor_prompts_for_the_instruction(editor, command):
     editor.open(SOURCE)
     editor.lua("vim.ui.input = function(options, answer) prompt = options.prompt; answer('double it') end")
-    editor.nvim.command("2DgRewrite")
+    editor.nvim.command(command)
     assert done(editor)["applied"]
     assert editor.lua("return prompt") == "Rewrite: "
+    assert command_of(editor)[1]["instruction"] == "double it"
     assert editor.lines == REWRITTEN.splitlines()
 
 
-def test_the_code_action_asks_too(editor):
-    editor.open(SOURCE)
-    editor.lua("vim.ui.input = function(_, answer) answer('double it') end")
-    editor.lua(
-        "vim.lsp.buf.code_action({ apply = true, range = { start = { 2, 4 }, ['end'] = { 2, 17 } },"
-        " filter = function(one) return one.title == 'Rewrite selection…' end })"
-    )
-    assert done(editor)["applied"]
-    assert asked(editor)[1]["instruction"] == "double it"
-    assert editor.lines == REWRITTEN.splitlines()
-
-
-def test_no_answer_is_no_rewrite(editor):
+def test_without_an_instruction_nothing_is_rewritten(editor):
     editor.open(SOURCE)
     editor.lua("vim.ui.input = function(_, answer) answer(nil) end")
     editor.nvim.command("2DgRewrite")
     editor.nvim.command("2DgRewrite x")
     done(editor)
-    assert len(editor.heard("workspace/executeCommand")) == 1
+    assert len(editor.received("workspace/executeCommand")) == 1
 
 
 def test_a_block_is_completed_at_the_cursor(editor):
@@ -80,13 +79,13 @@ def test_a_block_is_completed_at_the_cursor(editor):
     assert editor.lines[:4] == ["# It is:", "# later", "# than you think", "# it is"]
 
 
-def test_a_document_that_changes_meanwhile_is_left_alone_and_that_is_said(editor):
+def test_a_document_that_changes_during_a_rewrite_is_not_edited(editor):
     editor.open(SOURCE)
     editor.hold.touch()
     editor.nvim.command("2DgRewrite double it")
     editor.wait(lambda: editor.lua("return require('dg_lsp').status()").startswith("dg-lsp: double it"))
     editor.nvim.command("1delete")
-    editor.wait(lambda: editor.heard("textDocument/didChange"))
+    editor.wait(lambda: editor.received("textDocument/didChange"))
     editor.hold.unlink()
     outcome = done(editor)
     assert not outcome["applied"]
@@ -94,39 +93,41 @@ def test_a_document_that_changes_meanwhile_is_left_alone_and_that_is_said(editor
     assert editor.lines == SOURCE.splitlines()[1:]
 
 
-def test_a_rewrite_can_be_stopped(editor):
+def test_a_rewrite_can_be_cancelled(editor):
     editor.open(SOURCE)
     editor.hold.touch()
     editor.nvim.command("2DgRewrite double it")
     editor.wait(lambda: "double it" in editor.lua("return require('dg_lsp').status()"))
     editor.nvim.command("DgCancel")
-    editor.wait(lambda: editor.heard("window/workDoneProgress/cancel"))
+    editor.wait(lambda: editor.received("window/workDoneProgress/cancel"))
     editor.hold.unlink()
     assert not done(editor)["applied"]
     assert editor.lines == SOURCE.splitlines()
     assert "double it" not in editor.lua("return require('dg_lsp').status()")
 
 
-def test_where_the_server_is_not_that_is_said(editor):
+def test_a_command_without_a_server_is_an_error_message(editor):
     editor.open("x\n", name="plain.txt", wait=False)
     for command in ("DgRewrite x", "DgFill", "DgStatus"):
         editor.nvim.command(command)
-    assert [("not running" in said) for said in editor.lua("return told")] == [True] * 3
+    assert ["not running" in message for message in editor.notifications] == [True] * 3
 
 
-def test_the_status_says_model_time_and_counts(editor):
+def test_the_status_has_model_time_and_counts(editor):
     editor.open()
     editor.keys("idef hello")
     editor.wait_ghost("(name):")
     editor.wait(lambda: " ms" in editor.lua("return require('dg_lsp').status()"))
-    editor.wait(lambda: editor.lua("return require('dg_lsp.status').of(0).dgLsp.shown") >= 1, "it counts as shown")
+    editor.wait(
+        lambda: editor.lua("return require('dg_lsp.status').of(0).dgLsp.shown") >= 1, "no shown completion is counted"
+    )
     editor.nvim.command("DgStatus")
-    [said] = editor.lua("return told")
-    assert said.startswith("dg-lsp · ready · scripted · ")
-    assert json.loads(said.split("\n")[1].split(" ")[0]) >= 1
+    [message] = editor.notifications
+    assert message.startswith("dg-lsp · ready · scripted · ")
+    assert json.loads(message.split("\n")[1].split(" ")[0]) >= 1
 
 
-def test_an_excluded_file_is_said_to_be(editor):
+def test_the_status_of_an_excluded_file_is_excluded(editor):
     editor.open("x = 1\n", name=".env.py", wait=False)
     editor.lua("vim.bo.filetype = 'python'")
     editor.wait(lambda: "excluded" in editor.lua("return require('dg_lsp').status()"), "excluded")

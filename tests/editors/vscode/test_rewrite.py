@@ -1,4 +1,4 @@
-"""Rewrites in the real VS Code, by a server whose model says what the test wants."""
+"""Rewrites in the real VS Code, over a scripted model."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def until_back(window, text):
     window.until_saved(text)
 
 
-def test_a_rewrite_is_looked_at_before_it_is_made(window, take_picture):
+def test_a_rewrite_is_applied_from_its_preview(window, take_picture):
     window.command("dg-lsp: Rewrite Selection…")
     window.answer("double it")
     until_preview(window, "double it")
@@ -46,7 +46,7 @@ def test_a_rewrite_is_looked_at_before_it_is_made(window, take_picture):
     window.until_saved(SUM)
 
 
-def test_a_rewrite_that_is_discarded_leaves_everything_as_it_was(window):
+def test_a_discarded_rewrite_changes_nothing(window):
     window.command("dg-lsp: Replace Selection With a Fill")
     until_preview(window, "Rewriting")
     window.press("Escape", 27)
@@ -54,20 +54,20 @@ def test_a_rewrite_that_is_discarded_leaves_everything_as_it_was(window):
     assert not window.texts(".notification-list-item-message")
 
 
-def test_a_code_action_asks_for_words_too(window):
+def test_a_code_action_prompts_for_the_instruction(window):
     row = "document.querySelector('.action-widget .monaco-list-row')"
-    window.press_for(row, "no actions", ".", 190, ctrl=True)
+    window.press_until(row, "no actions", ".", 190, ctrl=True)
     window.click_text(".action-widget .monaco-list-row", "Rewrite selection…")
     window.answer("double it")
     until_preview(window, "double it")
     button = "document.querySelector('.editor-actions [aria-label^=\"Apply This Rewrite\"]')"
-    window.click_for(IS_CLOSED, "the preview stays", button)
+    window.click_until(IS_CLOSED, "the preview stays", button)
     until_back(window, DOUBLED)
     window.press("z", 90, ctrl=True)
     window.until_saved(SUM)
 
 
-def test_a_document_that_changes_meanwhile_is_left_alone(window):
+def test_a_document_that_changes_during_a_rewrite_is_not_edited(window):
     window.command("dg-lsp: Replace Selection With a Fill")
     until_preview(window, "Rewriting")
     window.click_text(".tab", "main.py")
@@ -79,7 +79,7 @@ def test_a_document_that_changes_meanwhile_is_left_alone(window):
     window.command("Notifications: Clear All Notifications")
 
 
-def test_what_cannot_be_done_is_said(window):
+def test_a_rewrite_without_a_selection_is_an_error_message(window):
     window.press("Home", 36)
     window.command("dg-lsp: Replace Selection With a Fill")
     window.until_text(".notification-list-item-message", "select some code")

@@ -9,19 +9,21 @@ from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import CompletionSettings
 
 LONG = CompletionSettings(deadline_ms=60_000, speculate=False)
-TIMEOUT = 30
+TIMEOUT = 90
+"""Seconds after which a test fails; far more than a busy machine needs."""
 
 
 def ask(uri="file:///a.py", text="a = ", **more):
     return FillRequest(Snapshot(uri, 1, text), len(text), **more)
 
 
-def wait_until(is_so):
-    """Waits for a condition."""
-    end = time.monotonic() + TIMEOUT
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+def wait_until(happened, complaint="timeout", *, seconds=TIMEOUT, pause=0.002):
+    """The first true value of `happened()`. The complaint is a text, or a function that returns one."""
+    end = time.monotonic() + seconds
+    while not (value := happened()):
+        assert time.monotonic() < end, complaint() if callable(complaint) else complaint
+        time.sleep(pause)
+    return value
 
 
 class Gate(ScriptedDenoiser):

@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.context.languages import opening_of
+from dg_lsp.context.languages import LANGUAGES, PLAIN, grammar_of, language_of, opening_of
 
 
 def opening(marked, language="python"):
@@ -30,7 +30,7 @@ def test_an_opened_block_begins_on_the_next_line(marked, expected):
     [
         "def f():|\n    return 1\n",  # has a body
         "def f():|\n\n    return 1\n",
-        "def f()|:\n",  # goes on
+        "def f()|:\n",  # text follows the cursor
         "x: int = {1:|\n",
         "print(a[1:|\n",
         "lambda x:|\n",
@@ -39,9 +39,14 @@ def test_an_opened_block_begins_on_the_next_line(marked, expected):
         "    |\n",
     ],
 )
-def test_elsewhere_nothing_leads_anywhere(marked):
-    assert opening(marked + "|" if "|" not in marked else marked) == ""
+def test_no_block_begins_elsewhere(marked):
+    assert opening(marked) == ""
 
 
-def test_other_languages_open_blocks_with_brackets():
+def test_other_languages_have_no_block_headers():
     assert opening("if x:|\n", "ruby") == ""
+
+
+def test_unknown_languages_are_plain_text_and_every_grammar_loads():
+    assert language_of("brainfuck") is PLAIN
+    assert all(grammar_of(language.grammar_module) for language in LANGUAGES.values())

@@ -1,0 +1,80 @@
+"""Text to ids and back, for the tokenizer of every backend."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.backends.llamacpp import LlamaModel
+from dg_lsp.backends.scripted import ByteTokenizer
+from dg_lsp.backends.transformers.loader import CheckpointTokenizer
+from dg_lsp.errors import ModelBrokenError, RequestError
+from dg_lsp.models.metadata import read_folder
+from dg_lsp.settings import ModelSettings
+
+SPECIALS = {
+    "scripted": {"<mask>": 0, "<end>": 1, "<middle>": 4},
+    "llamacpp": {f"<|{name}|>": i for i, name in enumerate(("mask", "end", "prefix", "suffix", "middle"))},
+    "transformers": {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<|channel>": 100, "<|turn>": 105, "<|image>": 509},
+}
+
+
+@pytest.fixture(scope="module", params=SPECIALS)
+def backend(request):
+    """The name of a backend, and a tokenizer."""
+    if request.param == "scripted":
+        yield request.param, ByteTokenizer()
+    elif request.param == "transformers":
+        folder = request.getfixturevalue("tiny_checkpoint")
+        checkpoint, spec = read_folder(folder)
+        yield request.param, CheckpointTokenizer(folder, checkpoint.special_ids, spec.vocab_size)
+    else:
+        model = LlamaModel.load(request.getfixturevalue("tiny_path"), ModelSettings(threads=1, gpu_layers=0))
+        yield request.param, model.tokenizer
+        model.close()
+
+
+# SentencePiece writes a space as U+2581, so this character itself decodes to a space
+@settings(max_examples=200)
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), max_size=60))
+@example("")
+@example("<|mask|><|end|><mask><bos><|turn><pad>")
+@example("self\t self\r\n\r self  \n")
+@example("a\0b é😋\u2028\x0c")
+@example("a\ud800b")
+@example("(" * 20_000)
+@example(" " * 20_000)
+def test_decoding_returns_the_encoded_text_without_special_tokens(backend, text):
+    name, tokenizer = backend
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text.encode("utf-8", "replace")
+    assert not {*SPECIALS[name].values()} & {*ids.tolist()}
+
+
+def test_special_token_is_found_by_its_spelling_and_decodes_to_nothing(backend):
+    name, tokenizer = backend
+    assert {spelling: tokenizer.special(spelling) for spelling in SPECIALS[name]} == SPECIALS[name]
+    assert tokenizer.decode(np.array([*SPECIALS[name].values()], np.int32)) == b""
+    assert tokenizer.special("<|no such token|>") is tokenizer.special("") is None
+
+
+def test_part_of_a_character_decodes_to_bytes(backend):
+    _, tokenizer = backend
+    ids = tokenizer.encode("😋")
+    assert tokenizer.decode(ids[:1]) + tokenizer.decode(ids[1:]) == "😋".encode()
+
+
+@pytest.mark.parametrize("backend", ["llamacpp", "transformers"], indirect=True)
+def test_merges_are_used_and_ids_outside_the_vocabulary_are_refused(backend):
+    _, tokenizer = backend
+    assert len(tokenizer.encode("self")) == 1
+    for ids in ([-1], [512], [2**33]):
+        with pytest.raises(RequestError):
+            tokenizer.decode(np.array(ids))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}'])
+def test_damaged_file_is_reported(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ModelBrokenError, match="download"):
+        CheckpointTokenizer(tmp_path, frozenset(), 5)

@@ -1,0 +1,23 @@
+"""Canvases and predictions of steps that were calculated by hand."""
+
+import numpy as np
+
+from dg_lsp.canvas.layout import Canvas, token_ids
+from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.diffusion.samplers import Step
+
+
+def canvas(*ids, frozen=()):
+    """The state before the first step."""
+    flags = np.zeros(len(ids), bool)
+    flags[list(frozen)] = True
+    return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
+
+
+def predicts(ids, confidence, sampled=None, unexpanded=None):
+    """A prediction under mask noise; `unexpanded` are the best tokens except the expansion, of probability 0.5."""
+    floats = np.array(confidence, np.float32)
+    other = (None, None) if unexpanded is None else (token_ids(unexpanded), np.full_like(floats, 0.5))
+    return Prediction(
+        token_ids(ids), token_ids(ids if sampled is None else sampled), floats, np.zeros_like(floats), *other
+    )

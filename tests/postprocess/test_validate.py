@@ -1,0 +1,212 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.context.document import LINE_END, Cursor, Snapshot
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
+
+
+def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"):
+    snapshot, offset = Snapshot("file:///a.py", 1, marked.replace("|", "", 1), language), marked.index("|")
+    raw, cursor = fill if isinstance(fill, bytes) else fill.encode(), Cursor.at(snapshot.text, offset)
+    options = {"max_lines": max_lines, "score": -0.5, "check_syntax": check_syntax}
+    return judge(raw, snapshot=snapshot, offset=offset, cursor=cursor, **options)
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "text"),
+    [
+        pytest.param("|", "import os\n", "import os", id="an empty file"),
+        pytest.param("|x = 1\n", "y = ", "y = ", id="the start of a file with text"),
+        pytest.param("x = |", "1\ny = 2", "1", id="the end of a file without a line end"),
+        pytest.param("print(|)\n", "x)\n", "x", id="the rest of the line"),
+        pytest.param("def f():\n    |\n", "    x = 1\n    return x\n", "x = 1\n    return x", id="a block"),
+        pytest.param("def f():\r\n    |\r\n", "x = 1\n    return x\n", "x = 1\r\n    return x", id="CRLF"),
+        pytest.param("a\r\nb\r\ndef f():\n    |\n", "x\n    y", "x\n    y", id="the line end of the line above"),
+        pytest.param("def f():\n\t|\n", "if x:\n        return x", "if x:\n\t\treturn x", id="tabs"),
+        pytest.param("def f():\n\t|\n", "\tif x:\n\t\treturn x", "if x:\n\t\treturn x", id="tabs from the model"),
+        pytest.param("def f():\n\tx = 1\n|\n", "    return x", "\treturn x", id="the margin of a file with tabs"),
+        pytest.param("if x:\n\tf(|)\t# y\n", "a)", "a", id="a tab inside the line"),
+        pytest.param("x = '😋|'\n", "é'", "é", id="an emoji before the cursor"),
+        pytest.param("def f():\n    |\n    return y\n", "y = 1\n    return y", "y = 1", id="the next line"),
+        pytest.param("x = |\n", "f(1", "f(1)", id="an open bracket is closed"),
+        pytest.param("x = |\n", "1   ", "1", id="trailing blanks"),
+        pytest.param("def f():\n    |\n", "\n    return 1", "return 1", id="a line end before the text"),
+    ],
+)
+def test_a_valid_fill_becomes_a_candidate(marked, fill, text):
+    assert judged(marked, fill) == Candidate(text, -0.5)
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "reason"),
+    [
+        pytest.param("|", "", Reason.EMPTY, id="empty"),
+        pytest.param("|", " \n\t\n", Reason.EMPTY, id="blanks"),
+        pytest.param("x = 1|\n", "\n", Reason.EMPTY, id="a line end after a full line"),
+        pytest.param("x = 1|\n", "\ny = 2", Reason.EMPTY, id="text on the next line only"),
+        pytest.param("|", "a\0", Reason.NOT_TEXT, id="NUL"),
+        pytest.param("f(|)\n", ")", Reason.REPEATS_SUFFIX, id="the bracket that follows"),
+        pytest.param("|\nreturn\n", "return", Reason.REPEATS_SUFFIX, id="the line that follows"),
+        pytest.param("import os\n|\n", "import os", Reason.REPEATS_PREFIX, id="the line before"),
+        pytest.param("x = |\n", "1 2", Reason.SYNTAX_ERROR, id="nonsense"),
+    ],
+)
+def test_an_invalid_fill_is_rejected_with_its_reason(marked, fill, reason):
+    rejection = judged(marked, fill)
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("marked", "max_lines", "text"),
+    [
+        pytest.param("x = |\n", None, "f(1)", id="one line inside a line"),
+        pytest.param("x = |\n", 2, "f(1)\ny = 2", id="two lines requested"),
+        pytest.param("|\n", None, "f(1)\ny = 2\nz = 3", id="any number on an empty line"),
+        pytest.param("|\n", 1, "f(1)", id="one line requested"),
+    ],
+)
+def test_a_candidate_has_at_most_the_requested_lines(marked, max_lines, text):
+    assert judged(marked, "f(1)\ny = 2\nz = 3", max_lines=max_lines) == Candidate(text, -0.5)
+
+
+def test_a_block_ends_before_the_next_function_unless_more_lines_are_requested():
+    marked, fill = "def f():\n    |\n", "return 1\n\n\ndef g():\n    return 2"
+    assert judged(marked, fill) == Candidate("return 1", -0.5)
+    assert judged(marked, fill, max_lines=9) == Candidate(fill, -0.5)
+    assert judged("def f():|\n", "\n    return 1", max_lines=5) == Candidate("\n    return 1", -0.5)
+
+
+buffers = st.text("ab1 ('\"):#\t\r\n\x0cé😋", max_size=60)
+fills = st.text("ab1 ('\"):#\t\n", max_size=30).map(str.encode) | st.binary(max_size=8)
+
+
+@given(buffers, fills, st.data())
+def test_any_fill_gives_text_that_fits_the_buffer_or_a_reason(text, fill, data):
+    offset = data.draw(st.integers(0, len(text)))
+    max_lines = data.draw(st.none() | st.integers(1, 3))
+    result = judged(text[:offset] + "|" + text[offset:], fill, max_lines=max_lines)
+    if isinstance(result, Rejection):
+        return
+    assert result.text.strip()
+    line_ends = LINE_END.findall(result.text)
+    assert len(set(line_ends)) <= 1
+    assert len(line_ends) < (max_lines or 99)
+
+
+@given(buffers.filter(lambda text: "\r" not in text), fills, st.data())
+def test_a_line_with_text_gets_no_line_end(text, fill, data):
+    offset = data.draw(st.integers(0, len(text)))
+    line = text[:offset].rpartition("\n")[2] + text[offset:].partition("\n")[0]
+    result = judged(text[:offset] + "|" + text[offset:], fill)
+    if line.strip() and isinstance(result, Candidate):
+        assert "\n" not in result.text
+
+
+def test_a_giant_line_costs_no_more_than_its_neighbourhood(giant_line):
+    text = giant_line
+    snapshot = Snapshot("file:///a.py", 1, text)
+    more = {"cursor": Cursor.at(text, 2_500_000), "max_lines": None, "score": 0.0, "check_syntax": True}
+    result = judge(b" = 1", snapshot=snapshot, offset=2_500_000, **more)
+    assert result == Candidate(" = 1", 0.0)
+    assert text.num_read < 100_000
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "is_shown"),
+    [
+        pytest.param("|\n    return x\n", "def f(x):", True, id="a header above a block"),
+        pytest.param("|\n    return x\n", "x = 1", False, id="no header above a block"),
+        pytest.param("if |\n    f()\n", "x:  # why: not", True, id="a header with a comment"),
+        pytest.param("if |\n    f()\n", "x == 1", False, id="no colon above a block"),
+        pytest.param("f(|\n    b)\n", "a,", True, id="inside brackets"),
+        pytest.param("x = |\n    b)\n", "f(a,", True, id="after an opened bracket"),
+        pytest.param("x = |\n    2\n", "1 + \\", True, id="after a backslash"),
+        pytest.param("def f():\n    |\n    return 1\n", "x = 1", True, id="the next line is as deep"),
+        pytest.param("def f():\n    if x:\n        |\n    return 1\n", "y()", True, id="the next line is less deep"),
+        pytest.param("def f():\n    |\n", "x = 1", True, id="the last line"),
+        pytest.param('def f():\n    """|\n        deep\n    """\n', "words", True, id="inside a string"),
+    ],
+)
+def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_shown):
+    result = judged(marked, fill)
+    assert isinstance(result, Candidate) == is_shown, result
+    if not is_shown:
+        assert result.reason is Reason.INDENTATION
+    assert isinstance(judged(marked, fill, check_syntax=False), Candidate)
+    assert isinstance(judged(marked, fill, language="plaintext"), Candidate)
+
+
+def test_candidates_are_ranked_without_duplicates():
+    empty, wrong, spaced = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate(" a", -2.0)
+    results = [Candidate("b", -2.0), empty, Candidate("a \n", -1.0), wrong, spaced, Candidate("a", -3.0)]
+    assert rank(results) == ((Candidate("a \n", -1.0), Candidate("b", -2.0), spaced), (empty, wrong))
+
+
+def judged_rewrite(marked, answer, *, check_syntax=True, language="python", must_fix_errors=False):
+    """`«` and `»` mark the selection."""
+    before, selection, after = re.split("[«»]", marked)
+    snapshot = Snapshot("file:///a.py", 1, before + selection + after, language)
+    raw, end = answer if isinstance(answer, bytes) else answer.encode(), len(before + selection)
+    options = {"score": -0.5, "check_syntax": check_syntax, "must_fix_errors": must_fix_errors}
+    return judge_rewrite(raw, snapshot=snapshot, start=len(before), end=end, **options)
+
+
+@pytest.mark.parametrize(
+    ("marked", "answer", "text"),
+    [
+        ("x = «1»\n", "2", "2"),
+        ("«x = 1\n»y = 2\n", "x = 3", "x = 3\n"),
+        ("«x = 1»\ny = 2\n", "x = 3\n\n", "x = 3"),
+        ("def f():\n«    return 1\n»", "return 2", "    return 2\n"),
+        (
+            "def f():\n«    a = 1\n    return a\n»",
+            "a = 2\nif a:\n    return a",
+            "    a = 2\n    if a:\n        return a\n",
+        ),
+        ("def f():\r\n«    return 1\r\n»x = 1\r\n", "    a = 2\n    return a\n", "    a = 2\r\n    return a\r\n"),
+        ("def f():\n\tx = 1\n«\treturn 1\n»", "    return 2\n", "\treturn 2\n"),
+    ],
+)
+def test_a_rewrite_has_the_indentation_and_line_ends_of_the_selection(marked, answer, text):
+    assert judged_rewrite(marked, answer) == Candidate(text, -0.5)
+
+
+@pytest.mark.parametrize(
+    ("marked", "answer", "reason"),
+    [
+        ("x = «1»\n", "1", Reason.UNCHANGED),
+        ("«x = 1\n»", "x = 1  \n\n", Reason.UNCHANGED),
+        ("x = «1»\n", "(1", Reason.SYNTAX_ERROR),
+        ("x = «1»\n", " \n", Reason.EMPTY),
+        ("x = «1»\n", b"\xff\xfe", Reason.NOT_TEXT),
+        ("x = «1»\n", "a\na\na\na\n", Reason.REPEATS_ITSELF),
+    ],
+)
+def test_an_invalid_rewrite_is_rejected_with_its_reason(marked, answer, reason):
+    assert judged_rewrite(marked, answer).reason is reason
+
+
+def test_a_rewrite_adds_no_syntax_error_to_a_buffer_that_has_one():
+    broken = "def f(:\n    pass\nx = «1»\n"
+    assert isinstance(judged_rewrite(broken, "2"), Candidate)
+    assert judged_rewrite(broken, "(2").reason is Reason.SYNTAX_ERROR
+    assert judged_rewrite("x = «(1»\n", "(1)") == Candidate("(1)", -0.5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"check_syntax": False}, {"language": "plaintext"}], ids=["off", "unknown language"]
+)
+def test_syntax_is_checked_in_known_languages_unless_turned_off(options):
+    assert (
+        judged("x = |\n", "1 2", **options) == judged_rewrite("x = «1»\n", "1 2", **options) == Candidate("1 2", -0.5)
+    )
+
+
+def test_a_fix_reduces_the_syntax_errors():
+    assert judged_rewrite("x = «(1»\n", "(2", must_fix_errors=True).reason is Reason.SYNTAX_ERROR
+    assert judged_rewrite("x = «(1»\n", "(2)", must_fix_errors=True) == Candidate("(2)", -0.5)
+    assert judged_rewrite("x = «1»\n", "2", must_fix_errors=True) == Candidate("2", -0.5)  # no error to fix
