@@ -23,8 +23,7 @@ from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, Mode
 class TensorType:
     """A number format. A row has a whole number of blocks."""
 
-    number: int
-    """`enum ggml_type`."""
+    number: int  # `enum ggml_type`
     name: str
     block_weights: int
     block_bytes: int
@@ -161,11 +160,9 @@ class StoredTensor:
     """A tensor in a file."""
 
     name: str
-    shape: tuple[int, ...]
-    """In numpy's order: the width comes last."""
+    shape: tuple[int, ...]  # in numpy's order: the width comes last
     kind: TensorType
-    start: int
-    """Offset in bytes from the start of the file."""
+    start: int  # offset in bytes from the start of the file
 
     @property
     def size(self) -> int:
@@ -178,10 +175,8 @@ class GGUFHeader:
     """Metadata and tensor positions of a file."""
 
     path: Path
-    values: Mapping[str, Value]
-    """In the file's order."""
-    tensors: Mapping[str, StoredTensor]
-    """By name, in the file's order."""
+    values: Mapping[str, Value]  # in the file's order
+    tensors: Mapping[str, StoredTensor]  # by name, in the file's order
 
     @property
     def architecture(self) -> str:
@@ -330,8 +325,7 @@ class Tensor:
     """A tensor to write."""
 
     name: str
-    shape: tuple[int, ...]
-    """In numpy's order: the width comes last."""
+    shape: tuple[int, ...]  # in numpy's order: the width comes last
     kind: TensorType
     blocks: Callable[[], Iterable[bytes | memoryview]]
     """Returns the tensor's bytes in order; called when the tensor is written."""

@@ -33,8 +33,7 @@ class InstalledLibrary:
     """The installed llama-cpp-python."""
 
     version: str
-    library: Path
-    """The file of libllama."""
+    library: Path  # the file of libllama
 
     def digest(self) -> str:
         """SHA-256 of the file."""
@@ -46,14 +45,10 @@ class Runtime:
     """One changed llama.cpp."""
 
     folder: Path
-    kind: str
-    """`overlay` or `whole`."""
-    backend: str
-    """The backend of a whole runtime, such as `cuda`; empty for an overlay, which uses the installed one."""
-    version: str
-    """The version of llama-cpp-python that it was made for."""
-    installed_library: str
-    """The library whose class an overlay replaces."""
+    kind: str  # `overlay` or `whole`
+    backend: str  # the backend of a whole runtime, such as `cuda`; empty for an overlay, which uses the installed one
+    version: str  # the version of llama-cpp-python that it was made for
+    installed_library: str  # the library whose class an overlay replaces
     installed_sha256: str
 
     @property

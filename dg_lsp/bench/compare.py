@@ -12,17 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.bench.metrics import (
-    ALL,
-    Attempt,
-    Table,
-    by_contender,
-    by_kind,
-    decoder_tables,
-    rounded,
-    summarize,
-    summary_table,
-)
+from dg_lsp.bench import metrics
 from dg_lsp.bench.runner import Run
 
 BASELINE = "autoregressive"
@@ -52,12 +42,11 @@ class PairedComparison:
     baseline: str
     kind: str
     num: int
-    intervals: Mapping[str, Interval | None]
-    """By the names of `MEASURES`; None without a finite value."""
+    intervals: Mapping[str, Interval | None]  # by the names of `MEASURES`; None without a finite value
 
     def json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        tree: dict[str, Any] = rounded(dataclasses.asdict(self))
+        tree: dict[str, Any] = metrics.rounded(dataclasses.asdict(self))
         intervals = tree.pop("intervals")
         return {**tree, **intervals}
 
@@ -82,7 +71,7 @@ def mean_difference(ours: Values, theirs: Values) -> Values:
     return np.asarray(ours.mean(axis=-1) - theirs.mean(axis=-1), np.float64)
 
 
-MEASURES: Mapping[str, tuple[str, Statistic, Callable[[Attempt], float | None]]] = {
+MEASURES: Mapping[str, tuple[str, Statistic, Callable[[metrics.Attempt], float | None]]] = {
     "latency_times_faster": ("latency", median_ratio, lambda attempt: attempt.latency_ms),
     "ttfue_times_faster": ("TTFUE", median_ratio, lambda attempt: attempt.ttfue_ms),
     "ttfue_times_faster_where_both_useful": ("TTFUE, both useful", median_ratio, lambda attempt: attempt.ttfue_ms),
@@ -93,19 +82,19 @@ MEASURES: Mapping[str, tuple[str, Statistic, Callable[[Attempt], float | None]]]
 
 
 def compare_with_baseline(
-    attempts: Iterable[Attempt], baseline: str = BASELINE, *, seed: int = 0
+    attempts: Iterable[metrics.Attempt], baseline: str = BASELINE, *, seed: int = 0
 ) -> tuple[PairedComparison, ...]:
     """Compares every other contender over all cases and by kind; empty without the baseline."""
-    groups = by_contender(attempts)
+    groups = metrics.by_contender(attempts)
     base = {attempt.case: attempt for attempt in groups.pop(baseline, ())}
     found = []
     for contender, listed in groups.items():
-        kinds = by_kind(attempt for attempt in listed if attempt.case in base)
-        for kind in sorted(kinds, key=lambda kind: (kind != ALL, kind)):
+        kinds = metrics.by_kind(attempt for attempt in listed if attempt.case in base)
+        for kind in sorted(kinds, key=lambda kind: (kind != metrics.ALL, kind)):
             pairs = [(attempt, base[attempt.case]) for attempt in kinds[kind]]
             intervals = {name: _interval(name, pairs, seed) for name in MEASURES}
             if pairs:
-                label = kind if len(kinds) > 1 else ALL
+                label = kind if len(kinds) > 1 else metrics.ALL
                 found.append(PairedComparison(contender, baseline, label, len(pairs), intervals))
     return tuple(found)
 
@@ -135,8 +124,11 @@ def compare_json(run: Run, seed: int) -> dict[str, Any]:
     return {
         "num": len({attempt.case for attempt in run.attempts}),
         "contenders": {
-            name: {kind: summarize(group) for kind, group in {**by_kind(listed), ALL: listed}.items()}
-            for name, listed in by_contender(run.attempts).items()
+            name: {
+                kind: metrics.summarize(group)
+                for kind, group in {**metrics.by_kind(listed), metrics.ALL: listed}.items()
+            }
+            for name, listed in metrics.by_contender(run.attempts).items()
         },
         "baseline": BASELINE,
         "comparisons": [one.json() for one in compare_with_baseline(run.attempts, seed=seed)],
@@ -147,22 +139,22 @@ def compare_json(run: Run, seed: int) -> dict[str, Any]:
     }
 
 
-def compare_tables(run: Run, seed: int) -> list[Table]:
+def compare_tables(run: Run, seed: int) -> list[metrics.Table]:
     """Summaries by contender, for all kinds and each kind, and the comparisons with the baseline."""
-    kinds = by_kind(run.attempts)
-    every = kinds.pop(ALL) if ALL in kinds else kinds.popitem()[1]
+    kinds = metrics.by_kind(run.attempts)
+    every = kinds.pop(metrics.ALL) if metrics.ALL in kinds else kinds.popitem()[1]
     rows = [one.cells() for one in compare_with_baseline(run.attempts, seed=seed)]
     caption = f"Times faster than {BASELINE} (95 % interval); exact match in points"
     columns = ("contender", "cases", *(column for column, _, _ in MEASURES.values()))
     return [
-        summary_table("All cases", by_contender(every)),
-        *([Table(caption, columns, {"": rows})] if rows else []),
-        *(summary_table(f"Kind {kind}", by_contender(listed)) for kind, listed in kinds.items()),
-        *decoder_tables(run.attempts),
+        metrics.summary_table("All cases", metrics.by_contender(every)),
+        *([metrics.Table(caption, columns, {"": rows})] if rows else []),
+        *(metrics.summary_table(f"Kind {kind}", metrics.by_contender(listed)) for kind, listed in kinds.items()),
+        *metrics.decoder_tables(run.attempts),
     ]
 
 
-def _interval(name: str, pairs: Iterable[tuple[Attempt, Attempt]], seed: int) -> Interval | None:
+def _interval(name: str, pairs: Iterable[tuple[metrics.Attempt, metrics.Attempt]], seed: int) -> Interval | None:
     _, statistic, value = MEASURES[name]
     table = np.array([[np.nan if (found := value(one)) is None else found for one in pair] for pair in pairs])
     table = table.reshape(-1, 2)

@@ -50,8 +50,7 @@ class RequestOptions:
     suffix_lines: int | None = None
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
-    is_warm: bool = False
-    """The KV cache holds the prompt without its last character, as while typing."""
+    is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
 
     def num_lines(self, case: TestCase) -> int | None:
         """Maximum number of lines for a case; None for any number."""
@@ -92,8 +91,7 @@ class EngineContender:
 
     name: str
     engine: Engine
-    decoder: DecoderName | None = None
-    """None takes the setting."""
+    decoder: DecoderName | None = None  # none takes the setting
     options: RequestOptions = DEFAULT_OPTIONS
     notes: Sequence[str] = ()
 

@@ -30,13 +30,11 @@ class TestCase:
     __test__ = False  # not a class for pytest to collect
 
     id: str
-    kind: str
-    """`line-end`, `whole-line`, `block`, `span`, or the kind that the data names."""
+    kind: str  # `line-end`, `whole-line`, `block`, `span`, or the kind that the data names
     prefix: str
     suffix: str
     reference: str
-    test: str | None = None
-    """Source of a function `check(candidate)` that raises unless the program is right."""
+    test: str | None = None  # source of a function `check(candidate)` that raises unless the program is right
     entry_point: str | None = None
     path: str = ""
 
@@ -141,8 +139,7 @@ class SamplePosition:
 
     file: str
     line: int
-    expect: list[str]
-    """Right texts."""
+    expect: list[str]  # right texts
     col: int | None = None
 
     def is_right(self, fill: str) -> bool:

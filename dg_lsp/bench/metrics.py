@@ -43,14 +43,12 @@ class Attempt:
     decoder: str
     reference: str
     shown: tuple[ShownItem, ...] = ()
-    passes: bool | None = None
-    """True if the completed program passes its tests; None if they did not run."""
+    passes: bool | None = None  # true if the completed program passes its tests; None if they did not run
     latency_ms: float
     steps: int | None = None
     tokens: int | None = None
     confidence: float | None = None
-    rejection: str | None = None
-    """Reason why nothing was shown."""
+    rejection: str | None = None  # reason why nothing was shown
     prefill_ms: float | None = None
     model_ms: float | None = None
 
@@ -194,8 +192,7 @@ class Table:
     kind = "table"
     caption: str
     columns: Sequence[str]
-    groups: Mapping[str, Sequence[Sequence[str]]]
-    """Rows by the heading above them; an empty heading is not shown."""
+    groups: Mapping[str, Sequence[Sequence[str]]]  # rows by the heading above them; an empty heading is not shown
     note: str = ""
 
     def markdown(self) -> Iterator[str]:

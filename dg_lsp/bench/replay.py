@@ -14,33 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+from dg_lsp.bench import metrics, typing_model
 from dg_lsp.bench.contenders import attempt_for, attempt_of
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.metrics import (
-    Attempt,
-    Table,
-    by_kind,
-    count,
-    decoder_tables,
-    milliseconds,
-    percent,
-    quantiles,
-    rounded,
-    share,
-    summarize,
-    summary_table,
-)
 from dg_lsp.bench.runner import Run
-from dg_lsp.bench.typing_model import (
-    AcceptedPart,
-    EditorModel,
-    MatchingKey,
-    Selection,
-    TypingModel,
-    TypingTask,
-    accept,
-    split_keys,
-)
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import LINE_END, Snapshot
 from dg_lsp.engine.engine import Engine
@@ -58,15 +35,14 @@ class KeyEvent:
 
     key: str
     at_ms: float
-    completes: str | None = None
-    """The case whose item was typed to its end by this key."""
+    completes: str | None = None  # the case whose item was typed to its end by this key
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent:
     """A request, answered or cancelled by a change of the buffer. An item is not displayed while an older one stays."""
 
-    attempt: Attempt
+    attempt: metrics.Attempt
     is_displayed: bool
     is_line_finished: bool
     is_reversal: bool | None
@@ -84,7 +60,7 @@ class AcceptEvent:
 
     case: str
     text: str
-    part: AcceptedPart
+    part: typing_model.AcceptedPart
     presses: int
     num_keys: int
     at_ms: float
@@ -101,7 +77,7 @@ class EngineCompleter:
     """
 
     def __init__(
-        self, engine: Engine, recorded: Iterable[Attempt] = (), clock: Callable[[], float] = time.perf_counter
+        self, engine: Engine, recorded: Iterable[metrics.Attempt] = (), clock: Callable[[], float] = time.perf_counter
     ) -> None:
         """`clock` returns seconds; it is read around every step."""
         self._engine = engine
@@ -114,7 +90,7 @@ class EngineCompleter:
         """Starts a new task: the virtual clock is 0 again, and the model is idle."""
         self._free_ms = 0.0
 
-    def answer(self, case: TestCase, request: FillRequest, at_ms: float, stale_ms: float) -> Attempt:
+    def answer(self, case: TestCase, request: FillRequest, at_ms: float, stale_ms: float) -> metrics.Attempt:
         """The attempt for a request at `at_ms`, from which its latency counts, before the buffer changes at `stale_ms`.
 
         The reference of the case is everything that will be typed after the cursor. A stale request stops after its
@@ -155,19 +131,17 @@ class EngineCompleter:
 class Replay:
     """Tasks, and how they are typed."""
 
-    tasks: Sequence[TypingTask]
-    typing: TypingModel
-    editor: EditorModel
+    tasks: Sequence[typing_model.TypingTask]
+    typing: typing_model.TypingModel
+    editor: typing_model.EditorModel
     seed: int = 0
-    limit: int | None = None
-    """Maximum number of requests for each file."""
-    decoder: DecoderName | None = None
-    """None takes the setting."""
+    limit: int | None = None  # maximum number of requests for each file
+    decoder: DecoderName | None = None  # none takes the setting
 
     @property
     def num_keys(self) -> int:
         """Keys of all tasks, typed by hand."""
-        return sum(len(split_keys(task.text)) for task in self.tasks)
+        return sum(len(typing_model.split_keys(task.text)) for task in self.tasks)
 
     def run(self, completer: EngineCompleter) -> Iterator[Event]:
         """All events, task after task. Closing the generator stops the session."""
@@ -186,20 +160,18 @@ class Replay:
 @dataclass(frozen=True, slots=True)
 class _Item:
     case: str
-    text: str
-    """The part after the cursor."""
-    readable_ms: float
-    """From this time on it can be accepted."""
+    text: str  # the part after the cursor
+    readable_ms: float  # from this time on it can be accepted
     is_visible: bool = True
 
 
 class _Session:
     """One task from its first key to its last."""
 
-    def __init__(self, replay: Replay, task: TypingTask, completer: EngineCompleter) -> None:
+    def __init__(self, replay: Replay, task: typing_model.TypingTask, completer: EngineCompleter) -> None:
         self._replay, self._task, self._completer = replay, task, completer
         self._matching = replay.editor.on_matching_key
-        self._keys = split_keys(task.text)
+        self._keys = typing_model.split_keys(task.text)
         self._delays = replay.typing.delays(self._keys, replay.seed)
         self._starts = (0, *accumulate(map(len, self._keys)))
         self._key_at = {start: number for number, start in enumerate(self._starts)}
@@ -211,7 +183,7 @@ class _Session:
         item: _Item | None = None
         while done < len(self._keys):
             key_ms = now + self._delays[done]
-            if item is None or self._matching is not MatchingKey.KEEP:
+            if item is None or self._matching is not typing_model.MatchingKey.KEEP:
                 accepted = self._accepted(item, done)
                 stale_ms = min(key_ms, accepted.at_ms) if accepted else key_ms
                 if now + wait < stale_ms:
@@ -252,7 +224,7 @@ class _Session:
         if item is None or not item.is_visible:
             return None
         start = self._starts[done]
-        part = accept(item.text, self._task.text[start:])
+        part = typing_model.accept(item.text, self._task.text[start:])
         num_keys = self._key_at.get(start + len(part.text), done) - done if part else 0
         if part is None or num_keys <= part.presses:
             return None
@@ -262,7 +234,7 @@ class _Session:
         """The rest of the item, or None if the key does not match."""
         if item is None or not item.text.startswith(key) or item.text == key:
             return None
-        is_visible = item.is_visible and self._matching is not MatchingKey.DISMISS
+        is_visible = item.is_visible and self._matching is not typing_model.MatchingKey.DISMISS
         return replace(item, text=item.text[len(key) :], is_visible=is_visible)
 
 
@@ -296,9 +268,11 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     total_ms, wasted_ms = model_ms(requests), model_ms(e for e in requests if e.attempt.case not in accepted_cases)
     numbers = {
         "num_cancelled": len(requests) - len(answered),
-        "answer_ms": quantiles([event.attempt.latency_ms for event in answered]),
+        "answer_ms": metrics.quantiles([event.attempt.latency_ms for event in answered]),
         "num_displayed": num_displayed,
-        "num_accepted": {part.value: sum(event.part is part for event in accepts) for part in AcceptedPart},
+        "num_accepted": {
+            part.value: sum(event.part is part for event in accepts) for part in typing_model.AcceptedPart
+        },
         "num_typed_through": sum(event.completes is not None for event in keys),
         "keys_by_hand": by_hand,
         "keys_typed": len(keys),
@@ -312,14 +286,14 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "model_ms": total_ms,
         "wasted_ms": wasted_ms,
         "unshown_ms": model_ms(event for event in requests if not event.is_displayed),
-        "keystrokes_saved": share(by_hand - len(keys) - presses, by_hand),
-        "chars_accepted_share": share(chars_accepted, chars),
-        "acceptance_rate": share(len(accepts), num_displayed),
-        "reversal_rate": share(sum(reversals), len(reversals)),
-        "quiet_rate": share(num_quiet, len(finished)),
-        "wasted_share": share(wasted_ms, total_ms),
+        "keystrokes_saved": metrics.share(by_hand - len(keys) - presses, by_hand),
+        "chars_accepted_share": metrics.share(chars_accepted, chars),
+        "acceptance_rate": metrics.share(len(accepts), num_displayed),
+        "reversal_rate": metrics.share(sum(reversals), len(reversals)),
+        "quiet_rate": metrics.share(num_quiet, len(finished)),
+        "wasted_share": metrics.share(wasted_ms, total_ms),
     }
-    return {**summarize(event.attempt for event in requests), **rounded(numbers)}
+    return {**metrics.summarize(event.attempt for event in requests), **metrics.rounded(numbers)}
 
 
 def replay_json(run: Run, numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,36 +302,43 @@ def replay_json(run: Run, numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {**run.facts(), "files": files, "length_knowledge": "none", **run.header.options, **numbers}
 
 
-def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[Table]:
+def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
     """The numbers of `summarize_replay`, and summaries of the requests."""
-    shares = {name: percent(value) for name, value in numbers.items() if isinstance(value, float)}
+    shares = {name: metrics.percent(value) for name, value in numbers.items() if isinstance(value, float)}
     accepted = ", ".join(f"{num} {part}" for part, num in numbers["num_accepted"].items())
     rows = (
         ("requests", f"{numbers['num']}, {numbers['num_cancelled']} of them cancelled by the next key"),
         ("TTFUE of hits", _quantiles(numbers["ttfue_ms"])),
-        ("useful by", ", ".join(f"{percent(part)} by {cut} ms" for cut, part in numbers["useful_by"].items())),
+        ("useful by", ", ".join(f"{metrics.percent(part)} by {cut} ms" for cut, part in numbers["useful_by"].items())),
         ("misses", f"{shares['miss_rate']}, including cancelled requests"),
         ("answered after", _quantiles(numbers["answer_ms"])),
-        ("show rate", f"{shares['show_rate']} of the requests; {count(numbers['num_displayed'], 'item')} displayed"),
+        (
+            "show rate",
+            f"{shares['show_rate']} of the requests; {metrics.count(numbers['num_displayed'], 'item')} displayed",
+        ),
         ("acceptance rate", f"{shares['acceptance_rate']} of the displayed items ({accepted})"),
-        ("typed through", count(numbers["num_typed_through"], "item")),
+        ("typed through", metrics.count(numbers["num_typed_through"], "item")),
         ("reversals between requests", f"{shares['reversal_rate']} of {numbers['num_confirmable']} answers"),
         ("quiet rate", f"{shares['quiet_rate']} of {numbers['num_finished_lines']} answers at ends of finished lines"),
         ("keystrokes saved", f"{shares['keystrokes_saved']} of {numbers['keys_by_hand']}"),
         ("characters accepted", f"{shares['chars_accepted_share']} of {numbers['chars']}"),
-        ("model time", milliseconds(numbers["model_ms"])),
+        ("model time", metrics.milliseconds(numbers["model_ms"])),
         ("wasted model time", f"{shares['wasted_share']}, of requests whose item was not accepted"),
-        ("model time per useful edit", milliseconds(numbers["model_ms_per_useful"])),
+        ("model time per useful edit", metrics.milliseconds(numbers["model_ms_per_useful"])),
     )
-    table = Table("Typing with the model", ("measure", "value"), {"": rows})
-    return [table, summary_table("Requests", by_kind(run.attempts)), *decoder_tables(run.attempts)]
+    table = metrics.Table("Typing with the model", ("measure", "value"), {"": rows})
+    return [
+        table,
+        metrics.summary_table("Requests", metrics.by_kind(run.attempts)),
+        *metrics.decoder_tables(run.attempts),
+    ]
 
 
-def assumptions(replay: Replay, selection: Selection) -> Iterator[str]:
+def assumptions(replay: Replay, selection: typing_model.Selection) -> Iterator[str]:
     """The typing and editor models, one sentence each."""
     typing, editor = replay.typing, replay.editor
     in_word, word, line = (ms / typing.speed for ms in (typing.in_word_ms, typing.word_start_ms, typing.line_start_ms))
-    after = "nothing" if selection is Selection.ONWARDS else "the rest of the file"
+    after = "nothing" if selection is typing_model.Selection.ONWARDS else "the rest of the file"
     yield f"Buffer: the text before the typed lines in the file, and {after} after the cursor."
     yield (
         f"Typing: log-normal, mean {in_word:.0f} ms in a word, {word:.0f} before a word, {line:.0f} before a line, "
@@ -370,4 +351,4 @@ def assumptions(replay: Replay, selection: Selection) -> Iterator[str]:
 
 
 def _quantiles(times: Mapping[str, float | None]) -> str:
-    return f"p50 {milliseconds(times['p50'])}, p90 {milliseconds(times['p90'])}"
+    return f"p50 {metrics.milliseconds(times['p50'])}, p90 {metrics.milliseconds(times['p90'])}"

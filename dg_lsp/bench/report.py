@@ -21,27 +21,10 @@ import jinja2
 from markupsafe import Markup
 
 from dg_lsp import __version__
+from dg_lsp.bench import metrics
 from dg_lsp.bench.charts import Chart, latency_histogram, step_histogram, useful_by, visible
 from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.metrics import (
-    CUTS,
-    Attempt,
-    Table,
-    Texts,
-    by_contender,
-    count,
-    first_lines_match,
-    grouped,
-    measure_table,
-    milliseconds,
-    number,
-    percent,
-    quantile,
-    shorten,
-    summarize,
-    texts_match,
-)
 from dg_lsp.bench.runner import Run, flattened
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.audit import AuditRecord
@@ -64,7 +47,7 @@ BOUNDS = (0.2, 0.5, 0.7, 0.9, 0.99)
 NUM_LINES_BEFORE, NUM_LINES_AFTER = 4, 3
 _MAX_CONTEXT = 400
 """Characters on either side of the cursor."""
-Attempts = Mapping[str, Sequence[Attempt]]
+Attempts = Mapping[str, Sequence[metrics.Attempt]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +95,7 @@ class Examples:
     kind = "examples"
     title: str
     meaning: str
-    attempts: Sequence[tuple[str, str, str, str]]
-    """Case, facts, reference and text."""
+    attempts: Sequence[tuple[str, str, str, str]]  # case, facts, reference and text
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +104,7 @@ class Section:
 
     id: str
     title: str
-    blocks: Sequence[Table | Chart | Film | Examples]
+    blocks: Sequence[metrics.Table | Chart | Film | Examples]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +155,9 @@ def check_page_path(path: Path) -> None:
         raise InputFileError(f"no directory {path.parent}: make it, or write the page elsewhere")
 
 
-def benchmark_page(title: str, run: Run, tables: Sequence[Table], films: Sequence[Film] = ()) -> Page:
+def benchmark_page(title: str, run: Run, tables: Sequence[metrics.Table], films: Sequence[Film] = ()) -> Page:
     """The page of a run."""
-    attempts = by_contender(run.attempts)
+    attempts = metrics.by_contender(run.attempts)
     header = run.header
     digests = {**({header.model: header.model_sha256} if header.model_sha256 else {}), **header.data}
     machine = {**dataclasses.asdict(header.machine), **{f"sha256 of {name}": value for name, value in digests.items()}}
@@ -190,19 +172,21 @@ def benchmark_page(title: str, run: Run, tables: Sequence[Table], films: Sequenc
     return Page(title, datetime.date.today().isoformat(), _lead(attempts), (*run.notes, _USEFUL), sections)
 
 
-def facts_table(caption: str, tree: Mapping[str, object]) -> Table:
+def facts_table(caption: str, tree: Mapping[str, object]) -> metrics.Table:
     """Nested mappings become dotted names; unknown and empty values are left out."""
     rows = [(name, _fact(value)) for name, value in flattened(tree).items() if value not in (None, "", [], ())]
-    return Table(caption, ("name", "value"), {"": rows})
+    return metrics.Table(caption, ("name", "value"), {"": rows})
 
 
 def _lead(attempts: Attempts) -> str:
-    summaries = {name: summarize(listed) for name, listed in attempts.items()}
+    summaries = {name: metrics.summarize(listed) for name, listed in attempts.items()}
     if not summaries:
         return "No request was answered."
     first, *others = summaries
-    soon = {name: percent(summary["useful_by"][str(_LEAD_CUT)], 0) for name, summary in summaries.items()}
-    lead = f"{soon[first]} of {count(summaries[first]['num'], 'request')} had a useful edit within {_LEAD_CUT} ms"
+    soon = {name: metrics.percent(summary["useful_by"][str(_LEAD_CUT)], 0) for name, summary in summaries.items()}
+    lead = (
+        f"{soon[first]} of {metrics.count(summaries[first]['num'], 'request')} had a useful edit within {_LEAD_CUT} ms"
+    )
     if others:
         other = BASELINE if BASELINE in others else others[0]
         lead += f" by {first}, {soon[other]} by {other}"
@@ -221,7 +205,7 @@ def _charts(attempts: Attempts) -> list[Chart]:
 
 _MEANINGS = {
     "wrong": "The first line of the shown text differs from that of the reference.",
-    "late": f"Useful, but after {CUTS[-1]:,} ms; not a miss.",
+    "late": f"Useful, but after {metrics.CUTS[-1]:,} ms; not a miss.",
     "nothing": "Nothing was shown, for an unknown reason.",
     "empty": "Nothing, or only blanks.",
     "repeats-suffix": "It only repeats the text after the cursor.",
@@ -237,16 +221,16 @@ _MEANINGS = {
 }
 
 
-def _miss_reason(attempt: Attempt) -> str | None:
+def _miss_reason(attempt: metrics.Attempt) -> str | None:
     """None for an attempt that was useful in time."""
     if attempt.ttfue_ms is not None:
-        return "late" if attempt.ttfue_ms > CUTS[-1] else None
+        return "late" if attempt.ttfue_ms > metrics.CUTS[-1] else None
     return "wrong" if attempt.shown else attempt.rejection or "nothing"
 
 
-def _misses(attempts: Attempts) -> Iterator[Table | Examples]:
+def _misses(attempts: Attempts) -> Iterator[metrics.Table | Examples]:
     """Numbers by reason, and some examples of each."""
-    by_reason: dict[str, dict[str, list[Attempt]]] = {}
+    by_reason: dict[str, dict[str, list[metrics.Attempt]]] = {}
     for name, listed in attempts.items():
         for attempt in listed:
             if reason := _miss_reason(attempt):
@@ -255,19 +239,26 @@ def _misses(attempts: Attempts) -> Iterator[Table | Examples]:
     rows = []
     for reason, missed in ordered:
         nums = {name: len(missed.get(name, ())) for name in attempts}
-        cells = (f"{num:,} ({percent(num / len(attempts[name]))})" if num else "–" for name, num in nums.items())
+        cells = (
+            f"{num:,} ({metrics.percent(num / len(attempts[name]))})" if num else "–" for name, num in nums.items()
+        )
         rows.append((reason, *cells))
-    yield Table(f"Without a useful edit within {CUTS[-1]:,} ms", ("reason", *attempts), {"": rows})
+    yield metrics.Table(f"Without a useful edit within {metrics.CUTS[-1]:,} ms", ("reason", *attempts), {"": rows})
     for reason, missed in ordered:
         mixed = (attempt for row in zip_longest(*missed.values()) for attempt in row if attempt is not None)
         chosen = list(islice(mixed, NUM_EXAMPLES))
-        title = f"{reason}: {count(len(chosen), 'example')} of {sum(map(len, missed.values())):,}"
+        title = f"{reason}: {metrics.count(len(chosen), 'example')} of {sum(map(len, missed.values())):,}"
         yield Examples(title, _MEANINGS.get(reason, ""), [_example(attempt) for attempt in chosen])
 
 
-def _example(attempt: Attempt) -> tuple[str, str, str, str]:
-    facts = ", ".join(filter(None, (attempt.contender, attempt.kind, milliseconds(attempt.latency_ms))))
-    return attempt.case, facts, shorten(attempt.reference, _MAX_EXAMPLE), shorten(attempt.text, _MAX_EXAMPLE)
+def _example(attempt: metrics.Attempt) -> tuple[str, str, str, str]:
+    facts = ", ".join(filter(None, (attempt.contender, attempt.kind, metrics.milliseconds(attempt.latency_ms))))
+    return (
+        attempt.case,
+        facts,
+        metrics.shorten(attempt.reference, _MAX_EXAMPLE),
+        metrics.shorten(attempt.text, _MAX_EXAMPLE),
+    )
 
 
 def _fact(value: object) -> str:
@@ -316,7 +307,7 @@ def record_films(
     return tuple(films)
 
 
-def choose_cases(cases: Iterable[TestCase], attempts: Sequence[Attempt]) -> tuple[TestCase, ...]:
+def choose_cases(cases: Iterable[TestCase], attempts: Sequence[metrics.Attempt]) -> tuple[TestCase, ...]:
     """The first case of each outcome, not the best; of exact fills one with a single line and one with several."""
     by_id = {case.id: case for case in cases}
     firsts: dict[tuple[str, bool], TestCase] = {}
@@ -330,9 +321,9 @@ def choose_cases(cases: Iterable[TestCase], attempts: Sequence[Attempt]) -> tupl
 def _outcome(text: str, reference: str) -> str:
     if not text:
         return "nothing shown"
-    if texts_match(text, reference):
+    if metrics.texts_match(text, reference):
         return "exact"
-    return "first line right" if first_lines_match(text, reference) else "wrong"
+    return "first line right" if metrics.first_lines_match(text, reference) else "wrong"
 
 
 def _token(cell: Cell, *, is_new: bool) -> tuple[str, str]:
@@ -348,10 +339,10 @@ Records = Sequence[AuditRecord]
 
 def audit_page(records: Records, title: str, num_bad: int = 0) -> Page:
     """The page of an audit log; `num_bad` is the number of lines that are not records."""
-    groups = grouped(records, lambda record: record.endpoint)
+    groups = metrics.grouped(records, lambda record: record.endpoint)
     groups = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
     note = "Times are medians without cancelled requests. Tokens are means over the requests that the model worked on."
-    table = measure_table("Requests", {name: _audit_texts(listed) for name, listed in groups.items()}, note)
+    table = metrics.measure_table("Requests", {name: _audit_texts(listed) for name, listed in groups.items()}, note)
     sections = (
         Section("numbers", "Numbers", [table, *_reasons(groups)]),
         Section("charts", "Time and steps", _audit_charts(groups)),
@@ -359,33 +350,35 @@ def audit_page(records: Records, title: str, num_bad: int = 0) -> Page:
     )
     lead = "The log has no requests."
     if records:
-        share, num = fmean(record.outcome == "shown" for record in records), count(len(records), "request")
+        share, num = fmean(record.outcome == "shown" for record in records), metrics.count(len(records), "request")
         latency = _audit_texts(records)["Time"]["latency"]
-        lead = f"{percent(share, 0)} of {num} had a fill; the median answer took {latency}."
+        lead = f"{metrics.percent(share, 0)} of {num} had a fill; the median answer took {latency}."
     return Page(title, max((record.time for record in records), default="")[:10], lead, (), sections)
 
 
-def _audit_texts(records: Records) -> Texts:
+def _audit_texts(records: Records) -> metrics.Texts:
     answered = _answered(records)
     computed = [record for record in answered if record.generation_seconds and not record.is_cached]
     outcomes = Counter(record.outcome for record in records)
     num_prompt, num_reused = (sum(getattr(one, f"{kind}_tokens") for one in computed) for kind in ("prompt", "reused"))
 
     def times(field: str, fraction: float = 0.5) -> str:
-        return milliseconds(quantile([1e3 * float(getattr(record, field)) for record in answered], fraction))
+        return metrics.milliseconds(
+            metrics.quantile([1e3 * float(getattr(record, field)) for record in answered], fraction)
+        )
 
     def tokens(field: str) -> str:
-        return number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
+        return metrics.number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
 
     def speed(field: str) -> str:
         speeds = [value for record in computed if (value := float(getattr(record, field)))]
-        return f"{number(quantile(speeds, 0.5))} tokens/s" if speeds else "–"
+        return f"{metrics.number(metrics.quantile(speeds, 0.5))} tokens/s" if speeds else "–"
 
     return {
-        "": {"requests": number(len(records))},
+        "": {"requests": metrics.number(len(records))},
         "Outcome": {
-            **{name: percent(outcomes[outcome] / len(records)) for outcome, name in _OUTCOMES.items()},
-            "from the cache": percent(fmean(record.is_cached for record in records)),
+            **{name: metrics.percent(outcomes[outcome] / len(records)) for outcome, name in _OUTCOMES.items()},
+            "from the cache": metrics.percent(fmean(record.is_cached for record in records)),
         },
         "Time": {
             "latency": times("total_seconds"),
@@ -396,7 +389,7 @@ def _audit_texts(records: Records) -> Texts:
         },
         "Tokens": {
             "prompt": tokens("prompt_tokens"),
-            "prompt from the cache": percent(num_reused / num_prompt if num_prompt else None),
+            "prompt from the cache": metrics.percent(num_reused / num_prompt if num_prompt else None),
             "output": tokens("output_tokens"),
             "canvas": tokens("canvas_tokens"),
             "steps": tokens("steps"),
@@ -415,11 +408,11 @@ _OUTCOMES = {
 }
 
 
-def _reasons(groups: Mapping[str, Records]) -> list[Table]:
+def _reasons(groups: Mapping[str, Records]) -> list[metrics.Table]:
     counts = {name: Counter(record.reason for record in records if record.reason) for name, records in groups.items()}
     total = sum(counts.values(), Counter[str]())
-    rows = [(one, *(number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
-    return [Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
+    rows = [(one, *(metrics.number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
+    return [metrics.Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
 
 
 def _audit_charts(groups: Mapping[str, Records]) -> list[Chart]:

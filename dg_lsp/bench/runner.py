@@ -84,15 +84,12 @@ class Machine:
 class RunHeader:
     """Everything that attempts must share to be counted together."""
 
-    dg_lsp_run: Literal[2] = field(default=2, kw_only=True)
-    """Version of the format."""
+    dg_lsp_run: Literal[2] = field(default=2, kw_only=True)  # version of the format
     command: str
     machine: Machine
     model: str
-    model_sha256: str | None
-    """None for a remote server."""
-    data: Mapping[str, str] = field(default_factory=dict)
-    """sha256 of each input file, by name."""
+    model_sha256: str | None  # none for a remote server
+    data: Mapping[str, str] = field(default_factory=dict)  # sha256 of each input file, by name
     options: Mapping[str, Any] = field(default_factory=dict)
     """Command-line options as plain JSON values, without --limit, which may grow between sessions."""
 
@@ -108,10 +105,8 @@ class Run:
 
     header: RunHeader
     attempts: tuple[Attempt, ...]
-    is_complete: bool = True
-    """False after Ctrl-C."""
-    notes: tuple[str, ...] = ()
-    """Sentences that a reader of the numbers needs."""
+    is_complete: bool = True  # false after Ctrl-C
+    notes: tuple[str, ...] = ()  # sentences that a reader of the numbers needs
 
     def facts(self) -> dict[str, Any]:
         """JSON values that the results of all commands contain."""

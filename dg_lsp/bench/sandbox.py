@@ -89,10 +89,8 @@ class Limits:
 class Outcome:
     """Result of one program."""
 
-    passes: bool
-    """True if the program ran to its end."""
-    reason: str = ""
-    """The exception, the signal, or another reason why the program failed."""
+    passes: bool  # true if the program ran to its end
+    reason: str = ""  # the exception, the signal, or another reason why the program failed
 
 
 class Sandbox:

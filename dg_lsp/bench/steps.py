@@ -46,16 +46,12 @@ Job = Callable[[], object]
 class StepTimes:
     """Milliseconds on one prompt."""
 
-    prefill: float
-    """The whole prompt into a slot that shares nothing with it."""
-    extend: float
-    """`NUM_EXTENDED` more prompt tokens."""
+    prefill: float  # the whole prompt into a slot that shares nothing with it
+    extend: float  # `NUM_EXTENDED` more prompt tokens
     steps: dict[int, float]
     """One forward pass over an open canvas, by canvas length; empty for a model without canvases."""
-    causal: dict[int, float]
-    """One causal pass, by number of tokens; empty for a model without a causal head."""
-    one_token_steps: dict[int, float]
-    """Cost of a denoising step in causal passes of one token, by canvas length."""
+    causal: dict[int, float]  # one causal pass, by number of tokens; empty for a model without a causal head
+    one_token_steps: dict[int, float]  # cost of a denoising step in causal passes of one token, by canvas length
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +60,7 @@ class StepReport:
 
     model: str
     threads: int
-    times: dict[int, StepTimes]
-    """By prompt length."""
+    times: dict[int, StepTimes]  # by prompt length
     batches: dict[int, dict[int, float]]
     """One pass on the longest prompt, by canvas length and number of canvases, as far as they fit.
 

@@ -32,10 +32,8 @@ class TypingModel:
     """Also before blanks and punctuation. With every sixth key at the start of a word, the mean is 239 ms."""
     word_start_ms: float = 325.0
     line_start_ms: float = 1500.0
-    spread: float = 0.5
-    """Standard deviation of the logarithm."""
-    speed: float = 1.0
-    """Divides all times between keys."""
+    spread: float = 0.5  # standard deviation of the logarithm
+    speed: float = 1.0  # divides all times between keys
     reaction_ms: float = 380.0
     """Time to accept a shown item: 100 ms to see, three times 70 to decide and 70 to press (Card, Moran and Newell,
     "The Psychology of Human-Computer Interaction", 1983, matching a known name)."""
@@ -135,8 +133,7 @@ class TypingTask:
 
     path: str
     language: str
-    head: str
-    """In the buffer before the first key, including the indentation of the first line."""
+    head: str  # in the buffer before the first key, including the indentation of the first line
     text: str
     tail: str
     lines: tuple[int, int] = (1, 1)

@@ -50,12 +50,10 @@ class ChatTemplate:
     """Tokens around the messages of a conversation; thinking is off."""
 
     start: tuple[Special, ...]
-    opening: tuple[Piece, ...]
-    """Before each message; the role's name follows."""
+    opening: tuple[Piece, ...]  # before each message; the role's name follows
     closing: tuple[Piece, ...]
     names: Mapping[Role, str]
-    answer: tuple[Piece, ...]
-    """After the last message, up to the beginning of the answer's text."""
+    answer: tuple[Piece, ...]  # after the last message, up to the beginning of the answer's text
 
     @property
     def before(self) -> tuple[Piece, ...]:

@@ -36,12 +36,9 @@ def common_prefix_length(a: TokenIds, b: TokenIds) -> int:
 class Canvas:
     """The prompt in the KV cache, and the block that is denoised after it."""
 
-    prompt_ids: TokenIds
-    """Shape (P,): encoded causally, cached."""
-    canvas_ids: TokenIds
-    """Shape (L,): the canvas before the first step; free positions hold masks or noise."""
-    frozen: Flags
-    """Shape (L,): positions with known text; never changed and excluded from every mean."""
+    prompt_ids: TokenIds  # shape (P,): encoded causally, cached
+    canvas_ids: TokenIds  # shape (L,): the canvas before the first step; free positions hold masks or noise
+    frozen: Flags  # shape (L,): positions with known text; never changed and excluded from every mean
 
     @classmethod
     def around(cls, free_ids: TokenIds, prompt_ids: TokenIds, head_ids: TokenIds, tail_ids: TokenIds) -> "Canvas":
@@ -57,8 +54,7 @@ NOTHING = token_ids([])
 class Layout:
     """Prompt, then head, gap and tail of a canvas. Without head and tail the canvas is open."""
 
-    prompt_ids: TokenIds
-    """Shape (P,): encoded causally, cached."""
+    prompt_ids: TokenIds  # shape (P,): encoded causally, cached
     head_ids: TokenIds = field(default_factory=lambda: NOTHING)
     """Frozen before the gap: the end of the prefix, or the beginning of an answer."""
     tail_ids: TokenIds = field(default_factory=lambda: NOTHING)
@@ -67,8 +63,7 @@ class Layout:
     """The code before the gap, in the prompt or in the canvas."""
     after_ids: TokenIds = field(default_factory=lambda: NOTHING)
     """The code after the gap, in the prompt or in the canvas."""
-    stop: str = ""
-    """A line with this beginning ends the fill like an end token; empty: none does."""
+    stop: str = ""  # a line with this beginning ends the fill like an end token; empty: none does
 
     @property
     def num_known(self) -> int:
@@ -130,10 +125,8 @@ def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
 class Renoise:
     """Splits a selection into canvases; each canvas follows the results of the canvases before it."""
 
-    layout: Layout
-    """The code around the selection, without it."""
-    ids: TokenIds
-    """Shape (N,): the selection."""
+    layout: Layout  # the code around the selection, without it
+    ids: TokenIds  # shape (N,): the selection
     spec: ModelSpec
     strength: float
     rng: np.random.Generator

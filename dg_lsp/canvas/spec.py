@@ -12,18 +12,15 @@ from pathlib import Path
 class DecoderName(StrEnum):
     """How a request is decoded, as settings, the command line and records spell it."""
 
-    AUTO = "auto"
-    """The decoder with the least expected time to a useful edit on this machine."""
+    AUTO = "auto"  # the decoder with the least expected time to a useful edit on this machine
     DIFFUSION = "diffusion"
     """Open canvases, denoised; several share each pass where several candidates are wanted or where it pays."""
-    AUTOREGRESSIVE = "autoregressive"
-    """Token by token, greedily."""
+    AUTOREGRESSIVE = "autoregressive"  # token by token, greedily
     SPECULATIVE = "speculative"
     """A canvas drafts and one causal pass verifies. The text is that of `autoregressive`."""
     PROMPT_LOOKUP = "prompt-lookup"
     """Like `speculative`, but the draft is what followed the same tokens elsewhere in the buffer."""
-    INFILL = "infill"
-    """Canvases with the prefix's tail and the suffix's head frozen around gaps of several lengths."""
+    INFILL = "infill"  # canvases with the prefix's tail and the suffix's head frozen around gaps of several lengths
 
     @property
     def needs_canvas(self) -> bool:
@@ -40,32 +37,22 @@ class DecoderName(StrEnum):
 class ExpectedPasses:
     """Mean number of passes of one decoder at one kind of cursor position."""
 
-    kind: str
-    """`line-end`, `whole-line` or `block`."""
+    kind: str  # `line-end`, `whole-line` or `block`
     decoder: DecoderName
-    singles: float
-    """Causal passes over one token."""
-    checks: float
-    """Causal passes that check a draft."""
-    canvases: float
-    """Bidirectional passes over one canvas or several."""
-    hits: float
-    """Fraction of fills whose first line is right, above 0."""
-    num_canvases: int = 1
-    """Canvases that share each pass."""
+    singles: float  # causal passes over one token
+    checks: float  # causal passes that check a draft
+    canvases: float  # bidirectional passes over one canvas or several
+    hits: float  # fraction of fills whose first line is right, above 0
+    num_canvases: int = 1  # canvases that share each pass
 
 
 class PromptFormat(StrEnum):
     """How prefix and suffix are presented to the model."""
 
-    FIM = "fim"
-    """Suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token."""
-    INFILL = "infill"
-    """Prefix tail and suffix head frozen in the canvas around a gap."""
-    PREFIX = "prefix"
-    """Only the text before the cursor: for models without fill-in-the-middle tokens."""
-    INSTRUCT = "instruct"
-    """Chat template in the prompt; code fence and prefix tail frozen in the canvas."""
+    FIM = "fim"  # suffix, then prefix, then middle sentinels in the cached prompt; open canvas ended by an end token
+    INFILL = "infill"  # prefix tail and suffix head frozen in the canvas around a gap
+    PREFIX = "prefix"  # only the text before the cursor: for models without fill-in-the-middle tokens
+    INSTRUCT = "instruct"  # chat template in the prompt; code fence and prefix tail frozen in the canvas
 
 
 class UnmaskOrder(StrEnum):
@@ -82,16 +69,12 @@ class MaskSampling:
     """Absorbing noise (MDLM, LLaDA, Dream, dg-mini): masks are replaced by confident tokens for good."""
 
     mask_id: int
-    confidence_threshold: float = 0.9
-    """A mask is replaced once the probability of its best token exceeds this."""
+    confidence_threshold: float = 0.9  # a mask is replaced once the probability of its best token exceeds this
     max_denoising_steps: int = 128
     order: UnmaskOrder = UnmaskOrder.LEFTMOST
-    expand_id: int | None = None
-    """Token that turns one mask into two (DreamOn, arXiv 2602.01326)."""
-    delete_id: int | None = None
-    """Token that removes a mask and the run of masks after it."""
-    max_free: int = 64
-    """Number of free positions from which a canvas does not expand any more."""
+    expand_id: int | None = None  # token that turns one mask into two (DreamOn, arXiv 2602.01326)
+    delete_id: int | None = None  # token that removes a mask and the run of masks after it
+    max_free: int = 64  # number of free positions from which a canvas does not expand any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +86,7 @@ class UniformSampling:
     t_max: float = 0.8
     t_min: float = 0.4
     max_denoising_steps: int = 48
-    stability_threshold: int = 1
-    """Number of steps with an unchanged draft before the loop may end."""
+    stability_threshold: int = 1  # number of steps with an unchanged draft before the loop may end
     confidence_threshold: float = 0.005
     """A stable draft ends the loop when the mean entropy of the free positions, in nats, is below this."""
 
@@ -118,10 +100,8 @@ Sampling = MaskSampling | UniformSampling
 class FimOrder(StrEnum):
     """Which part of a fill-in-the-middle prompt comes first."""
 
-    SUFFIX_FIRST = "suffix-first"
-    """Typing changes only the end of the prompt."""
-    PREFIX_FIRST = "prefix-first"
-    """Qwen, CodeGemma, StarCoder; every keystroke decodes the suffix again."""
+    SUFFIX_FIRST = "suffix-first"  # typing changes only the end of the prompt
+    PREFIX_FIRST = "prefix-first"  # qwen, CodeGemma, StarCoder; every keystroke decodes the suffix again
 
 
 FimTemplate = tuple[int | str, ...]
@@ -170,12 +150,9 @@ class FimTokens:
 class SpecialTokens:
     """The non-text tokens of a vocabulary."""
 
-    control_ids: tuple[int, ...]
-    """All control tokens, end tokens and sentinels included."""
-    end_ids: tuple[int, ...]
-    """Tokens that end a generation."""
-    start_ids: tuple[int, ...] = ()
-    """First tokens of every prompt."""
+    control_ids: tuple[int, ...]  # all control tokens, end tokens and sentinels included
+    end_ids: tuple[int, ...]  # tokens that end a generation
+    start_ids: tuple[int, ...] = ()  # first tokens of every prompt
     fim: FimTokens | None = None
     """Fill-in-the-middle tokens that the file names, or whose spelling is common; their order is a guess."""
     spellings: Mapping[str, int] = field(default_factory=dict)
@@ -187,8 +164,7 @@ class SideFile:
     """A second file of a model, in the same folder."""
 
     filename: str
-    sha256: str
-    """Checksum of its content, in hexadecimal digits."""
+    sha256: str  # checksum of its content, in hexadecimal digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,38 +173,29 @@ class ModelSpec:
 
     name: str
     vocab_size: int
-    sampling: Sampling | None
-    """None for a causal model, which has no canvas."""
-    end_ids: tuple[int, ...]
-    """Token ids that end a fill."""
+    sampling: Sampling | None  # none for a causal model, which has no canvas
+    end_ids: tuple[int, ...]  # token ids that end a fill
     prompt_format: PromptFormat = PromptFormat.FIM
     fim: FimTokens | None = None
-    start_ids: tuple[int, ...] = ()
-    """First tokens of every prompt."""
-    adds_blank: bool = False
-    """The tokenizer puts a blank before every text that it encodes (SentencePiece)."""
-    banned_ids: tuple[int, ...] = ()
-    """Special tokens that are never predicted."""
+    start_ids: tuple[int, ...] = ()  # first tokens of every prompt
+    adds_blank: bool = False  # the tokenizer puts a blank before every text that it encodes (SentencePiece)
+    banned_ids: tuple[int, ...] = ()  # special tokens that are never predicted
     canvas_lengths: tuple[int, ...] = (16, 32, 64)
     """Trained canvas lengths, ascending; empty for a model without a canvas."""
-    max_prompt_tokens: int = 512
-    """Longest trained prompt."""
-    has_causal_head: bool = True
-    """The weights also decode autoregressively, with causal attention."""
+    max_prompt_tokens: int = 512  # longest trained prompt
+    has_causal_head: bool = True  # the weights also decode autoregressively, with causal attention
     is_shifted: bool = False
     """Logits at a position predict the next token, as in causal models (Dream); the runtime shifts them back."""
     is_bidirectional: bool = False
     """Trained with bidirectional attention over prompt and canvas; a cached causal prompt is an approximation."""
-    template: str = ""
-    """Name of the chat template of an instruct model."""
+    template: str = ""  # name of the chat template of an instruct model
     self_conditioning: SideFile | None = None
     """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
     gap_lengths: tuple[int, ...] = ()
     """Gap lengths that are tried in one pass when the length of the fill is unknown, ascending."""
     repetition_match: int = 0
     """Length of an n-gram of the buffer whose continuation overrides the prediction; 0: never. Helps small models."""
-    expectations: tuple[ExpectedPasses, ...] = ()
-    """Expected passes of the decoders, from the model file."""
+    expectations: tuple[ExpectedPasses, ...] = ()  # expected passes of the decoders, from the model file
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Further metadata of the file, for `doctor` and `models show`."""
 
@@ -250,16 +217,11 @@ class Checkpoint:
     """A complete Hugging Face checkpoint directory."""
 
     folder: Path
-    special_ids: frozenset[int]
-    """Non-text tokens."""
-    size_bytes: int
-    """Size of the weights on disk."""
-    num_weights: int
-    """Number of parameters of the text model."""
-    num_vectors: int
-    """Parameters that 8-bit formats do not quantize: embedding, norms, routers."""
-    stored_type: str
-    """`float32`, `float16` or `bfloat16`."""
+    special_ids: frozenset[int]  # non-text tokens
+    size_bytes: int  # size of the weights on disk
+    num_weights: int  # number of parameters of the text model
+    num_vectors: int  # parameters that 8-bit formats do not quantize: embedding, norms, routers
+    stored_type: str  # `float32`, `float16` or `bfloat16`
 
     @property
     def description(self) -> str:

@@ -49,21 +49,16 @@ class Checkup:
     software: dict[str, str | None] = field(default_factory=dict)
     settings_file: str | None = None
     devices: list[dict[str, Any]] = field(default_factory=list)
-    runtime: dict[str, Any] | None = None
-    """The llama.cpp library that is loaded."""
+    runtime: dict[str, Any] | None = None  # the llama.cpp library that is loaded
     model: dict[str, Any] | None = None
     threads: int | None = None
     costs: dict[str, dict[int, float]] | None = None
     """Milliseconds of a causal pass and of a pass over a canvas, by number of tokens."""
-    decoders: dict[str, str] | None = None
-    """The decoder that `auto` selects, by kind of position."""
+    decoders: dict[str, str] | None = None  # the decoder that `auto` selects, by kind of position
     fill: dict[str, Any] | None = None
-    memory_bytes: int | None = None
-    """Peak memory of this process."""
-    warnings: list[str] = field(default_factory=list)
-    """One line each, with a next step; the exit code stays 0."""
-    problems: list[str] = field(default_factory=list)
-    """One line each, with a solution."""
+    memory_bytes: int | None = None  # peak memory of this process
+    warnings: list[str] = field(default_factory=list)  # one line each, with a next step; the exit code stays 0
+    problems: list[str] = field(default_factory=list)  # one line each, with a solution
 
 
 def doctor(

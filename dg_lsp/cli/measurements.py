@@ -14,23 +14,12 @@ import attrs
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
+from dg_lsp.bench import replay
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases, sample_table
 from dg_lsp.bench.metrics import Table, count, summarize
-from dg_lsp.bench.replay import (
-    CONTENDER,
-    AcceptEvent,
-    EngineCompleter,
-    Event,
-    Replay,
-    RequestEvent,
-    assumptions,
-    replay_json,
-    replay_tables,
-    summarize_replay,
-)
 from dg_lsp.bench.report import Film, audit_page, benchmark_page, check_page_path, choose_cases, record_films
 from dg_lsp.bench.runner import (
     INTERRUPTED_NOTE,
@@ -71,8 +60,7 @@ class BenchModel:
     """The engine of a benchmark and the origin of its model."""
 
     engine: Engine
-    path: Path | None
-    """None for a remote server, like the threads."""
+    path: Path | None  # none for a remote server, like the threads
     threads: int | None
 
     @property
@@ -231,7 +219,13 @@ def _open_contenders(
 
 
 def measure_replay(
-    played: Replay, selection: Selection, settings: Settings, *, as_json: bool, output: Path | None, html: Path | None
+    played: replay.Replay,
+    selection: Selection,
+    settings: Settings,
+    *,
+    as_json: bool,
+    output: Path | None,
+    html: Path | None,
 ) -> int:
     """Runs `bench replay`; returns the exit code."""
     if html is not None:
@@ -244,12 +238,12 @@ def measure_replay(
     with closing(opened.engine):
         header = _header("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
         with RunFile(output, header) as file:
-            events, is_complete = _play(played, EngineCompleter(opened.engine, file.attempts.values()), file)
-    attempts = tuple(event.attempt for event in events if isinstance(event, RequestEvent))
+            events, is_complete = _play(played, replay.EngineCompleter(opened.engine, file.attempts.values()), file)
+    attempts = tuple(event.attempt for event in events if isinstance(event, replay.RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
-    notes = (*assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
-    run, summary = Run(header, attempts, is_complete, notes), summarize_replay(events)
-    return _finish(run, replay_tables(run, summary), replay_json(run, summary) if as_json else None, html)
+    notes = (*replay.assumptions(played, selection), *notes, *(() if is_complete else (INTERRUPTED_NOTE,)))
+    run, summary = Run(header, attempts, is_complete, notes), replay.summarize_replay(events)
+    return _finish(run, replay.replay_tables(run, summary), replay.replay_json(run, summary) if as_json else None, html)
 
 
 def typing_tasks(
@@ -274,21 +268,21 @@ def typing_tasks(
     return selection, tasks
 
 
-def _play(played: Replay, completer: EngineCompleter, file: RunFile) -> tuple[list[Event], bool]:
+def _play(played: replay.Replay, completer: replay.EngineCompleter, file: RunFile) -> tuple[list[replay.Event], bool]:
     """All events, and False after Ctrl-C."""
-    events: list[Event] = []
+    events: list[replay.Event] = []
     num_files = len({task.path for task in played.tasks})
     total = played.num_keys if played.limit is None else played.limit * num_files
     try:
         with _progress_bar("keys" if played.limit is None else "requests", total) as advance:
             for event in played.run(completer):
                 events.append(event)
-                if isinstance(event, RequestEvent):
-                    if (event.attempt.case, CONTENDER) not in file.attempts:
+                if isinstance(event, replay.RequestEvent):
+                    if (event.attempt.case, replay.CONTENDER) not in file.attempts:
                         file.add(event.attempt)
                     advance(int(played.limit is not None))
                 elif played.limit is None:
-                    advance(event.num_keys if isinstance(event, AcceptEvent) else 1)
+                    advance(event.num_keys if isinstance(event, replay.AcceptEvent) else 1)
     except KeyboardInterrupt:
         return events, False
     return events, True

@@ -27,10 +27,8 @@ class SourceFile:
     """A text file at the time of reading."""
 
     path: Path
-    data: bytes
-    """The whole file."""
-    text: str
-    """Decoded, without the byte order mark, line ends as in the file."""
+    data: bytes  # the whole file
+    text: str  # decoded, without the byte order mark, line ends as in the file
 
     @classmethod
     def read(cls, path: Path) -> "SourceFile":

@@ -54,12 +54,10 @@ class Record:
 
     version: str
     pid: int
-    token: str
-    """Sent by the client first."""
+    token: str  # sent by the client first
     proof: str = ""
     """The daemon's reply to the token. A process that took over the port of a dead daemon cannot send it."""
-    path: str = ""
-    """Of the Unix socket; empty for TCP."""
+    path: str = ""  # of the Unix socket; empty for TCP
     host: str = ""
     port: int = 0
 

@@ -93,12 +93,10 @@ class _OpenModel:
     name: str
     scheduler: Scheduler
     num_sessions: int = 0
-    idle_since: float = 0.0
-    """When the last session left."""
+    idle_since: float = 0.0  # when the last session left
     is_opening: bool = False
     is_opened: bool = False
-    last_request: float | None = None
-    """None once all requests are done."""
+    last_request: float | None = None  # none once all requests are done
 
     @property
     def is_in_use(self) -> bool:

@@ -19,18 +19,13 @@ Floats = npt.NDArray[np.float32]
 class Prediction:
     """One forward pass over one canvas of length L, reduced per position."""
 
-    argmax_ids: TokenIds
-    """Shape (L,): the most probable token."""
-    sampled_ids: TokenIds
-    """Shape (L,): drawn from the tempered distribution; the argmax at temperature 0."""
-    confidence: Floats
-    """Shape (L,): probability of the argmax, at `temperature` (at 1 when the temperature is 0)."""
-    entropy: Floats
-    """Shape (L,): nats, of the same distribution as `confidence`."""
+    argmax_ids: TokenIds  # shape (L,): the most probable token
+    sampled_ids: TokenIds  # shape (L,): drawn from the tempered distribution; the argmax at temperature 0
+    confidence: Floats  # shape (L,): probability of the argmax, at `temperature` (at 1 when the temperature is 0)
+    entropy: Floats  # shape (L,): nats, of the same distribution as `confidence`
     unexpanded_ids: TokenIds | None = None
     """Shape (L,): the most probable token except the expansion token; set only by models that have one."""
-    unexpanded_confidence: Floats | None = None
-    """Shape (L,): its probability when the expansion token is excluded."""
+    unexpanded_confidence: Floats | None = None  # shape (L,): its probability when the expansion token is excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +42,11 @@ class Footprint:
     """Memory that a model holds."""
 
     weights_bytes: int = 0
-    cache_bytes: int = 0
-    """Keys and values of prompts, free cells included."""
-    cache_cells: int = 0
-    """Tokens that fit into the cache at its present size."""
-    cache_limit: int = 0
-    """Tokens that fit after the cache has grown to its limit."""
-    cache_used: int = 0
-    """Tokens of the cached prompts."""
-    devices: tuple[DeviceMemory, ...] = ()
-    """GPUs that the model runs on."""
+    cache_bytes: int = 0  # keys and values of prompts, free cells included
+    cache_cells: int = 0  # tokens that fit into the cache at its present size
+    cache_limit: int = 0  # tokens that fit after the cache has grown to its limit
+    cache_used: int = 0  # tokens of the cached prompts
+    devices: tuple[DeviceMemory, ...] = ()  # GPUs that the model runs on
 
 
 class Passes(Protocol):

@@ -22,12 +22,9 @@ from dg_lsp.diffusion.denoiser import Floats, Prediction
 class Stop(StrEnum):
     """Why a canvas needs no further step."""
 
-    FILLED = "filled"
-    """Mask noise: no mask is left."""
-    STABLE = "stable"
-    """Uniform noise: the draft stayed the same and its mean entropy is low."""
-    MAX_STEPS = "max-steps"
-    """The last allowed step committed the best guess at every position."""
+    FILLED = "filled"  # mask noise: no mask is left
+    STABLE = "stable"  # uniform noise: the draft stayed the same and its mean entropy is low
+    MAX_STEPS = "max-steps"  # the last allowed step committed the best guess at every position
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,20 +34,14 @@ class Step:
     A committed end token removes the positions after it; expand and delete tokens change the length too.
     """
 
-    number: int
-    """Steps done so far; 0 before the first."""
-    canvas_ids: TokenIds
-    """Shape (L,): input of the next forward pass."""
-    draft_ids: TokenIds
-    """Shape (L,): the best guess at every position."""
-    frozen: Flags
-    """Shape (L,): positions given from the start."""
-    committed: Flags
-    """Shape (L,): positions that do not change any more, frozen ones included."""
+    number: int  # steps done so far; 0 before the first
+    canvas_ids: TokenIds  # shape (L,): input of the next forward pass
+    draft_ids: TokenIds  # shape (L,): the best guess at every position
+    frozen: Flags  # shape (L,): positions given from the start
+    committed: Flags  # shape (L,): positions that do not change any more, frozen ones included
     confidence: Floats
     """Shape (L,): probability of the draft's token; for a committed one, when it was committed; 1 where frozen."""
-    num_stable: int = 0
-    """Uniform noise: number of consecutive steps with the same draft."""
+    num_stable: int = 0  # uniform noise: number of consecutive steps with the same draft
     stop: Stop | None = None
 
     @classmethod
@@ -142,7 +133,8 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     if sampling.order is UnmaskOrder.LEFTMOST:
         waiting = ends | resizing.deleting(draft) if resizing else ends
         if waiting.any():
-            taken &= ~waiting | _in_order(done | (taken & ~ends))
+            is_settled = np.logical_and.accumulate(done | (taken & ~ends))
+            taken &= ~waiting | np.concatenate([[True], is_settled[:-1]])  # no open position comes before
     committed = done | taken
     canvas_ids = np.where(taken, draft, step.canvas_ids)
     after = Step(step.number + 1, canvas_ids, draft, step.frozen, committed, confidence, step.num_stable)
@@ -160,11 +152,6 @@ def _forced_position(committed: Flags, prediction: Prediction, order: UnmaskOrde
     if order is UnmaskOrder.LEFTMOST:
         return int(committed.argmin())
     return int(np.argmax(np.where(committed, -1.0, prediction.confidence)))
-
-
-def _in_order(taken: Flags) -> Flags:
-    """Positions without an open position before them."""
-    return np.concatenate([[True], np.logical_and.accumulate(taken)[:-1]])
 
 
 def _cut_after(step: Step, ends: Flags) -> Step:

@@ -19,12 +19,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class AccessRules:
     """The access rules of one server."""
 
-    api_key: str = ""
-    """Empty requires no key and ignores any key that is sent."""
+    api_key: str = ""  # empty requires no key and ignores any key that is sent
     hosts: tuple[str, ...] = LOOPBACK
     """Allowed `Host` names without a port. Not checked when a key is required: a foreign page has no key."""
-    origins: tuple[str, ...] = ()
-    """Web pages that may send requests from a browser."""
+    origins: tuple[str, ...] = ()  # web pages that may send requests from a browser
 
     def error(self, path: str, headers: Headers) -> ApiError | None:
         """The response to a request that is not allowed; None for one that is."""

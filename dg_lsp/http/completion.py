@@ -35,10 +35,8 @@ class Completion:
     """One text for the client."""
 
     text: str
-    stop: str = ""
-    """The stop text that ended it, if one did."""
-    is_full: bool = False
-    """It has as many tokens as allowed and might go on."""
+    stop: str = ""  # the stop text that ended it, if one did
+    is_full: bool = False  # it has as many tokens as allowed and might go on
 
     @property
     def finish_reason(self) -> FinishReason:

@@ -28,12 +28,8 @@ FinishReason = Literal["stop", "length"]
 UserAction = Literal["accept", "reject", "ignore", "view", "select", "dismiss"]
 
 
-def _replace_lone_surrogates(text: str) -> str:
-    """Clients in JavaScript and remote models may cut a character in two; UTF-8 has no halves."""
-    return text.encode("utf-8", "replace").decode()
-
-
-Text = Annotated[str, AfterValidator(_replace_lone_surrogates)]
+# clients in JavaScript and remote models may cut a character in two; UTF-8 has no halves
+Text = Annotated[str, AfterValidator(lambda text: text.encode("utf-8", "replace").decode())]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Texts = Annotated[
     list[Text],

@@ -9,18 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp import runtime
 from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models.download import ShowStep, run, unpack_llama_cpp, working_folder
-from dg_lsp.runtime import (
-    COMMAND,
-    PACKAGE,
-    VARIABLE,
-    InstalledLibrary,
-    Runtime,
-    installed_library,
-    library_name,
-    runtime_folder,
-)
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
 _OVERLAY_PARTS = ("src/", "include/", "ggml/include/")
@@ -34,22 +25,22 @@ IsChanged = Callable[[Path], bool]
 class BuildOptions:
     """Options of `dg-lsp models build-runtime`."""
 
-    source: Path | None = None
-    """Source distribution of llama-cpp-python, or a folder with it; None fetches it."""
-    backend: str | None = None
-    """Build all of llama.cpp for this backend."""
-    is_whole: bool = False
-    """Build all of llama.cpp, even if one class is enough."""
+    source: Path | None = None  # source distribution of llama-cpp-python, or a folder with it; None fetches it
+    backend: str | None = None  # build all of llama.cpp for this backend
+    is_whole: bool = False  # build all of llama.cpp, even if one class is enough
 
     @property
     def whole_backend(self) -> str:
         """The backend to build all of llama.cpp for; empty if one class is enough."""
-        if not (self.is_whole or self.backend) and _supports_overlay():
+        # on macOS and Windows a library binds its symbols when it is linked
+        if not (self.is_whole or self.backend) and sys.platform not in ("darwin", "win32"):
             return ""
         return self.backend or ("metal" if sys.platform == "darwin" else "cpu")
 
 
-def build(options: BuildOptions, is_changed: IsChanged, show_step: ShowStep = lambda *_: None) -> Runtime | None:
+def build(
+    options: BuildOptions, is_changed: IsChanged, show_step: ShowStep = lambda *_: None
+) -> runtime.Runtime | None:
     """Builds and tests the runtime, and moves it to its folder; an existing runtime is replaced.
 
     Returns None if the source of the installed version contains the change already.
@@ -58,16 +49,16 @@ def build(options: BuildOptions, is_changed: IsChanged, show_step: ShowStep = la
         UsageError: an unknown backend, or a folder with other files.
         ModelError: a tool or the source is missing, or the compilation or the test failed.
     """
-    installed = installed_library()
+    installed = runtime.installed_library()
     if installed is None:
-        raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
-    folder, backend = runtime_folder(), options.whole_backend
+        raise ModelRuntimeError(f"{runtime.PACKAGE} is not installed, or has no library: install it again")
+    folder, backend = runtime.runtime_folder(), options.whole_backend
     _check_folder(folder)
     if backend:
         check_tools(backend)
     else:
         _find_compiler()
-    with working_folder(folder, VARIABLE) as work:
+    with working_folder(folder, runtime.VARIABLE) as work:
         new, log = work / folder.name, folder.with_name(f"{folder.name}.log")
         new.mkdir()
         log.unlink(missing_ok=True)
@@ -77,10 +68,10 @@ def build(options: BuildOptions, is_changed: IsChanged, show_step: ShowStep = la
             return None
         kind = "whole" if backend else "overlay"
         facts = (kind, backend, installed.version, str(installed.library), installed.digest())
-        Runtime(new, *facts).write()
+        runtime.Runtime(new, *facts).write()
         show_step("testing it", None)
         if not is_changed(new):
-            advice = "please report this" if backend else f"run {COMMAND} --whole"
+            advice = "please report this" if backend else f"run {runtime.COMMAND} --whole"
             raise ModelRuntimeError(
                 f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
             )
@@ -88,7 +79,7 @@ def build(options: BuildOptions, is_changed: IsChanged, show_step: ShowStep = la
         if folder.exists():  # processes that loaded the old library keep it until they end
             folder.rename(work / "replaced")
         new.rename(folder)
-    return Runtime(folder, *facts)
+    return runtime.Runtime(folder, *facts)
 
 
 def _check_folder(folder: Path) -> None:
@@ -98,13 +89,15 @@ def _check_folder(folder: Path) -> None:
 
 
 def _compile(
-    llama_cpp: Path, backend: str, installed: InstalledLibrary, new: Path, log: Path, show_step: ShowStep
+    llama_cpp: Path, backend: str, installed: runtime.InstalledLibrary, new: Path, log: Path, show_step: ShowStep
 ) -> bool:
     """Patches the source and writes the libraries to `new`; False if one class is enough and has the change already."""
     patch = Patch.read()
     target = llama_cpp / patch.target
     if not target.is_file():
-        raise ModelRuntimeError(f"llama.cpp of {PACKAGE} {installed.version} has no {patch.target}: update dg-lsp")
+        raise ModelRuntimeError(
+            f"llama.cpp of {runtime.PACKAGE} {installed.version} has no {patch.target}: update dg-lsp"
+        )
     original = target.read_text(encoding="utf-8")
     is_patched = patch.is_in(original)
     if is_patched and not backend:
@@ -126,10 +119,8 @@ def _compile(
 class Patch:
     """A unified diff of one file."""
 
-    target: str
-    """Path of the changed file inside llama.cpp."""
-    hunks: tuple[tuple[str, str], ...]
-    """Old and new lines, with their context."""
+    target: str  # path of the changed file inside llama.cpp
+    hunks: tuple[tuple[str, str], ...]  # old and new lines, with their context
 
     @classmethod
     def read(cls) -> "Patch":
@@ -193,11 +184,6 @@ _COMPILER_ADVICE = (
 )
 
 
-def _supports_overlay() -> bool:
-    """False on macOS and Windows, where a library binds its symbols when it is linked."""
-    return sys.platform not in ("darwin", "win32")
-
-
 def check_tools(backend: str) -> str:
     """The path of CMake, if all tools for this backend are installed.
 
@@ -231,7 +217,9 @@ def _find_program(names: Sequence[str], advice: str) -> str:
     return program
 
 
-def _compile_overlay(changed: Path, llama_cpp: Path, installed: InstalledLibrary, folder: Path, log: Path) -> None:
+def _compile_overlay(
+    changed: Path, llama_cpp: Path, installed: runtime.InstalledLibrary, folder: Path, log: Path
+) -> None:
     """Compiles the changed class into a library in `folder`."""
     exports = llama_cpp / "exports"
     exports.write_text(_EXPORTS, encoding="utf-8")
@@ -242,7 +230,7 @@ def _compile_overlay(changed: Path, llama_cpp: Path, installed: InstalledLibrary
             *_OVERLAY_FLAGS,
             *(f"-I{llama_cpp / name}" for name in _INCLUDE_PATHS),
             str(changed),
-            *("-o", str(folder / library_name())),
+            *("-o", str(folder / runtime.library_name())),
             *("-Wl,--no-undefined", "-Wl,--no-as-needed"),
             *(str(path) for name in ("llama", "ggml", "ggml-base") if (path := libraries / f"lib{name}.so").exists()),
             *("-Xlinker", f"--version-script={exports}", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),

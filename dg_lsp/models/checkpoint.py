@@ -34,8 +34,7 @@ class SavedTensor:
     name: str
     shape: tuple[int, ...]
     kind: TensorType
-    start: int
-    """Offset in bytes from the start of the file."""
+    start: int  # offset in bytes from the start of the file
 
     @property
     def size(self) -> int:

@@ -20,16 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dg_lsp import gguf
+from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.errors import (
-    InputFileError,
-    ModelBrokenError,
-    ModelNotFoundError,
-    ModelRuntimeError,
-    ModelUnsupportedError,
-    UsageError,
-)
 from dg_lsp.models import checkpoint, download
 from dg_lsp.models.registry import CONFIGURATION
 from dg_lsp.runtime import PACKAGE, installed_library
@@ -47,8 +39,7 @@ _SIDE_KEY, _SIDE_SHA256_KEY = "dg.self_conditioning", "dg.self_conditioning.sha2
 class ModelParts:
     """The contents of both files; the weights are read when they are written."""
 
-    values: Mapping[str, gguf.Value]
-    """The metadata of the main file, except for the two keys of its side file."""
+    values: Mapping[str, gguf.Value]  # the metadata of the main file, except for the two keys of its side file
     main: tuple[gguf.Tensor, ...]
     side: tuple[gguf.Tensor, ...]
 
@@ -85,7 +76,7 @@ def _make_parts(
     missing = [tensor for tensor in required if tensor not in main]
     missing += [tensor for tensor in checkpoint.SELF_CONDITIONING if tensor not in side]
     if missing:
-        raise ModelBrokenError(
+        raise errors.ModelBrokenError(
             f"{name} lacks {len(missing)} tensors of a DiffusionGemma ({missing[0]}): download or export it again"
         )
     return ModelParts(values, tuple(main.values()), tuple(side[tensor] for tensor in checkpoint.SELF_CONDITIONING))
@@ -129,7 +120,7 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
     header = gguf.read_header(source)
     parts = read_converted(header) if is_quantized and is_converted(header) else read_gguf(source)
     if is_quantized and any(tensor.kind.block_weights > 1 for tensor in parts.main):
-        raise UsageError(
+        raise errors.UsageError(
             f"{source} is quantized already, and another type would lose accuracy: leave out --type, "
             "or name a file in BF16 or F16"
         )
@@ -141,9 +132,9 @@ def read_gguf(path: Path) -> ModelParts:
     shards = _read_shards(path)
     header = shards[0]
     if is_converted(header):
-        raise ModelUnsupportedError(f"{path} is converted already: use it as it is")
+        raise errors.ModelUnsupportedError(f"{path} is converted already: use it as it is")
     if header.architecture != checkpoint.DIFFUSION_ARCHITECTURE:
-        raise ModelUnsupportedError(
+        raise errors.ModelUnsupportedError(
             f"{path} is of architecture {header.architecture or 'unknown'}, not "
             f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
         )
@@ -170,11 +161,11 @@ def read_converted(header: gguf.GGUFHeader) -> ModelParts:
     """The parts of a file that was converted before, to be quantized."""
     side = header.path.with_name(Path(str(header.values[_SIDE_KEY].read())).name)
     if not side.is_file():
-        raise ModelBrokenError(
+        raise errors.ModelBrokenError(
             f"{header.path} lacks its side file {side.name}: put it beside it, or convert the model again"
         )
     if _SIDE_SHA256_KEY not in header.values or header.values[_SIDE_SHA256_KEY].read() != _sha256(side):
-        raise ModelBrokenError(f"{side} is not the side file of {header.path.name}: convert the model again")
+        raise errors.ModelBrokenError(f"{side} is not the side file of {header.path.name}: convert the model again")
     return ModelParts(
         {key: value for key, value in header.values.items() if key not in (_SIDE_KEY, _SIDE_SHA256_KEY)},
         tuple(gguf.copied(header.path, tensor) for tensor in header.tensors.values()),
@@ -190,10 +181,12 @@ def _read_shards(path: Path) -> tuple[gguf.GGUFHeader, ...]:
         return (header,)
     match = _NUMBERED.fullmatch(path.name)
     if match is None or not isinstance(count, int) or int(match[3]) != count:
-        raise ModelBrokenError(f"{path} is one of {count} files, but was renamed: restore its name")
+        raise errors.ModelBrokenError(f"{path} is one of {count} files, but was renamed: restore its name")
     paths = [path.with_name(f"{match[1]}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     if missing := [shard.name for shard in paths if not shard.is_file()]:
-        raise ModelNotFoundError(f"{path.parent} lacks {missing[0]} ({len(missing)} of {count} files): download it")
+        raise errors.ModelNotFoundError(
+            f"{path.parent} lacks {missing[0]} ({len(missing)} of {count} files): download it"
+        )
     return tuple(gguf.read_header(shard) for shard in paths)
 
 
@@ -205,7 +198,7 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
     }
     kept["general.architecture"] = gguf.text(checkpoint.ARCHITECTURE)
     if problem := next((key for key in _VOCABULARY if key not in kept or kept[key].kind != gguf.ARRAY), ""):
-        raise ModelBrokenError(f"{header.path}: {problem} is missing or invalid: download or export it again")
+        raise errors.ModelBrokenError(f"{header.path}: {problem} is missing or invalid: download or export it again")
     canvas = next((_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), _TRAINED_CANVAS)
     context_length = _read_number(header, f"{_OLD}context_length")
     ours = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
@@ -215,7 +208,7 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
 def _read_number(header: gguf.GGUFHeader, key: str) -> int:
     value = header.values[key].read() if key in header.values else None
     if not isinstance(value, int) or value < 1:
-        raise ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
+        raise errors.ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
     return value
 
 
@@ -229,14 +222,14 @@ def convert_checkpoint(folder: Path) -> ModelParts:
     """The parts of a DiffusionGemma checkpoint, with matrices in the stored number format."""
     config, saved = checkpoint.read_json(folder / CONFIGURATION), checkpoint.read_checkpoint(folder)
     if checkpoint.EMBEDDING not in saved:
-        raise ModelUnsupportedError(
+        raise errors.ModelUnsupportedError(
             f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
         )
     try:
         geometry = checkpoint.Geometry(config)
         sizes = geometry.values()
     except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
-        raise ModelUnsupportedError(
+        raise errors.ModelUnsupportedError(
             f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
             "computes: use another checkpoint"
         ) from error
@@ -263,7 +256,7 @@ def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> N
     """The encoder uses the decoder's weights. Some tensors are saved twice, but llama.cpp has one of each."""
     is_alike = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
     if not is_alike or any(one != other for one, other in zip(encoder.blocks(), decoder.blocks(), strict=True)):
-        raise ModelUnsupportedError(
+        raise errors.ModelUnsupportedError(
             f"{source}: {encoder.name} differs from the decoder's, and llama.cpp's {checkpoint.ARCHITECTURE} graph has "
             "one for both: use the checkpoint with the transformers backend"
         )
@@ -303,12 +296,12 @@ def check_target(target: Path, needed: int) -> None:
         ModelError: the disk is too full.
     """
     if not target.name.endswith(".gguf") or target.name.endswith(checkpoint.SIDE_SUFFIX):
-        raise UsageError(f"{target} is not a name for a model: let it end in .gguf")
+        raise errors.UsageError(f"{target} is not a name for a model: let it end in .gguf")
     for path in (target, side_path(target)):
         if path.exists():
-            raise UsageError(f"{path} exists already: remove it, or {_OTHER_NAME}")
+            raise errors.UsageError(f"{path} exists already: remove it, or {_OTHER_NAME}")
     if not target.parent.is_dir():
-        raise InputFileError(f"{target.parent} is not a folder: create it, or {_OTHER_NAME}")
+        raise errors.InputFileError(f"{target.parent} is not a folder: create it, or {_OTHER_NAME}")
     download.check_space(target.parent, needed + _MARGIN, _OTHER_NAME)
 
 
@@ -385,7 +378,7 @@ def check_code(folder: Path, *, is_trusted: bool) -> None:
     """
     code = sorted(path.name for path in folder.glob("*.py"))
     if code and not is_trusted:
-        raise UsageError(
+        raise errors.UsageError(
             f"{folder} has Python files that the conversion may run ({', '.join(code)}): read them, and pass "
             "--trust-remote-code or remove them"
         )
@@ -395,7 +388,7 @@ def _make_environment(show_step: download.ShowStep) -> Path:
     """The folder with llama.cpp's script and a Python environment for it, made at the first call."""
     installed = installed_library()
     if installed is None:
-        raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
+        raise errors.ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
     folder = data_folder() / "conversion" / installed.version
     if _python(folder).exists():
         return folder
@@ -445,7 +438,7 @@ def convert_with_script(
 
         command = [str(_python(environment)), "-P", str(environment / _SCRIPT), *files]
         if reason := download.run(command, show_progress, variables):
-            raise ModelUnsupportedError(
+            raise errors.ModelUnsupportedError(
                 f"llama.cpp's {_SCRIPT} cannot convert {source}: "
                 f"{reason.removeprefix('ERROR:hf-to-gguf:')}; use a published GGUF of this model"
             )

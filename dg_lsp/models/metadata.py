@@ -36,7 +36,7 @@ from dg_lsp.models.checkpoint import (
     read_json,
     read_vocabulary,
 )
-from dg_lsp.models.registry import CONFIGURATION, Family, find_family
+from dg_lsp.models.registry import CONFIGURATION, find_family
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
@@ -91,8 +91,7 @@ class _Keys:
     metadata: Mapping[str, str]
     vocab_size: int
     name: str
-    advice: str
-    """The end of every error message."""
+    advice: str  # the end of every error message
 
     def error(self, problem: str) -> ModelUnsupportedError:
         return ModelUnsupportedError(f"model {self.name}: {problem}; {self.advice}")
@@ -285,13 +284,15 @@ def _describe_masked(
     end_ids = {*specials.end_ids, *(token for token in family.end_ids if token < vocab_size)}
     end_ids -= resizing_ids  # a deleted token does not end the text
     shift = metadata.get("diffusion.shift_logits")
+    # every text of Dream starts with its first token: DreamOn's `eval/generator.py` adds it
+    first = _parse_number(metadata.get("tokenizer.ggml.bos_token_id", "")) if family.architecture == "dream" else None
     return ModelSpec(
         name=name,
         vocab_size=vocab_size,
         sampling=sampling,
         end_ids=tuple(sorted(end_ids)),
         prompt_format=family.prompt_format,
-        start_ids=specials.start_ids or _default_start_ids(family, metadata),
+        start_ids=specials.start_ids or (() if first is None else (first,)),
         banned_ids=tuple(sorted({*specials.control_ids, sampling.mask_id} - end_ids - resizing_ids)),
         canvas_lengths=family.canvas_lengths,
         max_prompt_tokens=_prompt_limit(metadata, family.max_prompt_tokens, family.canvas_lengths[-1]),
@@ -302,12 +303,6 @@ def _describe_masked(
         gap_lengths=family.gap_lengths,
         metadata=_displayed(metadata),
     )
-
-
-def _default_start_ids(family: Family, metadata: Mapping[str, str]) -> tuple[int, ...]:
-    """Every text of Dream starts with its first token: DreamOn's `eval/generator.py` adds it."""
-    start_id = _parse_number(metadata.get("tokenizer.ggml.bos_token_id", ""))
-    return () if start_id is None or family.architecture != "dream" else (start_id,)
 
 
 def _mask_sampling(defaults: MaskSampling, metadata: Mapping[str, str], vocab_size: int, name: str) -> MaskSampling:

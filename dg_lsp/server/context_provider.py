@@ -65,8 +65,7 @@ class _Collection:
 
     uri: str
     line: int
-    key: tuple[ContextSettings, tuple[Import, ...], tuple[Path, ...]]
-    """Settings, imports and folders of the workspace."""
+    key: tuple[ContextSettings, tuple[Import, ...], tuple[Path, ...]]  # settings, imports and folders of the workspace
     collected: tuple[_Collected, ...]
 
 

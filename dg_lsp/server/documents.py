@@ -40,10 +40,8 @@ class Document:
 class CompletionPosition:
     """The position of a completion, and the range that its items replace."""
 
-    snapshot: Snapshot
-    """The document with `selected` inserted."""
-    offset: int
-    """Offset of the completion in the snapshot's text."""
+    snapshot: Snapshot  # the document with `selected` inserted
+    offset: int  # offset of the completion in the snapshot's text
     replaced: types.Range
     """What an item replaces in the document; the range is empty at the cursor when no popup is open."""
     selected: str = ""

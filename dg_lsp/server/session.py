@@ -80,13 +80,11 @@ class Status:
     """The status that the client displays. Each change is sent once."""
 
     send: Callable[[str, Any], None]
-    is_enabled: bool = False
-    """The client displays it: such clients send `editorInfo`."""
+    is_enabled: bool = False  # the client displays it: such clients send `editorInfo`
     state: State = State.LOADING
     message: str = ""
     model: str = ""
-    last_ms: float | None = None
-    """Duration of the last request in milliseconds."""
+    last_ms: float | None = None  # duration of the last request in milliseconds
     counts: Mapping[str, int] = field(default_factory=dict)
     _num_running: int = 0
     _last_sent: dict[str, Any] = field(default_factory=dict)

@@ -90,12 +90,9 @@ class Import:
     """One imported name."""
 
     module: str
-    level: int
-    """Number of dots before the module."""
-    name: str
-    """The imported name; empty for the module itself, `*` for all of its names."""
-    bound: str
-    """The name in the importing file; dotted for `import a.b`."""
+    level: int  # number of dots before the module
+    name: str  # the imported name; empty for the module itself, `*` for all of its names
+    bound: str  # the name in the importing file; dotted for `import a.b`
 
 
 def imports_of(text: str) -> tuple[Import, ...]:
@@ -190,8 +187,7 @@ class Definitions:
 
     path: Path
     lines: str
-    num_mentioned: int
-    """Number of its names that are used near the cursor."""
+    num_mentioned: int  # number of its names that are used near the cursor
 
 
 @dataclass(frozen=True, slots=True)

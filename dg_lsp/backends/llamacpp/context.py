@@ -11,17 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dg_lsp.backends.llamacpp import memory_estimate
 from dg_lsp.backends.llamacpp.errors import context_error, decode_error
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.backends.llamacpp.memory_estimate import (
-    ADVICE,
-    PROMPTS,
-    ContextBudget,
-    MemoryEstimate,
-    check_fits,
-    estimate_context,
-    padded,
-)
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import Flags, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Floats
@@ -91,7 +83,7 @@ class LlamaContext:
     Callers check sizes first: a batch that is larger than the context allows aborts the process.
     """
 
-    def __init__(self, model: LlamaModel, budget: ContextBudget, *, flash_attention: bool) -> None:
+    def __init__(self, model: LlamaModel, budget: memory_estimate.ContextBudget, *, flash_attention: bool) -> None:
         """Starts with the budget's `first_length`. Raises `ModelMemoryError` or `ModelUnsupportedError`."""
         self._native = library()
         self._api = self._native.api
@@ -103,7 +95,7 @@ class LlamaContext:
         self._handle: Any = None
         self.num_cells = 0
         self.batch: Any = None
-        self._check_room(budget.first_length, ADVICE)
+        self._check_room(budget.first_length, memory_estimate.ADVICE)
         try:
             self._open(budget.first_length)
         except ModelError:
@@ -148,7 +140,7 @@ class LlamaContext:
         After a `ModelMemoryError` nothing has changed, after a `BackendError` all sequences are empty.
         """
         limit = self._budget.context_length
-        needed = min(padded(self.num_cells + num_missing), limit)
+        needed = min(memory_estimate.padded(self.num_cells + num_missing), limit)
         doubled = min(max(needed, 2 * self.num_cells), limit)
         if needed <= self.num_cells:
             return
@@ -197,14 +189,16 @@ class LlamaContext:
         """Checks the memory for a context, less that of the open one, and for a copy of `copied` bytes."""
         model = self._model
 
-        def estimate(cells: int) -> MemoryEstimate:
-            return estimate_context(model.sizes, self._budget, cells, gpu_share=model.gpu_share, flash=self._flash)
+        def estimate(cells: int) -> memory_estimate.MemoryEstimate:
+            return memory_estimate.estimate_context(
+                model.sizes, self._budget, cells, gpu_share=model.gpu_share, flash=self._flash
+            )
 
-        needed = estimate(num_cells) + MemoryEstimate(host=Counter({PROMPTS: copied}))
+        needed = estimate(num_cells) + memory_estimate.MemoryEstimate(host=Counter({memory_estimate.PROMPTS: copied}))
         if self._handle:
             needed -= estimate(self.num_cells)
         what = f"a context of {num_cells} tokens for {model.path.name}"
-        check_fits(what, needed, advice, mapped=model.mapped_bytes)
+        memory_estimate.check_fits(what, needed, advice, mapped=model.mapped_bytes)
 
     def decode(self, *, causal: bool) -> int:
         """Runs the batch; returns 0 or `NO_CELLS`. After a `BackendError`, the batch's sequences are undefined."""

@@ -191,8 +191,7 @@ class ContextDenoiser(ABC):
     canvas beyond the physical batch, an id outside the vocabulary, a position beyond the context.
     """
 
-    _is_cached: ClassVar[bool] = True
-    """Whether the prompt stays in the KV cache; otherwise every step computes it."""
+    _is_cached: ClassVar[bool] = True  # whether the prompt stays in the KV cache; otherwise every step computes it
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         """Makes the context and measures the threads; raises `ModelUnsupportedError` or `ModelMemoryError`."""

@@ -61,8 +61,7 @@ class GraphDevice:
 
     native: Any
     backend: Any
-    memory_free: int
-    """Bytes, before anything is allocated."""
+    memory_free: int  # bytes, before anything is allocated
 
     @classmethod
     def first(cls, kinds: tuple[str, ...]) -> "GraphDevice | None":

@@ -30,12 +30,9 @@ _FOLDER_VARIABLE = "LLAMA_CPP_LIB_PATH"
 class Library:
     """The loaded llama.cpp."""
 
-    api: Any
-    """The module `llama_cpp.llama_cpp`: untyped ctypes functions."""
-    runtime: Runtime | None
-    """The changed llama.cpp; None if the one of llama-cpp-python is loaded."""
-    note: str
-    """Why a changed llama.cpp is not loaded."""
+    api: Any  # the module `llama_cpp.llama_cpp`: untyped ctypes functions
+    runtime: Runtime | None  # the changed llama.cpp; None if the one of llama-cpp-python is loaded
+    note: str  # why a changed llama.cpp is not loaded
     problems: deque[str]
     """The last warnings and errors that llama.cpp logged; cleared before a call whose failure they explain."""
     log_callback: Any
@@ -113,12 +110,9 @@ class Device:
     """A device of llama.cpp."""
 
     name: str
-    kind: str
-    """`cpu`, `gpu`, `igpu` (shares the machine's memory), `accelerator` (such as BLAS) or `other`."""
-    memory_free: int
-    """Bytes; 0 if the driver does not report it."""
-    memory_total: int
-    """Bytes; 0 if the driver does not report it."""
+    kind: str  # `cpu`, `gpu`, `igpu` (shares the machine's memory), `accelerator` (such as BLAS) or `other`
+    memory_free: int  # bytes; 0 if the driver does not report it
+    memory_total: int  # bytes; 0 if the driver does not report it
 
 
 def devices() -> tuple[Device, ...]:

@@ -40,12 +40,10 @@ class ModelSizes:
     layers: int
     heads: int
     width: int
-    inner: int
-    """Width inside the feed-forward networks of a layer, summed over the active experts."""
+    inner: int  # width inside the feed-forward networks of a layer, summed over the active experts
     vocab_size: int
     trained_length: int
-    kv_bytes_per_token: int
-    """Bytes of an F16 KV cache; 0 without a cache."""
+    kv_bytes_per_token: int  # bytes of an F16 KV cache; 0 without a cache
 
     @classmethod
     def of(cls, header: GGUFHeader) -> "ModelSizes":
@@ -85,20 +83,13 @@ class ModelSizes:
 class ContextBudget:
     """Sizes of a llama.cpp context, in tokens."""
 
-    context_length: int
-    """Upper limit of the cells of the KV cache, which all slots share."""
-    first_length: int
-    """Cells when the context is made."""
-    slot_limit: int
-    """Prompt and canvas of one slot together."""
-    batch_tokens: int
-    """Tokens of one physical batch; a non-causal batch must not be larger."""
-    canvas_tokens: int
-    """Tokens of all canvases of one step."""
-    num_sequences: int
-    """One for each slot, and one for each further canvas of a step."""
-    prompt_limit: int
-    """Tokens of the longest prompt."""
+    context_length: int  # upper limit of the cells of the KV cache, which all slots share
+    first_length: int  # cells when the context is made
+    slot_limit: int  # prompt and canvas of one slot together
+    batch_tokens: int  # tokens of one physical batch; a non-causal batch must not be larger
+    canvas_tokens: int  # tokens of all canvases of one step
+    num_sequences: int  # one for each slot, and one for each further canvas of a step
+    prompt_limit: int  # tokens of the longest prompt
 
 
 def context_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) -> ContextBudget:

@@ -49,8 +49,7 @@ def _traits(kind: int) -> Any:
 class StoredMatrix:
     """A matrix in its stored format, quantized or not."""
 
-    raw: npt.NDArray[np.uint8]
-    """Shape (N, bytes of a row)."""
+    raw: npt.NDArray[np.uint8]  # shape (N, bytes of a row)
     kind: TensorType
     width: int
 
@@ -147,10 +146,8 @@ _NEXT_LEVEL = np.float32(1 / 16)
 class Mixture:
     """Probabilities of the same U tokens at L positions."""
 
-    ids: TokenIds | None
-    """Shape (U,), ascending; None means the whole vocabulary."""
-    shares: Floats
-    """Shape (L, U); each row adds up to 1."""
+    ids: TokenIds | None  # shape (U,), ascending; None means the whole vocabulary
+    shares: Floats  # shape (L, U); each row adds up to 1
 
     def __len__(self) -> int:
         return len(self.shares)

@@ -51,12 +51,10 @@ class RemoteQuery:
 
     task: RemoteTask
     prompt: Prompt
-    max_tokens: int
-    """Longest answer."""
+    max_tokens: int  # longest answer
     num_answers: int = 1
     seed: int = 0
-    messages: tuple[tuple[str, str], ...] = ()
-    """Of a chat: role (`system`, `user` or `assistant`) and text."""
+    messages: tuple[tuple[str, str], ...] = ()  # of a chat: role (`system`, `user` or `assistant`) and text
     session: str = ""
     """Equal for related requests, such as those of one document. Only a hash of it is sent."""
 
@@ -66,16 +64,12 @@ class RemoteAnswer:
     """The answers received so far. Counts are 0 where the server does not report them."""
 
     texts: tuple[str, ...] = ()
-    is_finished: bool = False
-    """The model ended every answer itself."""
-    model: str = ""
-    """The name that the server gives its model."""
+    is_finished: bool = False  # the model ended every answer itself
+    model: str = ""  # the name that the server gives its model
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    output_tokens: int = 0
-    """Of all answers."""
-    steps: int = 0
-    """Forward passes."""
+    output_tokens: int = 0  # of all answers
+    steps: int = 0  # forward passes
     canvas_length: int = 0
 
 
@@ -85,15 +79,13 @@ class TextPiece:
 
     index: int
     text: str
-    finish: str = ""
-    """`stop` where the model ended the answer, `length` where the answer has its maximal length."""
+    finish: str = ""  # `stop` where the model ended the answer, `length` where the answer has its maximal length
 
 
 class Dialect:
     """`/v1/completions` of OpenAI, vLLM, SGLang, llama-server and `dg-lsp serve`; the base of the other APIs."""
 
-    path: ClassVar[str] = "/v1/completions"
-    """Below the address of the server."""
+    path: ClassVar[str] = "/v1/completions"  # below the address of the server
     follows_instructions: ClassVar[bool] = False
 
     def __init__(self, fim: str = "suffix") -> None:

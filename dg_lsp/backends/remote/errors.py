@@ -87,13 +87,11 @@ def connection_error(error: Exception) -> RemoteRequestError:
 class CircuitBreaker:
     """Blocks requests for a pause after some failures in a row; the first request after the pause is the test."""
 
-    pause: float
-    """Seconds."""
+    pause: float  # seconds
     clock: Callable[[], float] = time.monotonic
     num_failures: int = 0
     blocked_until: float = 0.0
-    reason: str = ""
-    """The last failure."""
+    reason: str = ""  # the last failure
 
     @property
     def seconds_left(self) -> float:

@@ -26,10 +26,8 @@ _log = logging.getLogger(__name__)
 class StepInputs(NamedTuple):
     """Everything that differs between two steps, on the device. T is the number of canvas tokens."""
 
-    tokens: torch.Tensor
-    """Shape (3, T), int64: ids, positions from the prompt's length on, and numbers of canvases."""
-    conditioning: torch.Tensor
-    """Shape (T, hidden): the second value of the step before; zeros before the first step."""
+    tokens: torch.Tensor  # shape (3, T), int64: ids, positions from the prompt's length on, and numbers of canvases
+    conditioning: torch.Tensor  # shape (T, hidden): the second value of the step before; zeros before the first step
     noise: torch.Tensor
     """Shape (T + 1,): random numbers in [0, 1) that decide the samples, then the temperature, above 0."""
 
@@ -149,10 +147,8 @@ class StepOptions:
     """How steps run; None means what the device supports."""
 
     reduce: Callable[..., ReducedLogits] = reduce_logits
-    captures: bool | None = None
-    """Whether steps become CUDA graphs."""
-    compiles: bool | None = None
-    """Whether torch compiles them, which needs Triton on a GPU."""
+    captures: bool | None = None  # whether steps become CUDA graphs
+    compiles: bool | None = None  # whether torch compiles them, which needs Triton on a GPU
 
 
 DEFAULT_OPTIONS = StepOptions()
