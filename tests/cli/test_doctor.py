@@ -1,11 +1,12 @@
 import pytest
+import tiny_masked
 
 from dg_lsp.cli.doctor import Checkup, report
 from dg_lsp.models.registry import BUNDLED
 
 KEYS = [
     *("software", "settings_file", "devices", "runtime", "model", "threads", "costs", "decoders", "fill"),
-    *("memory_bytes", "problems"),
+    *("memory_bytes", "warnings", "problems"),
 ]
 
 
@@ -26,6 +27,11 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     found = outcome.json
     assert list(found) == KEYS
     assert (found["problems"], found["threads"], found["model"]["name"]) == ([], 1, "dg-mini")
+    assert (found["model"]["fim_family"], found["model"]["fim_order"], found["warnings"]) == (
+        "dg-mini",
+        "suffix-first",
+        [],
+    )
     assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
     assert found["devices"]
     assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
@@ -33,6 +39,19 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
     assert list(found["decoders"]) == ["line-end", "whole-line", "block"]
     assert min(found["fill"]["steps"], found["fill"]["load_ms"], found["memory_bytes"]) > 0
+
+
+def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp, tmp_path):
+    path = tmp_path / "plain.gguf"
+    tiny_masked.write(path, tiny_masked.make("qwen2"), name="plain", mask_id=None)
+    outcome = dg_lsp("doctor", "--model", path, "--gpu-layers", 0, "--threads", 1)
+    assert outcome.code == 0
+    [line] = [line for line in outcome.out.splitlines() if line.startswith("warning: ")]
+    assert "plain has no fill-in-the-middle tokens" in line
+    assert "dg-lsp models list" in line
+    shown = dg_lsp("models", "show", path)
+    assert shown.err == f"dg-lsp: {line.removeprefix('warning: ')}\n"
+    assert "prompt_format: prefix\n" in shown.out
 
 
 def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp):
