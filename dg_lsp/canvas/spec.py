@@ -120,7 +120,7 @@ class FimOrder(StrEnum):
     SUFFIX_FIRST = "suffix-first"
     """Typing changes only the end of the prompt."""
     PREFIX_FIRST = "prefix-first"
-    """Qwen, CodeGemma, StarCoder; every keystroke decodes the suffix again."""
+    """Qwen, CodeGemma, StarCoder; a keystroke moves the suffix in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

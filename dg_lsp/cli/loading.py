@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, FimOrder, ModelSpec, PromptFormat
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
@@ -76,12 +76,23 @@ class LoadedModel:
             "description": self.weights.description,
             "noise": spec.noise,
             "prompt_format": spec.prompt_format.value,
+            "suffix_while_typing": self._suffix_while_typing(),
             "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
             "confidence_threshold": sampling.confidence_threshold if sampling else None,
             "max_denoising_steps": sampling.max_denoising_steps if sampling else None,
         }
+
+    def _suffix_while_typing(self) -> str:
+        """What a typed character costs of a suffix that follows the prefix."""
+        fim = self.spec.fim
+        if fim is None or isinstance(self.weights, Checkpoint):
+            return "none in the prompt"
+        if fim.order is FimOrder.SUFFIX_FIRST:
+            return "kept: it comes first"
+        problem = self.weights.shift_problem
+        return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
 def with_model_chosen(settings: "Settings") -> "Settings":

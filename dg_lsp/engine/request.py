@@ -26,7 +26,7 @@ class Priority(IntEnum):
     WARM_UP = 4
     """Only decodes a prompt."""
     SPECULATION = 5
-    """The fill that would follow if the user accepted the last one. Any other request ends it."""
+    """In idle time: the fill that would follow if the user accepted the last one, or a refresh. Any request ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,14 @@ class RewriteRequest:
     """Code of other files for the prompt."""
     min_confidence: float = 0.0
     """See `FillRequest.min_confidence`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRequest:
+    """In idle time: decodes again what the cache holds approximately."""
+
+    priority: ClassVar = Priority.SPECULATION
+    name: ClassVar = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ class FillResult:
     """The rest of an earlier fill that the user has typed into so far."""
     slot: int = -1
     """Of the KV cache; -1 where none was taken."""
+    drift: int = 0
+    """Edits of the prefix that cached states of the suffix have not seen."""
 
     @classmethod
     def unfinished(cls) -> "FillResult":

@@ -5,10 +5,11 @@ checks it between steps. There the thread also turns to more urgent requests and
 waits for a chat. Nothing else in dg-lsp starts a thread for the model.
 
 Idle time after a fill goes into the next one: while the user reads the suggestion, the thread computes the fill that
-follows if it is accepted. Any request stops that.
+follows if it is accepted, and then what the cache holds approximately. Any request stops that.
 """
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -21,7 +22,7 @@ from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Framer, Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RefreshRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
@@ -35,7 +36,7 @@ OnStep = Callable[[Progress], None]
 class Job:
     """A request on its way through the scheduler."""
 
-    request: FillRequest | RewriteRequest | ChatRequest
+    request: FillRequest | RewriteRequest | ChatRequest | RefreshRequest
     deadline: float
     """`time.monotonic` seconds."""
     future: Future[Any]
@@ -49,7 +50,8 @@ class Job:
     def key(self) -> Key:
         """Of two jobs with the same key the newer one wins."""
         request = self.request
-        return request.name if isinstance(request, ChatRequest) else request.snapshot.uri, type(request)
+        name = request.name if isinstance(request, ChatRequest | RefreshRequest) else request.snapshot.uri
+        return name, type(request)
 
     @property
     def priority(self) -> int:
@@ -67,6 +69,8 @@ class Job:
             return engine.rewrite(self.request, deadline=self.deadline)
         if isinstance(self.request, ChatRequest):
             return engine.chat(self.request, deadline=self.deadline)
+        if isinstance(self.request, RefreshRequest):
+            return engine.refresh()
         return engine.run(self.request, deadline=self.deadline)
 
 
@@ -342,9 +346,13 @@ class Scheduler:
     def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
             self._cache.keep(request, result)
-            is_last = not (job.is_speculative or self._queue or job.future.done())
-            if is_last and (speculation := self._next_fill(job, request, result)) is not None:
-                self._queue.add(speculation)
+            if self._queue or job.future.done():
+                return
+            following = None if job.is_speculative else self._next_fill(job, request, result)
+            if following is None and self._engine is not None and not self._engine.is_exact:
+                following = Job(RefreshRequest(), math.inf, Future())
+            if following is not None:
+                self._queue.add(following)
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""

@@ -108,6 +108,14 @@ def test_prompt_takes_the_slot_that_shares_most_of_it():
     assert slots.choose(token_ids([9, 8, 7, 5])) == second
 
 
+def test_slot_with_the_same_end_is_taken_for_a_prompt_whose_beginning_changed():
+    suffix = list(range(20, 40))
+    slots, (first, _) = holding(token_ids([1, 2, *suffix]), B)
+    assert slots.choose(token_ids([1, 2, 3, *suffix])) == first
+    assert slots.choose(token_ids([5, *suffix])) == first
+    assert slots.num_shared(first, token_ids([1, 2, 3, *suffix])) == 2
+
+
 def test_prompt_that_shares_less_than_half_takes_the_least_recently_used_slot():
     slots, (_, second) = holding(A, B)
     slots.choose(A)

@@ -132,6 +132,16 @@ class TransformersDenoiser:
         return len(prompt) - kept
 
     @torch.inference_mode()
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`; always exact."""
+        check_slot(slot, self.num_slots)
+        return 0
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`; always exact."""
+        check_slot(slot, self.num_slots)
+        return 0
+
     def predict(
         self,
         slot: int,

@@ -45,6 +45,20 @@ def test_special_tokens_are_found(engine):
     assert {0, 2, 3} - {*spec.end_ids} <= {*spec.banned_ids}
 
 
+def test_typed_character_decodes_at_most_16_prompt_tokens_and_idle_time_makes_the_prompt_exact(engine):
+    before, after = "def f(self):\n    return self.x\n" * 4, "\n\ndef g(self):\n    return f(self)\n" * 4
+    fill(engine, f"{before}|{after}")
+    for typed in ("x", "xy", "xyz", "xy", "xy = ", ""):
+        result = fill(engine, f"{before}{typed}|{after}")
+        assert result.prompt_tokens - result.cached_tokens <= 16
+    is_fim = engine.spec.name == "fim"
+    assert result.drift == (6 if is_fim else 0)
+    assert engine.is_exact is not is_fim
+    assert len(list(engine.refresh())) >= (2 if is_fim else 0)
+    assert engine.is_exact
+    assert fill(engine, f"{before}|{after}").drift == 0
+
+
 @pytest.mark.parametrize("text", ["a = |\nb = 2\n", "|", "def f():\n    |\n"])
 @pytest.mark.parametrize("decoder", [None, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
 def test_fill_is_decoded_token_by_token(engine, text, decoder):
