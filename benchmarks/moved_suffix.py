@@ -6,7 +6,9 @@ CASES has test cases in the format of HumanEval-Infilling. Every case is edited 
 of the prefix are typed one by one, they are pasted at once, or N/2 characters are typed and deleted again. Then the
 logits of the first token are compared with those of the same prompt decoded afresh: Kullback-Leibler divergence in
 nats, and the same best token. With `--fills`, the first line is decoded greedily both ways, and compared with the
-reference. A model without fill-in-the-middle tokens gets three unused ones as sentinels. Times are of the processor.
+reference. A model without fill-in-the-middle tokens gets three unused ones as sentinels. Models that were trained with
+the suffix first give no sensible line otherwise: `--swapped` edits their suffix, and moves the prefix. Times are of the
+processor.
 """
 
 import argparse
@@ -35,14 +37,15 @@ WAYS = ("typed", "pasted", "typed and deleted")
 class Model:
     """A prefix-first model and its logits; slot 0 is moved, slot 1 is always decoded afresh."""
 
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, *, is_swapped: bool) -> None:
         settings = Settings(model=ModelSettings(name=path, gpu_layers=0, threads=threads, num_slots=2))
         loaded = load_model(settings)
         assert isinstance(loaded.weights, LlamaModel)
         spec = loaded.spec
         unused = [token for token in spec.banned_ids if token not in spec.start_ids][-3:]
         ids = (spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id) if spec.fim else tuple(unused)
-        self.fim = FimTokens(*ids, order=FimOrder.PREFIX_FIRST)
+        first, second, middle = (ids[1], ids[0], ids[2]) if is_swapped else ids
+        self.fim = FimTokens(first, second, middle, FimOrder.PREFIX_FIRST)
         self.spec: ModelSpec = replace(spec, fim=self.fim, has_causal_head=True)
         self.denoiser = LlamaDenoiser(loaded.weights, self.spec, settings.model)
         self.encode, self.decode = self.denoiser.tokenizer.encode, self.denoiser.tokenizer.decode
@@ -145,9 +148,10 @@ def main() -> None:
     parser.add_argument("--chars", type=int, nargs=2, default=[1200, 800], help="of prefix and suffix")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--fills", action="store_true")
+    parser.add_argument("--swapped", action="store_true")
     given = parser.parse_args()
     context.MAX_EDITS = 10**6  # type: ignore[misc]
-    model = Model(given.model, given.threads)
+    model = Model(given.model, given.threads, is_swapped=given.swapped)
     opened = gzip.open if given.cases.suffix == ".gz" else open
     with opened(given.cases, "rt", encoding="utf-8") as file:
         cases = [json.loads(line) for line in file]
@@ -161,7 +165,8 @@ def main() -> None:
             for case in chosen:
                 reference = case["canonical_solution"].split("\n")[0].rstrip() if given.fills else None
                 texts = case["prompt"][-before:], case["suffix"][:after]
-                rows.append(compare(model, *texts, way, num, reference))
+                first, second = reversed(texts) if given.swapped else texts
+                rows.append(compare(model, first, second, way, num, reference))
             print(json.dumps({"way": way, "num": num, **summary(rows)}), flush=True)
 
 

@@ -124,7 +124,10 @@ def test_refresh_takes_short_passes_between_which_the_user_may_type(denoiser):
     typed = np.append(typed, OTHER[:2])
     assert denoiser.prefill(0, prompt(typed)) <= 16
     assert denoiser.drift(0) == 2
-    assert refresh(denoiser) == [16, 16, 16, 16, 16, 10]
+    rest, again = [16, 16, 16, 10], [16, 16, 16, 16, 16, 10]
+    assert [denoiser.refresh(0) for _ in rest] == rest, "the refresh goes on where it was"
+    assert denoiser.drift(0) == 1, "the first tokens were decoded before the last edit"
+    assert refresh(denoiser) == again
     assert refresh(denoiser) == []
     check_exact(denoiser, prompt(typed))
 
@@ -224,3 +227,17 @@ def test_suffix_as_wide_as_the_window_is_not_moved(tiny_repacked, opened):
     denoiser.prefill(0, prompt())
     assert denoiser.prefill(0, prompt(BEFORE[:-1])) > 64
     check_exact(denoiser, prompt(BEFORE[:-1]))
+
+
+def test_one_pass_of_a_refresh_for_each_key_keeps_the_drift_small(denoiser):
+    typed = BEFORE[:60]
+    denoiser.prefill(0, prompt(typed))
+    drifts = []
+    for token in BEFORE[60:110]:
+        typed = np.append(typed, token)
+        assert denoiser.prefill(0, prompt(typed)) <= 16
+        predict(denoiser)
+        assert 0 < denoiser.refresh(0) <= 16
+        drifts.append(denoiser.drift(0))
+    assert max(drifts) < 2 * len(AFTER) / 16 + 2
+    check_exact(denoiser, prompt(typed))
