@@ -306,8 +306,8 @@ _NOT_COPIED = "llama.cpp: the KV cache cannot be copied; set context_length"
 NOTHING = token_ids([])
 MIN_MOVED = 16
 """Shorter suffixes are decoded again: that costs one short pass."""
-MAX_EDITS = 100
-"""Edits after which a suffix is decoded again as a whole; to a hundred, the approximation was measured."""
+MAX_EDITS = 64
+"""Edits after which a suffix is decoded again as a whole. After 30 to 100, 1 % of the lines get worse (docs/log.md)."""
 REFRESH_TOKENS = 16
 """Tokens of one pass of a refresh: a typed character waits for one such pass at most."""
 
