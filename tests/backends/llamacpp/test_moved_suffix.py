@@ -15,6 +15,8 @@ from dg_lsp.settings import ModelSettings
 PREFIX, SUFFIX, MIDDLE = 2, 3, 4
 FIM = FimTokens(PREFIX, SUFFIX, MIDDLE, FimOrder.PREFIX_FIRST)
 ATOL = 1e-2
+FLAT = 5e-4
+"""The same for the model with sliding windows, whose best token has a probability of 0.01."""
 rng = np.random.default_rng(5)
 BEFORE, AFTER, OTHER = (rng.integers(110, 250, size) for size in (120, 90, 90))
 
@@ -46,12 +48,12 @@ def refresh(denoiser, slot=0):
     return passes
 
 
-def check_exact(denoiser, ids):
+def check_exact(denoiser, ids, atol=ATOL):
     """After a refresh, the slot predicts what a fresh prompt predicts."""
     refresh(denoiser)
     assert denoiser.drift(0) == 0
     denoiser.prefill(0, ids)
-    check_close(predict(denoiser), fresh(denoiser, ids), ATOL)
+    check_close(predict(denoiser), fresh(denoiser, ids), atol)
 
 
 def test_typed_character_decodes_at_most_16_tokens(denoiser):
@@ -210,13 +212,13 @@ def test_sliding_windows_never_miss_cells(tiny_repacked, opened):
     typed, num_cheap = BEFORE, 0
     for number in range(40):
         typed = typed[:-1] if number % 3 == 2 else np.append(typed, rng.integers(110, 250))
-        num_cheap += denoiser.prefill(0, prompt(typed, AFTER[:40])) <= 16
+        num_cheap += denoiser.prefill(0, prompt(typed, AFTER[:18])) <= 16
         denoiser.extend(0, token_ids(OTHER[:30]))
     assert num_cheap > 30
-    for before in (typed, typed[:70], typed):  # the second is a cursor jump to cells that may have been reused
-        ids = prompt(before, AFTER[:40])
+    for before in (typed, typed[:36], typed):  # the second is a cursor jump to cells that have been reused
+        ids = prompt(before, AFTER[:18])
         denoiser.prefill(0, ids)
-        check_exact(denoiser, ids)
+        check_exact(denoiser, ids, FLAT)
 
 
 def test_suffix_as_wide_as_the_window_is_not_moved(tiny_repacked, opened):
@@ -226,7 +228,7 @@ def test_suffix_as_wide_as_the_window_is_not_moved(tiny_repacked, opened):
     denoiser = opened(LlamaDenoiser(model, spec, settings))
     denoiser.prefill(0, prompt())
     assert denoiser.prefill(0, prompt(BEFORE[:-1])) > 64
-    check_exact(denoiser, prompt(BEFORE[:-1]))
+    check_exact(denoiser, prompt(BEFORE[:-1]), FLAT)
 
 
 def test_one_pass_of_a_refresh_for_each_key_keeps_the_drift_small(denoiser):
