@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, FimOrder, ModelSpec, PromptFormat
 from dg_lsp.models.registry import AUTO, gpu_memory, known_names, locate, ready_path, select
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class LoadedModel:
             "fim_family": (spec.fim.family or "unknown") if spec.fim else None,
             "fim_order": spec.fim.order.value if spec.fim else None,
             "fim_evidence": (spec.fim.evidence or "none") if spec.fim else None,
+            "suffix_while_typing": self._suffix_while_typing(),
             "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
@@ -97,6 +98,16 @@ class LoadedModel:
         if fim.family:
             return f"{spec.name} has the tokens of {fim.family} models, but not their name: {advice}"
         return f"{spec.name} has fill-in-the-middle tokens of no known family, so their order is a guess: {advice}"
+
+    def _suffix_while_typing(self) -> str | None:
+        """What a typed character costs of the text after the cursor; None in formats other than `fim`."""
+        fim = self.spec.fim
+        if self.spec.prompt_format is not PromptFormat.FIM or fim is None or isinstance(self.weights, Checkpoint):
+            return None
+        if fim.order is FimOrder.SUFFIX_FIRST:
+            return "kept: it comes first"
+        problem = self.weights.shift_problem
+        return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
 def with_model_chosen(settings: "Settings") -> "Settings":

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,8 +70,9 @@ def show_model(
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
     loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0)))
-    loaded.weights.close()
-    for key, value in loaded.facts().items():
+    with closing(loaded.weights):
+        facts = loaded.facts()
+    for key, value in facts.items():
         typer.echo(f"{key}: {value}")
     if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
         for key, value in _fim_facts(family):
