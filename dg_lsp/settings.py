@@ -23,7 +23,12 @@ from dg_lsp.errors import SettingsError
 FILE_NAME = "dg-lsp.toml"
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
-FIMS = ("suffix", "none", "qwen", "starcoder", "codegemma", "deepseek", "codestral")
+FIMS = (
+    *("suffix", "none", "qwen", "codegemma", "granite", "granite-code", "mellum", "starcoder2", "starcoder"),
+    *("santacoder", "deepseek", "codestral", "codellama", "zeta", "seed-coder"),
+)
+"""The families of `dg_lsp/canvas/fim_families.toml`, except that of dg-lsp's own models."""
+
 _INTERNAL = {"internal": True}
 
 

@@ -94,6 +94,16 @@ class ScriptedDenoiser:
         self.num_prefilled += num_decoded
         return num_decoded
 
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`; always exact."""
+        denoiser.check_slot(slot, self.num_slots)
+        return 0
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`; always exact."""
+        denoiser.check_slot(slot, self.num_slots)
+        return 0
+
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:

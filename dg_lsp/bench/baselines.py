@@ -281,7 +281,7 @@ def write_as_rnd1(source: Path, target: Path, spec: ModelSpec) -> list[str]:
         raise UsageError("this benchmark writes a model file: pip install 'dg-lsp[dev]'") from error
     reader = gguf.GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    if fields["general.architecture"] != "qwen3" or spec.fim is None:
+    if fields["general.architecture"] != "qwen3" or spec.fim is None or spec.fim.middle_id is None:
         raise UsageError(f"llama.cpp cannot run {source} as a diffusion model: use dg-mini")
     writer = gguf.GGUFWriter(target, "rnd1")
     tokens, kinds = fields["tokenizer.ggml.tokens"], list(fields["tokenizer.ggml.token_type"])

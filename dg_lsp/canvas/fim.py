@@ -1,16 +1,16 @@
-"""Fill-in-the-middle prompts: suffix, prefix, middle sentinel, then an open canvas.
+"""Fill-in-the-middle prompts in a model's own format, then an open canvas.
 
-The suffix comes first, unless the model was trained otherwise: typing then changes only the end of the prompt, and the
-KV cache keeps the rest. Prefix and suffix are tokenized separately, as in training.
+If the suffix comes first, typing changes only the end of the prompt, and the KV cache keeps the rest. Prefix and suffix
+are tokenized separately, as in training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, end_of, token_ids
-from dg_lsp.canvas.spec import FimOrder, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.context.snippets import Snippet, by_importance, in_place
 from dg_lsp.context.window import Prompt
@@ -24,34 +24,48 @@ _HASH = frozenset(
     ("python", "shellscript", "ruby", "perl", "r", "yaml", "toml", "makefile", "dockerfile", "elixir", "julia", "cmake")
 )
 _DASHES = frozenset(("lua", "sql", "haskell"))
+UNTITLED = "untitled"
+"""Path of a document without one, where a prompt needs it."""
+_SINGLE = "☺"
+_EMPTY: Mapping[str, TokenIds] = dict.fromkeys(("{files}", "{prefix}", "{suffix}"), NOTHING)
 
 Encode = Callable[[Snippet], TokenIds]
 
 
 def takes_snippets(spec: ModelSpec, when: str) -> bool:
     """Whether the prompt includes snippets of other files; `auto`: for models trained on several files."""
-    is_trained = spec.file_separator_id is not None or spec.prompt_format is PromptFormat.INSTRUCT
+    has_files = spec.fim is not None and bool(spec.fim.prompt_with_files)
+    is_trained = has_files or spec.prompt_format is PromptFormat.INSTRUCT
     return when == "always" or (when == "auto" and is_trained)
 
 
 def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
-    """Snippets, each with its path, and then the path of the file itself; shape (N,).
+    """Snippets as code after comments with their paths, then the path of the file itself as a comment; shape (N,).
 
-    At most the prompt's fraction of `max_tokens`. A path follows the model's file separator, or is a comment.
+    At most the prompt's fraction of `max_tokens`.
     """
 
     def encode(chunk: Snippet) -> TokenIds:
-        text = chunk.text.strip("\n") + "\n" if chunk.text else ""
-        if spec.file_separator_id is None:
-            return tokenizer.encode(f"{comment_mark(prompt.language)} {chunk.path}\n{text}")
-        ids = tokenizer.encode(f"{chunk.path}\n{text}")
-        return token_ids(np.concatenate([[spec.file_separator_id], ids]))
+        text = f"{comment_mark(prompt.language)} {chunk.path}\n{_whole_lines(chunk.text)}"
+        return encode_after(text, tokenizer, spec)
 
     if not prompt.snippets.chunks:
         return NOTHING
-    own = encode(Snippet(prompt.snippets.chunks[0].source, prompt.path or "untitled", ""))
+    own = encode(Snippet(prompt.snippets.chunks[0].source, prompt.path or UNTITLED, ""))
     chunks = fitting(prompt, int(prompt.snippets.share * max_tokens) - len(own), encode)
     return token_ids(np.concatenate([*chunks, own])) if chunks else NOTHING
+
+
+def encode_after(text: str, tokenizer: Tokenizer, spec: ModelSpec) -> TokenIds:
+    """Ids of a text that follows other tokens: without the blank that SentencePiece puts before a text."""
+    if not spec.adds_blank:
+        return tokenizer.encode(text)
+    # as Code Llama and Mistral do: no token joins this character with the next one
+    return tokenizer.encode(_SINGLE + text)[len(tokenizer.encode(_SINGLE)) :]
+
+
+def _whole_lines(text: str) -> str:
+    return text.strip("\n") + "\n" if text else ""
 
 
 def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
@@ -100,28 +114,67 @@ def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     """A prompt of 1 to `max_tokens` ids, followed by an open canvas; snippets belong to the code before the gap.
 
     A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
-    start of the prompt, which would invalidate the cache. Snippets come right before the prefix, or before the whole
-    file for models with a file separator token.
+    start of the prompt, which would invalidate the cache. Snippets stand where the model's format has other files, or
+    right before the prefix.
     """
-    start = token_ids(spec.start_ids)
-    snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
-    room = max(0, max_tokens - len(start) - len(snippets))
-    if spec.prompt_format is PromptFormat.PREFIX:
-        # the prompt must not be empty
-        before_ids = token_ids(np.concatenate([snippets, end_of(tokenizer.encode(prompt.prefix or "\n"), room)]))
-        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids)
-    if spec.fim is None:
+    start, fim = token_ids(spec.start_ids), spec.fim
+    is_prefix_only = spec.prompt_format is PromptFormat.PREFIX
+    if fim is None and not is_prefix_only:
         raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
-    room = max(0, room - 3)
-    suffix = tokenizer.encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    prefix = end_of(tokenizer.encode(prompt.prefix), room - len(suffix))
-    before_ids = token_ids(np.concatenate([snippets, prefix]))
-    fim, has_separator = spec.fim, spec.file_separator_id is not None
-    parts = [[fim.suffix_id], suffix, [fim.prefix_id], prefix if has_separator else before_ids]
-    if fim.order is FimOrder.PREFIX_FIRST:
-        parts = [*parts[2:], *parts[:2]]
-    first = [start, snippets] if has_separator else [start]
-    return Layout(token_ids(np.concatenate([*first, *parts, [fim.middle_id]])), before_ids=before_ids, after_ids=suffix)
+    has_files = fim is not None and bool(fim.prompt_with_files) and not is_prefix_only
+    comments = NOTHING if has_files else snippet_ids(prompt, tokenizer, spec, max_tokens)
+    text = prompt.prefix or ("\n" if is_prefix_only else "")  # the prompt must not be empty
+    prefix = encode_after(text, tokenizer, spec) if len(comments) else tokenizer.encode(text)
+    room = max(0, max_tokens - len(start) - len(comments))
+    if fim is None or is_prefix_only:
+        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room)]))
+        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids)
+    files = _files(prompt, tokenizer, spec, fim, max_tokens) if has_files else NOTHING
+    template = fim.prompt_with_files if len(files) else fim.prompt
+    words, fields = {"path": prompt.path or UNTITLED}, {**_EMPTY, "{files}": files}
+    room = max(0, room - len(_rendered(template, fields, words, tokenizer, spec)))
+    suffix = encode_after(prompt.suffix, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
+    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix))]))
+    fields |= {"{prefix}": prefix, "{suffix}": suffix}
+    prompt_ids = token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
+    before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
+    return Layout(prompt_ids, before_ids=_rendered(before, fields, words, tokenizer, spec), after_ids=suffix)
+
+
+def _files(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, fim: FimTokens, max_tokens: int) -> TokenIds:
+    """Snippets in the model's format, as many as fit with the file's own path, or no tokens; shape (N,)."""
+    if not prompt.snippets.chunks:
+        return NOTHING
+
+    def encode(chunk: Snippet) -> TokenIds:
+        words = {"path": chunk.path, "code": _whole_lines(chunk.text)}
+        return _rendered(fim.file, {}, words, tokenizer, spec)
+
+    repository = prompt.snippets.repository
+    first = _rendered(fim.repository, {}, {"repository": repository}, tokenizer, spec) if repository else NOTHING
+    own = _rendered(fim.prompt_with_files, _EMPTY, {"path": prompt.path or UNTITLED}, tokenizer, spec)
+    room = int(prompt.snippets.share * max_tokens) - len(first) - len(own)
+    chunks = fitting(prompt, room, encode)
+    return token_ids(np.concatenate([first, *chunks])) if chunks else NOTHING
+
+
+def _rendered(
+    template: FimTemplate,
+    fields: Mapping[str, TokenIds],
+    words: Mapping[str, str],
+    tokenizer: Tokenizer,
+    spec: ModelSpec,
+) -> TokenIds:
+    """Token ids of a template: `fields` are whole pieces of it, `words` are inserted into its texts."""
+    parts = [
+        token_ids([piece])
+        if isinstance(piece, int)
+        else fields[piece]
+        if piece in fields
+        else encode_after(piece.format(**words), tokenizer, spec)
+        for piece in template
+    ]
+    return token_ids(np.concatenate(parts)) if parts else NOTHING
 
 
 def open_canvas(prompt_ids: TokenIds, spec: ModelSpec, length: int, rng: np.random.Generator) -> Canvas:

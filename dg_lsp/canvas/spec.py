@@ -3,6 +3,7 @@
 Independent of files and runtimes; `models` builds a spec from GGUF metadata.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -100,17 +101,49 @@ class FimOrder(StrEnum):
     """Which part of a fill-in-the-middle prompt comes first."""
 
     SUFFIX_FIRST = "suffix-first"  # typing changes only the end of the prompt
-    PREFIX_FIRST = "prefix-first"  # qwen, CodeGemma, StarCoder; every keystroke decodes the suffix again
+    PREFIX_FIRST = "prefix-first"  # Qwen, CodeGemma, StarCoder; a keystroke moves the suffix in the cache
+
+
+FimTemplate = tuple[int | str, ...]
+"""Token ids and texts of a prompt in order. `{prefix}`, `{suffix}` and `{files}` are texts of their own; other texts
+may contain `{path}`, `{code}` and `{repository}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """The sentinels of a fill-in-the-middle prompt."""
+    """The format of a fill-in-the-middle prompt. `fim_families.py` has the formats of known families."""
 
     prefix_id: int
     suffix_id: int
-    middle_id: int
+    middle_id: int | None
+    """None: the prompt ends with the prefix (Codestral)."""
     order: FimOrder = FimOrder.SUFFIX_FIRST
+    repository: FimTemplate = ()
+    """Before the files, if the repository's name is known."""
+    file: FimTemplate = ()
+    """One file of several."""
+    prompt_with_files: FimTemplate = ()
+    """The prompt if there is code of other files. Empty: that code precedes the prefix, as comments with paths."""
+    end_ids: tuple[int, ...] = ()
+    """Tokens that end a fill, in addition to the end tokens of the file."""
+    family: str = ""
+    """Row of fim_families.toml; empty for tokens of an unknown family."""
+    evidence: str = ""
+    """What identifies the family: `metadata`, `vocabulary` or `file name`."""
+
+    @property
+    def prompt(self) -> FimTemplate:
+        """A prompt without code of other files."""
+        prefix: FimTemplate = (self.prefix_id, "{prefix}")
+        suffix: FimTemplate = (self.suffix_id, "{suffix}")
+        middle = () if self.middle_id is None else (self.middle_id,)
+        return (*prefix, *suffix, *middle) if self.order is FimOrder.PREFIX_FIRST else (*suffix, *prefix, *middle)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All token ids."""
+        pieces = (*self.prompt, *self.repository, *self.file, *self.prompt_with_files)
+        return (*(piece for piece in pieces if isinstance(piece, int)), *self.end_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +154,9 @@ class SpecialTokens:
     end_ids: tuple[int, ...]  # tokens that end a generation
     start_ids: tuple[int, ...] = ()  # first tokens of every prompt
     fim: FimTokens | None = None
-    file_separator_id: int | None = None
+    """Fill-in-the-middle tokens that the file names, or whose spelling is common; their order is a guess."""
+    spellings: Mapping[str, int] = field(default_factory=dict)
+    """Ids of all special tokens by spelling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +178,7 @@ class ModelSpec:
     prompt_format: PromptFormat = PromptFormat.FIM
     fim: FimTokens | None = None
     start_ids: tuple[int, ...] = ()  # first tokens of every prompt
-    file_separator_id: int | None = None
-    """Token before each file's path in a prompt with several files; None for models trained on single files."""
+    adds_blank: bool = False  # the tokenizer puts a blank before every text that it encodes (SentencePiece)
     banned_ids: tuple[int, ...] = ()  # special tokens that are never predicted
     canvas_lengths: tuple[int, ...] = (16, 32, 64)
     """Trained canvas lengths, ascending; empty for a model without a canvas."""

@@ -57,6 +57,7 @@ class Checkup:
     decoders: dict[str, str] | None = None  # the decoder that `auto` selects, by kind of position
     fill: dict[str, Any] | None = None
     memory_bytes: int | None = None  # peak memory of this process
+    warnings: list[str] = field(default_factory=list)  # one line each, with a next step; the exit code stays 0
     problems: list[str] = field(default_factory=list)  # one line each, with a solution
 
 
@@ -81,6 +82,7 @@ def report(checkup: Checkup) -> Iterator[str]:
     """The checkup as lines of text, problems last."""
     for name, value in (*_machine_rows(checkup), *_model_rows(checkup)):
         yield f"{name:<20} {value}"
+    yield from (f"warning: {warning}" for warning in checkup.warnings)
     yield from (f"problem: {problem}" for problem in checkup.problems)
     if not checkup.problems:
         yield "no problems found"
@@ -171,6 +173,7 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
     start = time.perf_counter()
     model = loading.load_model(settings)
     checkup.model = model.facts()
+    checkup.warnings += [model.warning] if model.warning else []
     denoiser = loading.open_denoiser(model, settings)
     load_ms = 1e3 * (time.perf_counter() - start)
     checkup.threads = denoiser.threads

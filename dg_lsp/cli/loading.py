@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, FimOrder, ModelSpec, PromptFormat
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
@@ -74,12 +74,40 @@ class LoadedModel:
             "description": self.weights.description,
             "noise": spec.noise,
             "prompt_format": spec.prompt_format.value,
+            "fim_family": (spec.fim.family or "unknown") if spec.fim else None,
+            "fim_order": spec.fim.order.value if spec.fim else None,
+            "fim_evidence": (spec.fim.evidence or "none") if spec.fim else None,
+            "suffix_while_typing": self._suffix_while_typing(),
             "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
             "confidence_threshold": sampling.confidence_threshold if sampling else None,
             "max_denoising_steps": sampling.max_denoising_steps if sampling else None,
         }
+
+    @property
+    def warning(self) -> str:
+        """What the prompt format lacks, with the next step; empty if it is known to be right."""
+        spec, fim = self.spec, self.spec.fim
+        if spec.prompt_format is PromptFormat.PREFIX:
+            problem = "has no fill-in-the-middle tokens of a known family, so it does not see the text after the cursor"
+            return f"{spec.name} {problem}: dg-lsp models list has models that do"
+        if spec.prompt_format is not PromptFormat.FIM or fim is None or fim.evidence in ("metadata", "file name"):
+            return ""
+        advice = "if its fills ignore the text after the cursor or repeat it, use --prompt-format prefix"
+        if fim.family:
+            return f"{spec.name} has the tokens of {fim.family} models, but not their name: {advice}"
+        return f"{spec.name} has fill-in-the-middle tokens of no known family, so their order is a guess: {advice}"
+
+    def _suffix_while_typing(self) -> str | None:
+        """What a typed character costs of the text after the cursor; None in formats other than `fim`."""
+        fim = self.spec.fim
+        if self.spec.prompt_format is not PromptFormat.FIM or fim is None or isinstance(self.weights, Checkpoint):
+            return None
+        if fim.order is FimOrder.SUFFIX_FIRST:
+            return "kept: it comes first"
+        problem = self.weights.shift_problem
+        return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
 def with_model_chosen(settings: "Settings") -> "Settings":

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ import typer
 from typer import Argument, Option
 
 import dg_lsp
+from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import ModelRuntimeError, UsageError
@@ -74,12 +75,28 @@ def show_model(
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
     loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0)))
-    loaded.weights.close()
-    for key, value in loaded.facts().items():
+    with closing(loaded.weights):
+        facts = loaded.facts()
+    for key, value in facts.items():
         typer.echo(f"{key}: {value}")
+    if loaded.spec.fim is not None and (family := FIM_FAMILIES.get(loaded.spec.fim.family)):
+        for key, value in _fim_facts(family):
+            typer.echo(f"{key}: {value}")
     for key, value in loaded.spec.metadata:
         typer.echo(f"  {key} = {value}")
+    if loaded.warning:
+        typer.echo(f"dg-lsp: {loaded.warning}", err=True)
     return 0
+
+
+def _fim_facts(family: FimFamily) -> Iterator[tuple[str, object]]:
+    yield "fim_prompt", family.prompt
+    if family.file:
+        yield "fim_files", (family.repository + family.file).replace("\n", "\\n")
+    if family.temperature is not None:
+        yield "fim_temperature", f"{family.temperature:g}, recommended by its authors"
+    for source in family.sources:
+        yield "fim_source", source
 
 
 def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:

@@ -34,6 +34,7 @@ class Snippets:
 
     chunks: tuple[Snippet, ...] = ()  # the most important snippet of a source comes first
     share: float = 0.25  # largest fraction of the prompt's tokens for all snippets
+    repository: str = ""  # its name, if it is known
 
 
 NO_SNIPPETS = Snippets()

@@ -66,7 +66,8 @@ class Passes(Protocol):
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """Makes the slot hold exactly this prompt and returns the number of tokens that were decoded.
 
-        The longest common prefix with the slot's previous content is kept.
+        The longest common prefix with the slot's previous content is kept. Where the suffix follows the prefix, a
+        runtime may also keep the suffix's states when the prefix changes; see `Denoiser.drift`.
 
         Raises:
             RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
@@ -115,6 +116,17 @@ class Denoiser(Passes, Protocol):
     @property
     def footprint(self) -> Footprint:
         """Memory that the model holds. Thread-safe."""
+        ...
+
+    def drift(self, slot: int) -> int:
+        """Edits of the prefix that kept states of the suffix have not seen; 0 if the slot is exact."""
+        ...
+
+    def refresh(self, slot: int) -> int:
+        """One short pass that decodes kept states again; returns the number of tokens, 0 if nothing is left.
+
+        The slot may lose what follows its suffix. `drift` is 0 when all passes are done. Raises as `prefill` does.
+        """
         ...
 
     def close(self) -> None:

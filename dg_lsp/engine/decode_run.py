@@ -36,9 +36,10 @@ class KVSlots:
         self.user: object = None  # the request that used the model last
 
     def choose(self, prompt_ids: TokenIds) -> int:
-        """The slot that shares at least half of the prompt; without one, the least recently used."""
-        best = max(self._held, key=lambda slot: self.num_shared(slot, prompt_ids))
-        if 2 * self.num_shared(best, prompt_ids) < len(prompt_ids):
+        """The slot that shares at least half of the prompt, start and end; without one, the least recently used."""
+        shared = {slot: self._num_alike(slot, prompt_ids) for slot in self._held}
+        best = max(shared, key=lambda slot: shared[slot])
+        if 2 * shared[best] < len(prompt_ids):
             best = next(iter(self._held))
         self._held.move_to_end(best)
         return best
@@ -46,6 +47,11 @@ class KVSlots:
     def num_shared(self, slot: int, prompt_ids: TokenIds) -> int:
         """How many of the prompt's first tokens the slot holds."""
         return common_prefix_length(self._held[slot], prompt_ids)
+
+    def _num_alike(self, slot: int, prompt_ids: TokenIds) -> int:
+        """First and last tokens that the slot's prompt has in common with this one."""
+        num_shared, held = self.num_shared(slot, prompt_ids), self._held[slot]
+        return num_shared + common_prefix_length(held[num_shared:][::-1], prompt_ids[num_shared:][::-1])
 
     def hold(self, slot: int, prompt_ids: TokenIds) -> None:
         """Records that the slot holds this prompt now."""
@@ -276,6 +282,7 @@ class DecodeRun:
             timings=self._watch.timings(),
             decoder=self.name,
             slot=self.task.slot,
+            drift=self._model.denoiser.drift(self.task.slot),
         )
 
 

@@ -17,7 +17,7 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
-from dg_lsp.engine.decoders.base import Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
@@ -103,6 +103,15 @@ class Engine(ABC):
             ModelUnsupportedError: the model has no known chat template, or the server's protocol has no chats.
             BackendError: the runtime or the server failed.
         """
+
+    @property
+    def is_exact(self) -> bool:
+        """No cached prompt is an approximation; otherwise `refresh` computes it again."""
+        return True
+
+    def refresh(self) -> Generator[Progress, None, None]:
+        """Decodes again what the cache holds approximately, one short pass for each value. Raises `BackendError`."""
+        yield from ()
 
     @abstractmethod
     def configured(self, settings: CompletionSettings) -> Self:
@@ -208,6 +217,21 @@ class LocalEngine(Engine):
             return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
         text = model.decode(draft.ids[: request.max_tokens]).decode("utf-8", "replace")
         return run.result(draft, (Candidate(text, draft.score),), ())
+
+    @property
+    def is_exact(self) -> bool:
+        """See `Engine.is_exact`."""
+        denoiser = self._model.denoiser
+        return not any(map(denoiser.drift, range(denoiser.num_slots)))
+
+    def refresh(self) -> Generator[Progress, None, None]:
+        """See `Engine.refresh`."""
+        model, number = self._model, 0
+        model.slots.user = None  # an interrupted request restores its slot
+        for slot in range(model.denoiser.num_slots):
+            while model.denoiser.refresh(slot):
+                number += 1
+                yield Progress(0, number, EMPTY, EMPTY.ids, EMPTY.confidence)
 
     def configured(self, settings: CompletionSettings) -> Self:
         """See `Engine.configured`. Slots and token caches are shared."""

@@ -23,7 +23,7 @@ class Priority(IntEnum):
     REWRITE = 2
     CHAT = 3
     WARM_UP = 4  # only decodes a prompt
-    SPECULATION = 5  # the fill that would follow if the user accepted the last one; any other request ends it
+    SPECULATION = 5  # the fill that follows if the user accepts the last one, or a refresh; any other request ends it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,14 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
     min_confidence: float = 0.0  # see `FillRequest.min_confidence`
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRequest(EngineRequest[None]):
+    """In idle time: decodes again what the cache holds approximately."""
+
+    priority: ClassVar = Priority.SPECULATION
+    name: ClassVar = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class FillResult:
     decoder: DecoderName = DecoderName.AUTO  # the decoder that ran; `auto` where none did
     is_cached: bool = False  # the rest of an earlier fill that the user has typed into so far
     slot: int = -1  # of the KV cache; -1 where none was taken
+    drift: int = 0  # edits of the prefix that cached states of the suffix have not seen
     hidden: tuple[Candidate, ...] = ()  # below the minimum confidence; kept for the keys that the user types next
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from dg_lsp.canvas.fim import takes_snippets
+from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion
@@ -19,20 +20,11 @@ from dg_lsp.settings import Settings
 
 DEFAULT_LANGUAGE = "python"
 """Python's grammar is the only one that completions are checked against; text that is no Python is not checked."""
-SENTINELS = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma, Granite
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
-    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
-    ("<PRE>", "<SUF>", "<MID>"),  # Code Llama
-    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
-    ("[SUFFIX]", "[PREFIX]", ""),  # Codestral: the suffix first, and no last sentinel
+_OTHER_FAMILIES = (
+    FimFamily("", "<|fim_begin|>{prefix}<|fim_hole|>{suffix}<|fim_end|>", ("DeepSeek in ASCII",)),
+    FimFamily("", "<|code_prefix|>{prefix}<|code_suffix|>{suffix}<|code_middle|>", ("GLM",)),
 )
-"""The sentinels of fill-in-the-middle templates in the order in which they occur.
-
-Clients without a `suffix` field (Zed, Continue for `openai` and `vllm`) send such a template.
-"""
+"""Templates that some clients send, besides those of the known families."""
 _LANGUAGE_COMMENT = re.compile(r"(?:#|//|--|;|%|/\*|<!--) *language: *(\w[\w+#-]*)[^\n]*\n")
 _REGION_START, _REGION_END, _CURSOR = "<|code_to_edit|>", "<|/code_to_edit|>", "<|cursor|>"
 _FILE_START, _FILE_END, _PATH = "<|current_file_content|>\n", "<|/current_file_content|>", "current_file_path: "
@@ -86,16 +78,12 @@ def cut_at_stops(text: str, stops: Sequence[str], *, is_full: bool) -> Completio
 
 
 def split_fim_prompt(prompt: str) -> tuple[str, str]:
-    """Prefix and suffix of a prompt in another model's template; a prompt without sentinels is all prefix."""
-    for first, second, last in SENTINELS:
-        _, has_first, rest = prompt.partition(first)
-        one, has_second, other = rest.partition(second)
-        other, has_last, _ = other.rpartition(last) if last else (other, has_second, "")
-        if has_first and has_second and has_last:
-            if first == "<PRE>":  # Code Llama puts blanks around its sentinels
-                one, other = one.removeprefix(" ").removesuffix(" "), other.removesuffix(" ")
-            return (one, other) if last else (other, one)
-    return prompt, ""
+    """Prefix and suffix of a prompt in another model's template; a prompt without its tokens is all prefix.
+
+    Clients without a `suffix` field (Zed, Continue for `openai` and `vllm`) send such a template.
+    """
+    families = (*FIM_FAMILIES.values(), *_OTHER_FAMILIES)
+    return next((parts for family in families if (parts := family.split(prompt))), (prompt, ""))
 
 
 def comment_language(prefix: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dg_lsp.canvas.fim_families import find_fim
 from dg_lsp.canvas.repetition import MIN_MATCH
 from dg_lsp.canvas.spec import (
     CAUSAL_BLOCK,
@@ -195,6 +196,8 @@ def _describe_trained(keys: _Keys) -> ModelSpec:
         prefix_id=keys.token("dg.prefix_token_id"),
         suffix_id=keys.token("dg.suffix_token_id"),
         middle_id=keys.token("dg.middle_token_id"),
+        family="dg-mini",
+        evidence="metadata",
     )
     if len({mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id}) < 5:
         raise keys.error("its mask, end and fill-in-the-middle tokens are not all different")
@@ -326,16 +329,19 @@ def _prompt_limit(metadata: Mapping[str, str], recommended: int, block_length: i
 
 def _describe_causal(metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens) -> ModelSpec:
     """The spec of a causal language model; it fills the middle if its vocabulary has the tokens for that."""
+    fim = find_fim(metadata, name, specials)
+    end_ids = {*specials.end_ids, *(fim.end_ids if fim else ())}
+    is_sentencepiece = metadata.get("tokenizer.ggml.model") == "llama"
     return ModelSpec(
         name=name,
         vocab_size=vocab_size,
         sampling=None,
-        end_ids=specials.end_ids,
-        prompt_format=PromptFormat.FIM if specials.fim else PromptFormat.PREFIX,
-        fim=specials.fim,
+        end_ids=tuple(sorted(end_ids)),
+        prompt_format=PromptFormat.FIM if fim else PromptFormat.PREFIX,
+        fim=fim,
         start_ids=specials.start_ids,
-        file_separator_id=specials.file_separator_id,
-        banned_ids=tuple(sorted({*specials.control_ids} - {*specials.end_ids})),
+        adds_blank=is_sentencepiece and metadata.get("tokenizer.ggml.add_space_prefix") != "false",
+        banned_ids=tuple(sorted({*specials.control_ids} - end_ids)),
         canvas_lengths=(),
         max_prompt_tokens=_prompt_limit(metadata, MAX_CAUSAL_PROMPT_TOKENS, CAUSAL_BLOCK),
         metadata=_displayed(metadata),

@@ -130,7 +130,8 @@ class ContextProvider:
         allowed = [Snippet(one.source, shown_path(one.uri), one.text) for one in shown]
         if settings.diagnostics:
             allowed += self._diagnostics_near(snapshot, offset)
-        return Snippets(tuple(allowed), settings.max_fraction) if allowed else NO_SNIPPETS
+        repository = next((root.name for root in self._exclusion.roots), "")
+        return Snippets(tuple(allowed), settings.max_fraction, repository) if allowed else NO_SNIPPETS
 
     def _collect(
         self, snapshot: Snapshot, offset: int, settings: ContextSettings, imports: tuple[Import, ...]

@@ -152,6 +152,14 @@ def test_prefill_decodes_only_new_tokens(denoiser):
     assert denoiser.prefill(0, changed) == len(ids) - 3
 
 
+def test_exact_slot_has_nothing_to_refresh(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    assert (denoiser.drift(0), denoiser.refresh(0)) == (0, 0)
+    for method in (denoiser.drift, denoiser.refresh):
+        with pytest.raises(RequestError):
+            method(4)
+
+
 def test_reused_prefix_predicts_the_same(denoiser):
     denoiser.prefill(1, encoded(denoiser))
     (fresh,) = predict(denoiser, masks(16), slot=1)

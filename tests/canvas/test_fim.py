@@ -131,9 +131,15 @@ def test_other_formats_of_an_instruct_model_begin_with_its_start_token(monkeypat
 SEPARATOR_ID = 299
 REPO_SPEC = replace(
     MASK_SPEC,
-    file_separator_id=SEPARATOR_ID,
     start_ids=(298,),
-    fim=FimTokens(PREFIX_ID, SUFFIX_ID, MIDDLE_ID, FimOrder.PREFIX_FIRST),
+    fim=FimTokens(
+        *(PREFIX_ID, SUFFIX_ID, MIDDLE_ID, FimOrder.PREFIX_FIRST),
+        file=(SEPARATOR_ID, "{path}\n{code}"),
+        prompt_with_files=(
+            *("{files}", SEPARATOR_ID, "{path}\n"),
+            *(PREFIX_ID, "{prefix}", SUFFIX_ID, "{suffix}", MIDDLE_ID),
+        ),
+    ),
 )
 CHUNKS = (
     Snippet(SnippetSource.EDITS, "pkg/b.py", "b = 2\n"),

@@ -1,11 +1,13 @@
 import pytest
+import tiny_masked
 
+from dg_lsp import gguf
 from dg_lsp.cli.doctor import Checkup, report
 from dg_lsp.models.registry import BUNDLED
 
 KEYS = [
     *("software", "settings_file", "devices", "runtime", "model", "threads", "costs", "decoders", "fill"),
-    *("memory_bytes", "problems"),
+    *("memory_bytes", "warnings", "problems"),
 ]
 
 
@@ -26,6 +28,12 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     found = outcome.json
     assert list(found) == KEYS
     assert (found["problems"], found["threads"], found["model"]["name"]) == ([], 1, "dg-mini")
+    assert (found["model"]["fim_family"], found["model"]["fim_order"], found["warnings"]) == (
+        "dg-mini",
+        "suffix-first",
+        [],
+    )
+    assert found["model"]["suffix_while_typing"] == "kept: it comes first"
     assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
     assert found["devices"]
     assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
@@ -33,6 +41,35 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
     assert list(found["decoders"]) == ["line-end", "whole-line", "block"]
     assert min(found["fill"]["steps"], found["fill"]["load_ms"], found["memory_bytes"]) > 0
+
+
+def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp, tmp_path):
+    path = tmp_path / "plain.gguf"
+    tiny_masked.write(path, tiny_masked.make("qwen2"), name="plain", mask_id=None)
+    outcome = dg_lsp("doctor", "--model", path, "--gpu-layers", 0, "--threads", 1)
+    assert outcome.code == 0
+    [line] = [line for line in outcome.out.splitlines() if line.startswith("warning: ")]
+    assert "plain has no fill-in-the-middle tokens" in line
+    assert "dg-lsp models list" in line
+    shown = dg_lsp("models", "show", path)
+    assert shown.err == f"dg-lsp: {line.removeprefix('warning: ')}\n"
+    assert "prompt_format: prefix\n" in shown.out
+
+
+@pytest.mark.parametrize("scaling", ["none", "yarn"])
+def test_a_prefix_first_model_is_shown_with_the_cost_of_its_suffix_while_typing(dg_lsp, tmp_path, scaling):
+    plain, path = tmp_path / "plain.gguf", tmp_path / "qwen.gguf"
+    fim_ids = {"pre": 2, "suf": 3, "mid": 4}
+    tiny_masked.write(plain, tiny_masked.make("qwen2"), name="qwen", mask_id=None, fim_ids=fim_ids)
+    header = gguf.read_header(plain)
+    values = {**header.values, "qwen2.rope.scaling.type": gguf.text(scaling)}
+    with path.open("wb") as file:
+        gguf.write_gguf(file, values, [gguf.copied(plain, tensor) for tensor in header.tensors.values()])
+    outcome = dg_lsp("models", "show", path)
+    assert outcome.code == 0
+    problem = "decoded again at each character: scaled rotations (yarn)"
+    cost = problem if scaling == "yarn" else "moved, and decoded again in idle time"
+    assert f"suffix_while_typing: {cost}\n" in outcome.out
 
 
 def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp):

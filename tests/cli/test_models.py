@@ -50,6 +50,8 @@ def test_show_prints_specification_and_metadata(dg_lsp):
     assert "name: dg-mini\n" in outcome.out
     assert "noise: mask\n" in outcome.out
     assert "  dg.version = 1\n" in outcome.out
+    assert "fim_family: dg-mini\n" in outcome.out
+    assert "fim_prompt: <|suffix|>{suffix}<|prefix|>{prefix}<|middle|>\n" in outcome.out
     assert "tokenizer." not in outcome.out
     assert dg_lsp("models", "show", "dg-mini").out == outcome.out
     by_path = dg_lsp("models", "show", BUNDLED[0].path)

@@ -92,3 +92,12 @@ def test_prompt_takes_the_slot_that_shares_half_of_it_or_else_the_least_recently
     assert slots.choose(token_ids([9, 8, 7, 5])) == second
     assert slots.choose(token_ids([1, 2, 3, 5])) == first
     assert slots.choose(token_ids([1, 5, 5, 5])) == second
+
+
+def test_slot_with_the_same_end_is_taken_for_a_prompt_whose_beginning_changed():
+    slots, suffix = KVSlots(2), list(range(20, 40))
+    first = slots.choose(token_ids([1, 2, *suffix]))
+    slots.hold(first, token_ids([1, 2, *suffix]))
+    assert slots.choose(token_ids([9, 8, 7, 6])) != first
+    assert slots.choose(token_ids([1, 2, 3, *suffix])) == slots.choose(token_ids([5, *suffix])) == first
+    assert slots.num_shared(first, token_ids([1, 2, 3, *suffix])) == 2

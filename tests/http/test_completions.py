@@ -50,6 +50,9 @@ def test_with_diffusing_each_draft_replaces_the_last_and_the_final_text_is_judge
         "<fim_prefix>a = <fim_suffix>\nb = 2\n<fim_middle>",
         "<PRE> a =  <SUF>\nb = 2\n <MID>",
         "[SUFFIX]\nb = 2\n[PREFIX]a = ",
+        "<filename>a.py\n<fim_suffix>\nb = 2\n<fim_prefix>a = <fim_middle>",
+        "<[fim-suffix]>\nb = 2\n<[fim-prefix]>a = <[fim-middle]>",
+        "<|repo_name|>r\n<|file_sep|>a.py\n<|fim_prefix|>a = <|fim_suffix|>\nb = 2\n<|fim_middle|>",
         "<｜fim▁begin｜>a = <｜fim▁hole｜>\nb = 2\n<｜fim▁end｜>",
     ],
 )

@@ -85,7 +85,7 @@ def test_a_trained_model_is_described_by_its_keys():
     assert spec.sampling == MaskSampling(5, 0.9, 64, UnmaskOrder.LEFTMOST)
     assert spec.end_ids == (1,)
     assert spec.prompt_format is PromptFormat.FIM
-    assert spec.fim == FimTokens(prefix_id=2, suffix_id=3, middle_id=4)
+    assert spec.fim == FimTokens(prefix_id=2, suffix_id=3, middle_id=4, family="dg-mini", evidence="metadata")
     assert spec.banned_ids == (0, 2, 3, 4, 5)
     assert spec.canvas_lengths == (8, 16, 32, 64)
     assert spec.max_prompt_tokens == 512

@@ -3,6 +3,7 @@
 The usual denoiser has a causal prompt in the KV cache; `masked` and `diffusiongemma` have the others.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -17,7 +18,7 @@ from dg_lsp.backends.llamacpp.library import gpus, threads_for
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
 from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
     Floats,
@@ -33,6 +34,8 @@ from dg_lsp.diffusion.denoiser import (
 )
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import ModelSettings
+
+_log = logging.getLogger(__name__)
 
 _NEVER = np.float32(-1e9)
 """Lower than any logit, and finite when divided by the lowest temperature: 0 * -inf is not a number."""
@@ -229,6 +232,16 @@ class ContextDenoiser(ABC):
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
 
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`; always exact."""
+        check_slot(slot, self.num_slots)
+        return 0
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`; always exact."""
+        check_slot(slot, self.num_slots)
+        return 0
+
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
@@ -296,13 +309,27 @@ class LlamaDenoiser(ContextDenoiser):
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
-        capacity = self._context.batch.capacity
-        self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS))
+        capacity, fim = self._context.batch.capacity, spec.fim
+        movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST else None
+        if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
+            _log.warning("%s decodes the suffix again at each typed character: %s", spec.name, problem)
+            movable = None
+        self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS), movable)
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
         return self._cache.prefill(slot, self._checked_prompt(slot, prompt_ids))
+
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`."""
+        check_slot(slot, self.num_slots)
+        return self._cache.drift(slot)
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`."""
+        check_slot(slot, self.num_slots)
+        return self._cache.refresh(slot)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Denoiser.extend`."""

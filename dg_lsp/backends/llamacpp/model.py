@@ -85,6 +85,8 @@ class LlamaModel:
         self.sizes = replace(ModelSizes.of(header), vocab_size=self.vocab_size)  # a split model may lack the vocabulary
         if not self.has_cache:
             self.sizes = replace(self.sizes, kv_bytes_per_token=0)
+        self.sliding_window = int(api.llama_model_n_swa(handle))
+        """Positions that layers with a sliding window attend to; 0 without such layers."""
         self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
         """Share of the layers on the GPU; their keys and values are there as well."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
@@ -129,6 +131,19 @@ class LlamaModel:
             raise BackendError("the model is closed; open it again")
         return self._handle
 
+    @property
+    def shift_problem(self) -> str:
+        """Why cached keys cannot be moved to other positions; empty if they can."""
+        rope = self._api.llama_model_rope_type(self.native)
+        if rope not in (self._api.LLAMA_ROPE_TYPE_NORM, self._api.LLAMA_ROPE_TYPE_NEOX):
+            has_none = rope == self._api.LLAMA_ROPE_TYPE_NONE
+            return "no rotary positions" if has_none else "positions of several dimensions"
+        prefix = f"{self.metadata.get('general.architecture', '')}.rope.scaling"
+        kind = self.metadata.get(f"{prefix}.type", "none")
+        # llama.cpp multiplies keys by the factor of such a scaling again whenever it moves them
+        is_scaled = kind not in ("none", "linear") or f"{prefix}.attn_factor" in self.metadata
+        return f"scaled rotations ({kind})" if is_scaled else ""
+
     def close(self) -> None:
         """Frees the weights; contexts must be closed before. Idempotent."""
         if self._handle is not None:
@@ -166,7 +181,7 @@ def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = 
     ids = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
     if isinstance(sampling := spec.sampling, MaskSampling):
         ids += [sampling.mask_id, sampling.expand_id or 0, sampling.delete_id or 0]
-    ids += [spec.fim.prefix_id, spec.fim.suffix_id, spec.fim.middle_id] if spec.fim else []
+    ids += spec.fim.ids if spec.fim else ()
     if spec.vocab_size != model.vocab_size or not all(0 <= token < model.vocab_size for token in ids):
         raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
     has_lengths = spec.sampling is None or min(spec.canvas_lengths, default=0) > 0
@@ -204,23 +219,37 @@ class LlamaTokenizer:
         """Special tokens of the file; llama.cpp also recognises older keys and usual spellings."""
         self._check_open()
         api, vocabulary = self._api, self._vocabulary
-        control = tuple(i for i in range(self._vocab_size) if api.llama_vocab_is_control(vocabulary, i))
+        kinds = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_USER_DEFINED
+        attributes = {i: api.llama_vocab_get_attr(vocabulary, i) for i in range(self._vocab_size)}
+        special = [i for i, attribute in attributes.items() if attribute & kinds]
+        control = [i for i in special if attributes[i] & api.LLAMA_TOKEN_ATTR_CONTROL]
+        ends = {api.llama_vocab_eos(vocabulary), api.llama_vocab_eot(vocabulary), *control}
         start = api.llama_vocab_bos(vocabulary) if api.llama_vocab_get_add_bos(vocabulary) else -1
-        prefix, suffix, middle, separator = (
-            int(getattr(api, f"llama_vocab_fim_{name}")(vocabulary)) for name in ("pre", "suf", "mid", "sep")
-        )
-        is_fim = min(prefix, suffix, middle) >= 0 and len({prefix, suffix, middle}) == 3
         return SpecialTokens(
-            control_ids=control,
-            end_ids=tuple(i for i in control if api.llama_vocab_is_eog(vocabulary, i)),
+            control_ids=tuple(control),
+            end_ids=tuple(sorted(i for i in ends if i >= 0 and api.llama_vocab_is_eog(vocabulary, i))),
             start_ids=(start,) if start >= 0 else (),
-            fim=FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST) if is_fim else None,
-            file_separator_id=separator if separator >= 0 else None,
+            fim=self._fim(),
+            spellings={self._spelling(i): i for i in special},
         )
+
+    def _fim(self) -> FimTokens | None:
+        functions = [getattr(self._api, f"llama_vocab_fim_{name}") for name in ("pre", "suf", "mid", "sep")]
+        prefix, suffix, middle, separator = (int(function(self._vocabulary)) for function in functions)
+        if min(prefix, suffix, middle) < 0 or len({prefix, suffix, middle}) < 3:
+            return None
+        found = FimTokens(prefix, suffix, middle, FimOrder.PREFIX_FIRST)
+        if separator < 0:
+            return found
+        with_files = ("{files}", separator, "{path}\n", *found.prompt)
+        return replace(found, file=(separator, "{path}\n{code}"), prompt_with_files=with_files)
 
     def close(self) -> None:
         """Called before the model is freed."""
         self._vocabulary = None
+
+    def _spelling(self, token: int) -> str:
+        return (self._api.llama_vocab_get_text(self._vocabulary, token) or b"").decode("utf-8", "replace")
 
     def _check_open(self) -> None:
         if self._vocabulary is None:

@@ -16,11 +16,14 @@ from dg_lsp.canvas.chat import (
     snippet_text,
     template_words,
 )
+from dg_lsp.canvas.fim_families import FIM_FAMILIES
 from dg_lsp.context.window import Prompt
 
 Json = dict[str, Any]
 _FINISHES = {None: "", "": "", "length": "length"}
 """`TextPiece.finish` by the server's `finish_reason`; `stop` for all others."""
+_MAX_STOPS = 4
+"""As many as OpenAI's API accepts."""
 _FENCE_TOKENS = 64
 """Tokens that a chat model writes around its code."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
@@ -32,21 +35,6 @@ _FILL = replace(
         "\n\n{fence}{language}\n"
     ),
 )
-
-FIM_PROMPTS = {
-    "qwen": "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>",
-    "codegemma": "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>",
-    "starcoder": "<fim_prefix>{prefix}<fim_suffix>{suffix}<fim_middle>",
-    "deepseek": "<｜fim▁begin｜>{prefix}<｜fim▁hole｜>{suffix}<｜fim▁end｜>",
-    "codestral": "[SUFFIX]{suffix}[PREFIX]{prefix}",
-}
-"""By model family: the prompt with the family's sentinels."""
-STOPS = {
-    "qwen": ["<|file_sep|>", "<|fim_pad|>", "<|repo_name|>", "<|endoftext|>"],
-    "codegemma": ["<|file_separator|>"],
-    "starcoder": ["<file_sep>", "<|endoftext|>"],
-}
-"""By model family: tokens at the end of a file that servers return as text."""
 
 
 class RemoteTask(StrEnum):
@@ -101,7 +89,7 @@ class Dialect:
     follows_instructions: ClassVar[bool] = False
 
     def __init__(self, fim: str = "suffix") -> None:
-        """`fim` is `suffix`, `none` or a family of `FIM_PROMPTS`."""
+        """`fim` is `suffix`, `none` or a family of `FIM_FAMILIES`."""
         self._fim = fim
 
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
@@ -110,10 +98,10 @@ class Dialect:
         tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
         if self._fim == "suffix":
             tree["suffix"] = prompt.suffix
-        elif self._fim in FIM_PROMPTS:
-            tree["prompt"] = FIM_PROMPTS[self._fim].format(prefix=prompt.prefix, suffix=prompt.suffix)
-            if self._fim in STOPS:
-                tree["stop"] = STOPS[self._fim]
+        elif family := FIM_FAMILIES.get(self._fim):
+            tree["prompt"] = family.text(prompt.prefix, prompt.suffix)
+            if family.end:  # some servers return these tokens as text
+                tree["stop"] = list(family.end[:_MAX_STOPS])
         return tree
 
     def pieces(self, tree: Any) -> Iterator[TextPiece]:

@@ -96,6 +96,16 @@ class TransformersDenoiser:
         self._prompts[slot] = prompt
         return len(prompt) - kept
 
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`; always exact."""
+        self._check_slot(slot)
+        return 0
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`; always exact."""
+        self._check_slot(slot)
+        return 0
+
     @torch.inference_mode()
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()

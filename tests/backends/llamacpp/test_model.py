@@ -161,8 +161,10 @@ def test_special_tokens_are_read_from_the_vocabulary(write_model, opened, has_fi
     assert {0, 1, 2, 3} <= {*specials.control_ids}
     assert 1 in specials.end_ids
     assert specials.start_ids == (() if has_fim else (4,))
-    assert specials.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST) if has_fim else None)
-    assert specials.file_separator_id == (0 if has_fim else None)
+    prompt = (2, "{prefix}", 3, "{suffix}", 4)
+    files = {"file": (0, "{path}\n{code}"), "prompt_with_files": ("{files}", 0, "{path}\n", *prompt)}
+    assert specials.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST, **files) if has_fim else None)
+    assert specials.spellings["<|mask|>"] == 0
 
 
 @pytest.fixture(params=["in memory", "on disk"])

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.remote.dialects import (
-    FIM_PROMPTS,
     RemoteAnswer,
     RemoteQuery,
     RemoteTask,
@@ -15,6 +14,7 @@ from dg_lsp.backends.remote.dialects import (
     usage_of,
     without_line_start,
 )
+from dg_lsp.canvas.fim_families import FIM_FAMILIES
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 
@@ -42,13 +42,14 @@ def test_infill_reads_events_objects_and_arrays():
     ]
 
 
-@pytest.mark.parametrize("family", ["none", *FIM_PROMPTS])
+@pytest.mark.parametrize("family", ["none", *FIM_FAMILIES])
 def test_fim_prompts_contain_prefix_and_suffix_unchanged(family):
     body = dialect_of("completions", family).body(QUERY, 0.0, 100.0)
     assert PROMPT.prefix in body["prompt"]
     assert (PROMPT.suffix in body["prompt"]) == (family != "none")
     assert "suffix" not in body
     assert body["prompt"].startswith("[SUFFIX]") == (family == "codestral")
+    assert len(body.get("stop", ())) <= 4  # OpenAI's API accepts no more
 
 
 def test_chat_fill_sends_extra_code_and_a_marked_gap_and_extracts_the_code():

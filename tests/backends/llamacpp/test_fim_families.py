@@ -1,0 +1,336 @@
+"""The prompt of each model family is, token by token, the sequence that its authors publish.
+
+Each case is a tiny GGUF file with the family's special tokens and one token for each byte or character. The sequences
+are written here as in the sources that `fim_families.toml` names.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from tiny_masked import letters
+
+from dg_lsp import gguf
+from dg_lsp.backends.llamacpp import LlamaModel
+from dg_lsp.canvas.fim import fim_layout, takes_snippets
+from dg_lsp.canvas.fim_families import FIM_FAMILIES
+from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Prompt
+from dg_lsp.models.metadata import describe
+from dg_lsp.models.registry import BUNDLED
+from dg_lsp.settings import ModelSettings
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+WIDTH = 32
+OWN = {"bpe": letters(), "sentencepiece": ["▁", *(chr(code) for code in range(33, 127)), "\n", "☺"]}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a GGUF file has of a model, apart from weights."""
+
+    tokens: tuple[str, ...]
+    """Special tokens."""
+    name: str = ""
+    """`general.name`."""
+    architecture: str = "llama"
+    filename: str = "model"
+    kind: str = "bpe"
+    start: str = ""
+    """First token of every text."""
+    plain: tuple[str, ...] = ()
+    """Special tokens that the file does not mark as control tokens."""
+
+    @property
+    def vocabulary(self):
+        return ("<unk>", *self.tokens, *OWN[self.kind])
+
+    def sequence(self, text):
+        """Ids of a published sequence, in which special tokens are spelled; `▁` is a blank of SentencePiece."""
+        ids = []
+        for piece in re.split("(" + "|".join(map(re.escape, sorted(self.tokens, key=len, reverse=True))) + ")", text):
+            if piece in self.tokens:
+                ids.append(self.vocabulary.index(piece))
+            else:
+                words = piece if self.kind != "bpe" else (letters()[byte] for byte in piece.encode())
+                ids += [self.vocabulary.index(word) for word in words]
+        return ids
+
+
+def write(path, model):
+    """Writes a model of one layer with dg-lsp's own writer."""
+    vocabulary = model.vocabulary
+    arch, size = model.architecture, len(vocabulary)
+    special = {token: USER_DEFINED if token in model.plain else CONTROL for token in model.tokens}
+    values = {
+        "general.architecture": gguf.text(arch),
+        "general.name": gguf.text(model.name),
+        **{
+            f"{arch}.{key}": gguf.uint32(value)
+            for key, value in (
+                *(("context_length", 4096), ("embedding_length", WIDTH), ("block_count", 1), ("vocab_size", size)),
+                *(("feed_forward_length", WIDTH), ("attention.head_count", 2), ("attention.head_count_kv", 2)),
+            )
+        },
+        f"{arch}.attention.layer_norm_rms_epsilon": gguf.float32(1e-6),
+        "tokenizer.ggml.model": gguf.text("gpt2" if model.kind == "bpe" else "llama"),
+        "tokenizer.ggml.pre": gguf.text("default"),
+        "tokenizer.ggml.tokens": gguf.texts(vocabulary),
+        "tokenizer.ggml.scores": gguf.float32s([0.0] * size),
+        "tokenizer.ggml.token_type": gguf.int32s([UNKNOWN, *(special.get(token, NORMAL) for token in vocabulary[1:])]),
+        "tokenizer.ggml.merges": gguf.texts([]),
+        "tokenizer.ggml.bos_token_id": gguf.uint32(vocabulary.index(model.start) if model.start else 0),
+        "tokenizer.ggml.add_bos_token": gguf.flag(bool(model.start)),
+    }
+    square = np.zeros((WIDTH, WIDTH), np.float32)
+    tensors = {"token_embd": np.zeros((size, WIDTH), np.float32), "output_norm": square[0]}
+    tensors |= {f"blk.0.{name}_norm": square[0] for name in ("attn", "ffn")}
+    tensors |= {f"blk.0.{name}": square for name in ("attn_q", "attn_k", "attn_v", "attn_output")}
+    tensors |= {f"blk.0.{name}": square for name in ("ffn_gate", "ffn_up", "ffn_down")}
+    with path.open("wb") as file:
+        gguf.write_gguf(file, values, [gguf.vector(f"{name}.weight", data) for name, data in tensors.items()])
+    return path
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Writes and loads a model; returns its spec and tokenizer."""
+    loaded = []
+
+    def load(model):
+        path = write(tmp_path / f"{model.filename}.gguf", model)
+        loaded.append(LlamaModel.load(path, ModelSettings(threads=1, gpu_layers=0)))
+        weights = loaded[-1]
+        specials = weights.tokenizer.specials()
+        return describe(weights.metadata, weights.vocab_size, path.stem, specials), weights.tokenizer
+
+    yield load
+    for weights in loaded:
+        weights.close()
+
+
+def files(*chunks, repository=""):
+    """Code of other files, in prompt order."""
+    found = tuple(Snippet(SnippetSource.OPEN_FILES, path, code) for path, code in reversed(chunks))
+    return Snippets(found, 0.9, repository)
+
+
+FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>")
+STARS = ("<|endoftext|>", "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>")
+QWEN = Model((*FIM, "<|endoftext|>", "<|im_end|>", "<|repo_name|>", "<|file_sep|>"), "Qwen2.5 Coder 1.5B")
+STARCODER2 = Model((*STARS, "<repo_name>", "<file_sep>"), "starcoder2-3b")
+CODEGEMMA = Model(("<eos>", "<bos>", *FIM[:3], "<|file_separator|>"), "codegemma-2b", start="<bos>")
+GRANITE = Model(
+    ("<|end_of_text|>", *FIM, "<|filename|>", "<|reponame|>", "<|start_of_role|>"),
+    "Granite 4.0 Micro",
+    plain=(*FIM, "<|filename|>", "<|reponame|>"),
+)
+GRANITE_CODE = Model((*STARS, "<|end_of_text|>", "<filename>", "<reponame>"), "Granite 3.3 8b Base")
+MELLUM = Model((*STARS, "<filename>", "<reponame>"), "Mellum 4b Base")
+SEED = Model(("<[end▁of▁sentence]>", "<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"), "Seed Coder 8B Base")
+ZETA = Model((*SEED.tokens, "<filename>"), "Zeta 2.1")
+DEEPSEEK = Model(
+    ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    "deepseek-coder-6.7b-base",
+    start="<｜begin▁of▁sentence｜>",
+)
+CODESTRAL = Model(
+    ("<s>", "</s>", "[INST]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]"),
+    "Codestral 22B v0.1",
+    kind="sentencepiece",
+    start="<s>",
+)
+CODELLAMA = Model(
+    ("<s>", "</s>", "▁<PRE>", "▁<MID>", "▁<SUF>", "▁<EOT>"),
+    "codellama_codellama-7b-hf",
+    kind="sentencepiece",
+    start="<s>",
+)
+SORTING = Prompt("def quicksort(arr):\n    pivot = arr[len(arr) // 2]\n    ", "\n    middle = [x for x in arr]")
+SORTED = (
+    "<|fim_prefix|>def quicksort(arr):\n    pivot = arr[len(arr) // 2]\n    "
+    "<|fim_suffix|>\n    middle = [x for x in arr]<|fim_middle|>"
+)
+HELLO = Prompt("def print_hello_world():\n    ", "\n    print('Hello world!')")
+GREETED = "<fim_prefix>def print_hello_world():\n    <fim_suffix>\n    print('Hello world!')<fim_middle>"
+SUM = Prompt("def calculate_sum(a, b):\n", "\n\n# Test the function\nprint(result)", path="example.py")
+SUMMED = "<fim_suffix>\n\n# Test the function\nprint(result)<fim_prefix>def calculate_sum(a, b):\n<fim_middle>"
+HOLE = Prompt("    left = []\n    right = []\n", "\n        if arr[i] < pivot:")
+FILLED = (
+    "<｜begin▁of▁sentence｜><｜fim▁begin｜>    left = []\n    right = []\n"
+    "<｜fim▁hole｜>\n        if arr[i] < pivot:<｜fim▁end｜>"
+)
+PUBLISHED = [
+    pytest.param("qwen", QWEN, SORTING, SORTED, id="Qwen2.5-Coder"),
+    pytest.param("qwen", replace(QWEN, name="Qwen3-Coder-30B-A3B-Instruct"), SORTING, SORTED, id="Qwen3-Coder"),
+    pytest.param(
+        "qwen",
+        QWEN,
+        Prompt(
+            "    # Student borrows a book",
+            "\n    if student.borrow_book(book, library):",
+            path="main.py",
+            snippets=files(
+                *(("library.py", "class Book:\n"), ("student.py", "class Student:\n")), repository="library-system"
+            ),
+        ),
+        "<|repo_name|>library-system\n<|file_sep|>library.py\nclass Book:\n<|file_sep|>student.py\nclass Student:\n"
+        "<|file_sep|>main.py\n<|fim_prefix|>    # Student borrows a book"
+        "<|fim_suffix|>\n    if student.borrow_book(book, library):<|fim_middle|>",
+        id="Qwen2.5-Coder, several files",
+    ),
+    pytest.param(
+        "codegemma",
+        CODEGEMMA,
+        Prompt("import ", "\nif __name__ == '__main__':\n    sys.exit(0)"),
+        "<bos><|fim_prefix|>import <|fim_suffix|>\nif __name__ == '__main__':\n    sys.exit(0)<|fim_middle|>",
+        id="CodeGemma",
+    ),
+    pytest.param(
+        "codegemma",
+        CODEGEMMA,
+        Prompt("x = ", "", path="path/to/the/second/file.py", snippets=files(("path/to/the/first/file.py", "y = 1\n"))),
+        "<bos>path/to/the/first/file.py\ny = 1\n<|file_separator|>path/to/the/second/file.py\n"
+        "<|fim_prefix|>x = <|fim_suffix|><|fim_middle|>",
+        id="CodeGemma, several files",
+    ),
+    pytest.param(
+        "granite",
+        GRANITE,
+        Prompt("\ndef fibonacci(n):\n    result =\n", "\n    return result\n"),
+        "<|fim_prefix|>\ndef fibonacci(n):\n    result =\n<|fim_suffix|>\n    return result\n<|fim_middle|>",
+        id="Granite 4",
+    ),
+    pytest.param("granite-code", GRANITE_CODE, HELLO, GREETED, id="Granite 3.3"),
+    pytest.param("granite-code", replace(MELLUM, name="Granite 8b Code Base"), HELLO, GREETED, id="Granite Code"),
+    pytest.param("mellum", MELLUM, SUM, SUMMED, id="Mellum"),
+    pytest.param(
+        "mellum",
+        MELLUM,
+        replace(SUM, snippets=files(("utils.py", "def multiply(x, y):\n"), ("config.py", "DEBUG = True\n"))),
+        "<filename>utils.py\ndef multiply(x, y):\n<filename>config.py\nDEBUG = True\n<filename>example.py\n" + SUMMED,
+        id="Mellum, several files",
+    ),
+    pytest.param(
+        "starcoder2",
+        STARCODER2,
+        Prompt("prefix", "suffix"),
+        "<fim_prefix>prefix<fim_suffix>suffix<fim_middle>",
+        id="StarCoder2",
+    ),
+    pytest.param(
+        "starcoder2",
+        STARCODER2,
+        Prompt(
+            *("code1_pre", "code1_suf"),
+            path="filepath1",
+            snippets=files(("filepath0", "code0\n"), repository="reponame"),
+        ),
+        "<repo_name>reponame<file_sep>filepath0\ncode0\n<file_sep><fim_prefix>filepath1\ncode1_pre"
+        "<fim_suffix>code1_suf<fim_middle>",
+        id="StarCoder2, several files",
+    ),
+    pytest.param("starcoder", replace(MELLUM, name="Starcoderbase"), HELLO, GREETED, id="StarCoder"),
+    pytest.param(
+        "santacoder",
+        Model(("<|endoftext|>", "<fim-prefix>", "<fim-middle>", "<fim-suffix>"), "SantaCoder"),
+        HELLO,
+        "<fim-prefix>def print_hello_world():\n    <fim-suffix>\n    print('Hello world!')<fim-middle>",
+        id="SantaCoder",
+    ),
+    pytest.param("deepseek", DEEPSEEK, HOLE, FILLED, id="DeepSeek-Coder"),
+    pytest.param(
+        "deepseek", replace(DEEPSEEK, name="DeepSeek-Coder-V2-Lite-Base"), HOLE, FILLED, id="DeepSeek-Coder-V2-Lite"
+    ),
+    pytest.param(
+        "codestral",
+        CODESTRAL,
+        Prompt("def f(", "return a + b"),
+        "<s>[SUFFIX]return▁a▁+▁b[PREFIX]▁def▁f(",
+        id="Codestral",
+    ),
+    pytest.param(
+        "codellama",
+        CODELLAMA,
+        Prompt("def f(x):\n  ", "return y\n"),
+        "<s>▁<PRE>▁def▁f(x):\n▁▁▁<SUF>return▁y\n▁<MID>",
+        id="Code Llama",
+    ),
+    pytest.param(
+        "zeta",
+        ZETA,
+        Prompt("before\n", "after\n", path="path/to/target_file.py", snippets=files(("related/file.py", "text\n"))),
+        "<[fim-suffix]>after\n<[fim-prefix]><filename>related/file.py\ntext\n<filename>path/to/target_file.py\n"
+        "before\n<[fim-middle]>",
+        id="Zeta, several files",
+    ),
+    *(
+        pytest.param(
+            "seed-coder",
+            replace(SEED, name=name),
+            Prompt("PREFIX", "SUFFIX"),
+            "<[fim-suffix]>SUFFIX<[fim-prefix]>PREFIX<[fim-middle]>",
+            id=name,
+        )
+        for name in ("Seed-Coder-8B-Base", "Stable-DiffCoder-8B-Base")
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "model", "prompt", "sequence"), PUBLISHED)
+def test_a_prompt_is_the_published_sequence(opened, family, model, prompt, sequence):
+    spec, tokenizer = opened(model)
+    assert (spec.prompt_format, spec.fim.family, spec.fim.evidence) == (PromptFormat.FIM, family, "metadata")
+    layout = fim_layout(prompt, tokenizer, spec, 1000)
+    assert layout.prompt_ids.tolist() == model.sequence(sequence)
+    assert tokenizer.decode(layout.before_ids).decode().endswith(prompt.prefix)
+    assert tokenizer.decode(layout.after_ids).decode() == prompt.suffix
+
+
+def test_every_family_is_held_against_its_published_sequence():
+    cases = [case.values for case in PUBLISHED]
+    assert {family for family, *_ in cases} == {*FIM_FAMILIES} - {BUNDLED[0].name}
+    with_files = {family for family, _, prompt, _ in cases if prompt.snippets.chunks}
+    assert with_files == {name for name, family in FIM_FAMILIES.items() if family.file}
+
+
+def test_the_keys_of_the_bundled_model_describe_its_row():
+    weights = LlamaModel.load(BUNDLED[0].path, ModelSettings(threads=1, gpu_layers=0))
+    try:
+        spec = describe(weights.metadata, weights.vocab_size, BUNDLED[0].name)
+        row = FIM_FAMILIES[spec.fim.family].tokens(weights.tokenizer.specials().spellings)
+    finally:
+        weights.close()
+    assert (row.prompt, row.end_ids) == (spec.fim.prompt, spec.end_ids)
+
+
+@pytest.mark.parametrize("model", [DEEPSEEK, SEED, GRANITE, CODELLAMA], ids=lambda model: model.name)
+def test_without_a_format_for_several_files_they_are_comments_before_the_prefix(opened, model):
+    spec, tokenizer = opened(model)
+    prompt = Prompt("x = ", "\n", path="b.py", language="python", snippets=files(("a.py", "a = 1\n")))
+    layout = fim_layout(prompt, tokenizer, spec, 1000)
+    assert tokenizer.decode(layout.before_ids) == b"# a.py\na = 1\n# b.py\nx = "
+    assert tokenizer.decode(layout.after_ids) == b"\n"
+    assert not takes_snippets(spec, "auto")
+
+
+@pytest.mark.parametrize(
+    ("model", "ends"),
+    [
+        (QWEN, ("<|file_sep|>", "<|fim_pad|>", "<|repo_name|>", "<|fim_prefix|>", "<|endoftext|>", "<|im_end|>")),
+        (STARCODER2, ("<file_sep>", "<|endoftext|>")),
+        (CODEGEMMA, ("<|file_separator|>", "<eos>")),
+        (MELLUM, ("<filename>", "<|endoftext|>")),
+        (GRANITE, ("<|end_of_text|>", "<|filename|>")),
+        (CODELLAMA, ("▁<EOT>",)),
+        (replace(CODELLAMA, plain=("▁<EOT>",)), ("▁<EOT>",)),
+    ],
+    ids=lambda value: value.name if isinstance(value, Model) else "",
+)
+def test_the_end_tokens_of_the_family_end_a_fill(opened, model, ends):
+    spec, _ = opened(model)
+    ids = {model.vocabulary.index(token) for token in ends}
+    assert ids <= {*spec.end_ids}
+    assert not ids & {*spec.banned_ids}
