@@ -13,7 +13,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 
 ANSWER_SECONDS = 600.0
@@ -120,6 +120,7 @@ class EngineContender:
             decoder=self.decoder,
             early_stop_ms=self.options.early_stop_ms,
             deadline_ms=self.options.deadline_ms,
+            priority=Priority.INVOKED,
         )
 
 

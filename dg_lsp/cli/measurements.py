@@ -31,7 +31,7 @@ from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.audit import read_records
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.models.registry import locate
@@ -287,7 +287,8 @@ def fill_samples(places: Path, settings: Settings) -> int:
 
     def fill(position: SamplePosition) -> FillResult:
         source = SourceFile.read(places.parent / position.file)
-        request = FillRequest(source.snapshot(), source.offset_at(position.line, position.col))
+        offset = source.offset_at(position.line, position.col)
+        request = FillRequest(source.snapshot(), offset, priority=Priority.INVOKED)
         return engine.fill(request, deadline=math.inf)
 
     with closing(engine):

@@ -42,15 +42,15 @@ class CompletionCache:
     def find(self, request: FillRequest) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
 
-        Its candidates begin at the request's cursor. Its steps and times are 0, since nothing is computed. Candidates
-        of too low confidence stay hidden.
+        Its candidates, hidden ones included, begin at the request's cursor. Its steps and times are 0, since nothing is
+        computed.
         """
         key = _key(request)
         for entry in reversed(self._entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
             if rests := _rests(entry, request.snapshot, request.offset):
-                known = replace(
+                return replace(
                     entry.result,
                     candidates=rests[: request.num_candidates],
                     hidden=(),
@@ -61,7 +61,6 @@ class CompletionCache:
                     timings=NO_TIME,
                     is_cached=True,
                 )
-                return known.confident(request.min_confidence)
         return None
 
 

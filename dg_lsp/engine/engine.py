@@ -178,7 +178,8 @@ class LocalEngine(Engine):
             verdicts = [self._judge(draft, run, request) for draft in drafts]
             candidates, rejections = rank(verdicts)
         best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
-        return run.result(best, candidates[: request.num_candidates], rejections).confident(request.min_confidence)
+        result = run.result(best, candidates[: request.num_candidates], rejections)
+        return result.confident(request.min_confidence(self.settings))
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""
@@ -189,7 +190,7 @@ class LocalEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        return Rewrite(self._model, request, end, self.run, check_syntax=self.settings.check_syntax).run()
+        return Rewrite(self._model, request, end, self.run, self.settings).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""

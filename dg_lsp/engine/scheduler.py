@@ -175,6 +175,7 @@ class Scheduler:
         if isinstance(request, FillRequest) and job.settings.type_through:
             with self._changed:
                 if (cached := self._cache.find(request)) is not None:
+                    cached = cached.confident(request.min_confidence(job.settings))
                     queued = self._next_fill(job, request, cached)
         must_wait = self._enqueue(job, queued)
         if cached is not None:
