@@ -140,5 +140,5 @@ def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *,
         costs = costs if result.steps else {}
     else:
         costs |= {"prefill_ms": timings.prefill, "model_ms": timings.prefill + timings.predict}
-        costs["confidence"] = best.score if best else None
+        costs["confidence"] = best.confidence if best else None
     return attempt_for(case, contender, result.decoder.value, result.text, ms, rejection=result.reason, **costs)

@@ -109,7 +109,7 @@ def test_an_engine_answers_with_its_costs_or_a_rejection():
     assert attempt.ttfue_ms == attempt.latency_ms == attempt.shown[0].ms
     assert 0 < attempt.prefill_ms <= attempt.model_ms <= attempt.latency_ms
     assert (attempt.steps, attempt.tokens) == (4, len("width * height") + 1)
-    assert attempt.confidence < 0
+    assert 0.5 < attempt.confidence < 1
     assert (attempt.passes, attempt.rejection) == (None, None)
     attempt = contender("    ").answer(LINE_END)
     assert (attempt.shown, attempt.rejection, attempt.confidence) == ((), "empty", None)
