@@ -52,6 +52,18 @@ class RequestOptions:
     early_stop_ms: float | None = None
     is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
 
+    @property
+    def time_limits(self) -> str:
+        """Explanation for a report."""
+        limits = []
+        if self.deadline_ms is not None and self.deadline_ms < 1e3 * ANSWER_SECONDS:
+            limits.append(f"a deadline of {self.deadline_ms:g} ms")
+        if self.early_stop_ms:
+            limits.append(f"an early stop after {self.early_stop_ms:g} ms")
+        elif self.early_stop_ms is None and self.deadline_ms is not None:
+            limits.append("the early stop of the settings")
+        return f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
+
     def num_lines(self, case: TestCase) -> int | None:
         """Maximum number of lines for a case; None for any number."""
         if self.length is LengthHint.ORACLE:

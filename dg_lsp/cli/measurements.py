@@ -121,7 +121,7 @@ class Cases:
             how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": _progress_bar}
             run = runner.run_cases(cases, contenders, header, self.output, **how)
             films = _films(run, contenders[0], cases) if self.html else ()
-        return replace(run, notes=(options.length.sentence, *run.notes)), films
+        return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes)), films
 
 
 def request_options(length: str, max_lines: int | None, *others: Any) -> RequestOptions:
@@ -231,7 +231,13 @@ def measure_replay(
             events, is_complete = _play(played, replay.EngineCompleter(opened.engine, file.attempts.values()), file)
     attempts = tuple(event.attempt for event in events if isinstance(event, replay.RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
-    notes = (*replay.assumptions(played, selection), *notes, *(() if is_complete else (runner.INTERRUPTED_NOTE,)))
+    limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
+    notes = (
+        *replay.assumptions(played, selection),
+        limit,
+        *notes,
+        *(() if is_complete else (runner.INTERRUPTED_NOTE,)),
+    )
     run, summary = runner.Run(header, attempts, is_complete, notes), replay.summarize_replay(events)
     return _finish(run, replay.replay_tables(run, summary), replay.replay_json(run, summary) if as_json else None, html)
 

@@ -21,7 +21,7 @@ from dg_lsp.engine.decoders.base import Draft, Progress
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
-from dg_lsp.engine.stop_criteria import Limits, limits_of
+from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 from dg_lsp.settings import CompletionSettings
 
@@ -169,6 +169,10 @@ class LocalEngine(Engine):
             model = self._model_for(decoder)
             layout = self._layout(request, model, decoder)
             limits = limits_of(request, self.settings, model.spec, decoder, deadline, layout, num_canvases)
+            stop_ms = early_stop_ms(request, self.settings, limits.deadline)
+            num_tokens = num_canvases * limits.canvas_length
+            passes = self.decoder_selection.num_passes(stop_ms, decoder, num_tokens)
+            limits = replace(limits, early_stop_passes=passes)
             repetition = None
             if self.settings.repetition and self.spec.repetition_match:
                 repetition = model.buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)

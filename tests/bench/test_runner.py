@@ -155,6 +155,19 @@ def test_a_deadline_and_an_early_stop_shorten_the_fill():
     assert texts == ["a = w\n    b = h", "a = w"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({}, "No deadline or early stop shortened a fill."),
+        ({"deadline_ms": 6e5, "early_stop_ms": 0.0}, "No deadline or early stop shortened a fill."),
+        ({"deadline_ms": 800.0}, "The fills had a deadline of 800 ms and the early stop of the settings."),
+        ({"deadline_ms": 6e5, "early_stop_ms": 150.0}, "The fills had an early stop after 150 ms."),
+    ],
+)
+def test_a_report_names_the_time_limits(limits, sentence):
+    assert RequestOptions(**limits).time_limits == sentence
+
+
 def test_a_warm_contender_has_the_prompt_in_its_cache():
     nums = []
     for is_warm in (False, True):
