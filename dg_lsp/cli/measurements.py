@@ -188,13 +188,15 @@ def _open_contenders(
         decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
         for name, decoder in decoders.items():
             own = opened.pop() if opened else loading.open_local(settings)[1]
-            costs = measure_costs(own) if decoder is DecoderName.AUTO else None
+            needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
+            costs = measure_costs(own) if needs_costs else None
             add(EngineContender(name, LocalEngine(own, own.tokenizer, settings.completion, costs), decoder, options))
         engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
         if choice.pretrained is not None:
             runtime = attrs.evolve(settings.model, name=choice.pretrained)
             _, other = loading.open_local(attrs.evolve(settings, model=runtime))
-            pretrained = LocalEngine(other, other.tokenizer, settings.completion)
+            costs = measure_costs(other) if options.early_stop_ms else None
+            pretrained = LocalEngine(other, other.tokenizer, settings.completion, costs)
             add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
         if choice.llama_server is not None:
             more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}
