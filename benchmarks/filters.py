@@ -14,7 +14,7 @@ from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess import validate as judging
 from dg_lsp.postprocess.text_edits import balance, cut_lines
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
@@ -71,7 +71,8 @@ def measure(engine: Engine, recorder: Recorder, cases: list[TestCase]) -> list[s
     off, on, reasons, lost, won = Counter(), Counter(), Counter(), Counter(), Counter()
     for case in cases:
         snapshot = Snapshot("file:///case.py", 0, case.prefix + case.suffix)
-        request = FillRequest(snapshot, len(case.prefix), max_lines=None if case.kind == "block" else 1)
+        max_lines = None if case.kind == "block" else 1
+        request = FillRequest(snapshot, len(case.prefix), max_lines=max_lines, priority=Priority.INVOKED)
         result = drain(engine.run(request))
         raw = cut_lines(recorder.raw.decode("utf-8", "replace").replace("\r\n", "\n"), recorder.max_lines)
         reference = case.reference.rstrip()

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from dg_lsp import __version__
 from dg_lsp.bench import metrics
-from dg_lsp.bench.charts import Chart, latency_histogram, step_histogram, useful_by, visible
+from dg_lsp.bench.charts import Chart, calibration, latency_histogram, step_histogram, useful_by, visible
 from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run, flattened
@@ -164,6 +164,7 @@ def benchmark_page(title: str, run: Run, tables: Sequence[metrics.Table], films:
     sections = (
         Section("numbers", "Numbers", tables),
         Section("charts", "Time and steps", _charts(attempts) if run.attempts else []),
+        Section("confidence", "Confidence", _calibrations(attempts)),
         Section("films", "Films", films),
         Section("misses", "Misses", list(_misses(attempts))),
         Section("machine", "Machine and options", facts),
@@ -200,6 +201,11 @@ def _charts(attempts: Attempts) -> list[Chart]:
     nums = {name: len(listed) for name, listed in attempts.items()}
     charts = [useful_by(hits, nums, BASELINE), latency_histogram(latencies, BASELINE)]
     return [*charts, step_histogram(steps, BASELINE)] if steps else charts
+
+
+def _calibrations(attempts: Attempts) -> list[Chart]:
+    groups = {name: bins for name, listed in attempts.items() if (bins := metrics.calibration(listed))}
+    return [calibration(groups, BASELINE)] if groups else []
 
 
 _MEANINGS = {

@@ -213,9 +213,9 @@ def _runtime() -> dict[str, Any]:
 
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
     from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.engine.request import FillRequest, Priority
 
-    request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE))
+    request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE), priority=Priority.INVOKED)
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,

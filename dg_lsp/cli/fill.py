@@ -37,7 +37,7 @@ def fill(
 
     from dg_lsp.cli.output import fill_object, timing_line
     from dg_lsp.cli.source import SourceFile, parse_position
-    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.engine.request import FillRequest, Priority
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)
@@ -56,6 +56,7 @@ def fill(
         deadline_ms=deadline,
         seed=seed,
         decoder=decoder,
+        priority=Priority.INVOKED,
     )
     with loading.timed_engine(settings) as (engine, load_ms):
         result = _run(engine, request, visual=visual, as_json=as_json)

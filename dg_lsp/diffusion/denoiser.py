@@ -25,6 +25,7 @@ class Prediction:
     sampled_ids: TokenIds  # shape (L,): drawn from the tempered distribution; the argmax at temperature 0
     confidence: Floats  # shape (L,): probability of the argmax, at `temperature` (at 1 when the temperature is 0)
     entropy: Floats  # shape (L,): nats, of the same distribution as `confidence`
+    sampled_confidence: Floats  # shape (L,): probability of the sampled token, in the same distribution
     unexpanded_ids: TokenIds | None = None
     """Shape (L,): the most probable token except the expansion token; set only by models that have one."""
     unexpanded_confidence: Floats | None = None  # shape (L,): its probability when the expansion token is excluded

@@ -213,14 +213,22 @@ def _overridden(prediction: Prediction, matches: Sequence[tuple[int, RepetitionM
     if not matches:
         return prediction
     argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
-    confidence = prediction.confidence.copy()
+    confidence, sampled_confidence = prediction.confidence.copy(), prediction.sampled_confidence.copy()
     for at, match in matches:
         agrees = argmax_ids[at] == match.token
         confidence[at] = max(confidence[at], match.confidence) if agrees else match.confidence
-        if sampled_ids[at] == argmax_ids[at]:
-            sampled_ids[at] = match.token
+        if sampled_ids[at] == argmax_ids[at] or sampled_ids[at] == match.token:
+            sampled_ids[at], sampled_confidence[at] = match.token, confidence[at]
+        else:  # the other tokens share what the repetition leaves
+            sampled_confidence[at] = min(sampled_confidence[at], 1 - confidence[at])
         argmax_ids[at] = match.token
-    return replace(prediction, argmax_ids=argmax_ids, sampled_ids=sampled_ids, confidence=confidence)
+    return replace(
+        prediction,
+        argmax_ids=argmax_ids,
+        sampled_ids=sampled_ids,
+        confidence=confidence,
+        sampled_confidence=sampled_confidence,
+    )
 
 
 class DecodeRun:

@@ -21,7 +21,7 @@ from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
-from dg_lsp.engine.stop_criteria import Limits, limits_of
+from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 from dg_lsp.settings import CompletionSettings
 
@@ -178,6 +178,10 @@ class LocalEngine(Engine):
             model = self._model_for(decoder)
             layout = self._layout(request, model, decoder)
             limits = limits_of(request, self.settings, model.spec, decoder, deadline, layout, num_canvases)
+            stop_ms = early_stop_ms(request, self.settings, limits.deadline)
+            num_tokens = num_canvases * limits.canvas_length
+            passes = self.decoder_selection.num_passes(stop_ms, decoder, num_tokens)
+            limits = replace(limits, early_stop_passes=passes)
             repetition = None
             if self.settings.repetition and self.spec.repetition_match:
                 repetition = model.buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
@@ -187,7 +191,8 @@ class LocalEngine(Engine):
             verdicts = [self._judge(draft, run, request) for draft in drafts]
             candidates, rejections = rank(verdicts)
         best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
-        return run.result(best, candidates[: request.num_candidates], rejections).confident(request.min_confidence)
+        result = run.result(best, candidates[: request.num_candidates], rejections)
+        return result.confident(request.min_confidence(self.settings))
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""
@@ -198,7 +203,7 @@ class LocalEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        return Rewrite(self._model, request, end, self.run, check_syntax=self.settings.check_syntax).run()
+        return Rewrite(self._model, request, end, self.run, self.settings).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""

@@ -18,6 +18,7 @@ from dg_lsp.engine.result import FillResult, RewriteResult, Timings
 from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
+from dg_lsp.settings import CompletionSettings
 
 GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
 SPARE = 96
@@ -41,7 +42,7 @@ class Rewrite:
     """One request at work."""
 
     def __init__(
-        self, model: EngineModel, request: RewriteRequest, deadline: float, fill: Fill, *, check_syntax: bool
+        self, model: EngineModel, request: RewriteRequest, deadline: float, fill: Fill, settings: CompletionSettings
     ) -> None:
         """`deadline` is in `time.monotonic` seconds; `fill` is `Engine.run`.
 
@@ -53,7 +54,7 @@ class Rewrite:
         self._request = checked_request(request, model.spec, is_instructed=self._is_instructed)
         self._deadline = deadline
         self._fill = fill
-        self._check_syntax = check_syntax
+        self._settings = settings
         self._watch = Stopwatch()
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
@@ -76,7 +77,13 @@ class Rewrite:
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
         fill = FillRequest(
-            snapshot, offset, max_lines=max_lines, early_stop_ms=0.0, seed=seed, snippets=request.snippets
+            snapshot,
+            offset,
+            max_lines=max_lines,
+            early_stop_ms=0.0,
+            seed=seed,
+            snippets=request.snippets,
+            priority=request.priority,
         )
         result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:
@@ -135,10 +142,11 @@ class Rewrite:
     def _judge(self, attempt: RewriteAttempt) -> Candidate | Rejection:
         if not attempt.is_whole:
             return Rejection(Reason.UNFINISHED)
-        verdict = judge_attempt(attempt.text, self._request, attempt.score, check_syntax=self._check_syntax)
+        check_syntax = self._settings.check_syntax
+        verdict = judge_attempt(attempt.text, self._request, attempt.score, check_syntax=check_syntax)
         if isinstance(verdict, Rejection):
             return verdict
-        if attempt.confidence < self._request.min_confidence:
+        if self._request.is_automatic and attempt.confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=attempt.confidence)
 

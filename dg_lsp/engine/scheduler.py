@@ -177,7 +177,7 @@ class Scheduler:
         queued: Job | None = job
         if isinstance(request, FillRequest) and job.settings.type_through:
             with self._changed:
-                if (cached := self._cache.find(request)) is not None:
+                if (cached := self._cache.find(request, request.min_confidence(job.settings))) is not None:
                     queued = self._next_fill(job, request, cached)
         must_wait = self._enqueue(job, queued)
         if cached is not None:

@@ -102,11 +102,14 @@ def _joined(shown: str, cursor: Cursor, comment: str) -> str | Rejection:
 
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
-    """Distinct candidates (ignoring trailing blanks) by descending score, ties in order; and the rejections."""
+    """Distinct candidates by descending score, ties in order; and the rejections.
+
+    Of candidates that differ only in blanks and line ends, the best one is kept.
+    """
     everything = list(results)
     best: dict[str, Candidate] = {}
     for candidate in sorted((one for one in everything if isinstance(one, Candidate)), key=lambda one: -one.score):
-        best.setdefault(candidate.text.rstrip(), candidate)
+        best.setdefault("".join(candidate.text.split()), candidate)
     return tuple(best.values()), tuple(one for one in everything if isinstance(one, Rejection))
 
 

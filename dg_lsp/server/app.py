@@ -110,7 +110,6 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         at.snapshot,
         at.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
-        min_confidence=0.0 if is_invoked else ls.settings.completion.min_confidence,
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         snippets=ls.snippets(at.snapshot, at.offset),
     )

@@ -11,7 +11,7 @@ from uuid import uuid4
 from lsprotocol import types
 
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import RewriteResult
 from dg_lsp.engine.scheduler import OnStep
 from dg_lsp.errors import DgLspError
@@ -97,7 +97,14 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
     snapshot, deadline_ms = document.snapshot(), ls.settings.rewrite.deadline_ms
     snippets = ls.snippets(snapshot, start)
-    request = FillRequest(snapshot, start, deadline_ms=deadline_ms, early_stop_ms=0.0, snippets=snippets)
+    request = FillRequest(
+        snapshot,
+        start,
+        deadline_ms=deadline_ms,
+        early_stop_ms=0.0,
+        snippets=snippets,
+        priority=Priority.INVOKED,
+    )
     if not (candidates := await ls.fill(request)):
         raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
     await _apply(ls, document, (Change(start, start, candidates[0].text),), "dg-lsp: complete this block")

@@ -92,7 +92,7 @@ class Reciter:
         known = self._ids[max(0, at) :][: len(canvas)]
         ids[: len(known)] = known
         confidence = np.full(len(canvas), self._confidence, np.float32)
-        return Prediction(ids, ids, confidence, np.full(len(canvas), 0.001, np.float32))
+        return Prediction(ids, ids, confidence, np.full(len(canvas), 0.001, np.float32), confidence)
 
     def close(self):
         pass

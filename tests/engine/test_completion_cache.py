@@ -108,4 +108,4 @@ def test_a_confident_candidate_is_found_behind_one_of_low_confidence():
     cache = CompletionCache()
     best, second = Candidate("foo", -0.1, confidence=0.01), Candidate("fob", -0.2, confidence=0.5)
     cache.keep(at("x = ", num_candidates=3), replace(result("foo"), candidates=(best, second)))
-    assert texts(cache.find(at("x = f", min_confidence=0.05))) == ["ob"]
+    assert texts(cache.find(at("x = f"), min_confidence=0.05)) == ["ob"]

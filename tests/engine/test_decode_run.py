@@ -24,7 +24,8 @@ class Constant:
 
     def _prediction(self, size):
         ids = token_ids([50] * size)
-        return Prediction(ids, ids, np.full(size, 0.4, np.float32), np.ones(size, np.float32))
+        confidence = np.full(size, 0.4, np.float32)
+        return Prediction(ids, ids, confidence, np.ones(size, np.float32), confidence)
 
     def predict(self, _slot, canvases, _temperature, _rng, _lanes=()):
         return [self._prediction(len(canvas)) for canvas in canvases]
@@ -51,6 +52,7 @@ def test_causal_pass_is_overridden_after_the_end_of_the_prompt():
     assert prediction.argmax_ids.tolist() == [5, 50]
     assert prediction.sampled_ids.tolist() == [5, 50]
     assert prediction.confidence[1] == np.float32(0.4)
+    assert prediction.sampled_confidence.tolist() == prediction.confidence.tolist()
 
 
 def test_canvas_is_overridden_from_its_leftmost_mask_on():

@@ -141,9 +141,9 @@ def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_
 
 
 def test_candidates_are_ranked_without_duplicates():
-    empty, wrong, spaced = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate(" a", -2.0)
-    results = [Candidate("b", -2.0), empty, Candidate("a \n", -1.0), wrong, spaced, Candidate("a", -3.0)]
-    assert rank(results) == ((Candidate("a \n", -1.0), Candidate("b", -2.0), spaced), (empty, wrong))
+    empty, wrong, best = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate("a + 1\n", -1.0)
+    results = [Candidate("b", -2.0), empty, best, wrong, Candidate(" a + 1", -2.5), Candidate("a+1", -3.0)]
+    assert rank(results) == ((best, Candidate("b", -2.0)), (empty, wrong))
 
 
 def judged_rewrite(marked, answer, *, check_syntax=True, language="python", must_fix_errors=False):

@@ -72,11 +72,13 @@ class Reducer:
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
+        sampled = ids if temperature == 0 else draw(weights, argmax, rng)
         return Prediction(
             argmax_ids=ids,
-            sampled_ids=ids if temperature == 0 else draw(weights, argmax, rng),
+            sampled_ids=sampled,
             confidence=np.reciprocal(total),
             entropy=np.maximum(entropy, 0.0, dtype=np.float32),
+            sampled_confidence=weights[np.arange(len(ids)), sampled] / total,
             unexpanded_ids=unexpanded[0],
             unexpanded_confidence=unexpanded[1],
         )
@@ -175,11 +177,11 @@ def _with_own_tokens(ids: TokenIds, flags: Flags, found: Prediction | None) -> P
     if found is not None and flags.all():
         return found
     ones, zeros = np.ones(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.float32)
-    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ids.copy(), ones.copy()]
+    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ones.copy(), ids.copy(), ones.copy()]
     for number, name in enumerate(_FIELDS):
         if (values := getattr(found, name, None)) is not None:
             merged[number][flags] = values
-        elif number > 3:
+        elif number > 4:
             merged[number] = None
     return Prediction(*merged)
 
