@@ -212,6 +212,8 @@ _MEANINGS = {
     "repeats-itself": "It repeats the same few words.",
     "low-confidence": "Its estimated probability of being right is too low.",
     "syntax-error": "It would add a syntax error.",
+    "hollow": "It would leave nothing of the code that it replaces.",
+    "licence": "It is a licence header of the training data.",
     "unchanged": "It equals the text that it would replace.",
     "indentation": "The lines below would be indented too deeply.",
     "not-text": "It is not valid UTF-8, or has control characters.",

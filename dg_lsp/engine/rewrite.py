@@ -22,7 +22,15 @@ from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewr
 GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
 SPARE = 96
 MAX_TRIES = 4  # tries with other tokens replaced, where the result of the first cannot be shown
-RETRY_REASONS = (Reason.SYNTAX_ERROR, Reason.UNCHANGED, Reason.REPEATS_ITSELF, Reason.EMPTY)
+RETRY_REASONS = (
+    Reason.SYNTAX_ERROR,
+    Reason.HOLLOW,
+    Reason.LICENCE,
+    Reason.UNCHANGED,
+    Reason.REPEATS_ITSELF,
+    Reason.EMPTY,
+    Reason.LOW_CONFIDENCE,
+)
 Fill = Callable[..., Generator[Progress, None, FillResult]]
 
 
@@ -203,6 +211,7 @@ def judge_attempt(answer: bytes, request: RewriteRequest, score: float, *, check
         score=score,
         check_syntax=check_syntax,
         must_fix_errors=request.must_fix_errors,
+        instruction=request.instruction,
     )
 
 

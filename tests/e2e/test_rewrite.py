@@ -123,7 +123,7 @@ def actions(client, where, diagnostics=(), only=None, trigger=1):
 def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
     client = editor()
     titles = [one["title"] for one in actions(client, LINE)]
-    assert titles == ["Rewrite selection", "Replace selection with a fill", "Regenerate 60% of the selection"]
+    assert titles == ["Replace selection with a fill", "Regenerate 60% of the selection"]
     cursor = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 4}}
     diagnostic = {"range": LINE, "message": "undefined name\nmore", "severity": 1}
     fix, block = actions(client, cursor, [diagnostic])
@@ -134,10 +134,15 @@ def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
     assert [one["title"] for one in actions(client, cursor, [diagnostic], ["quickfix"])] == [fix["title"]]
     assert [one["title"] for one in actions(client, cursor, [diagnostic], trigger=2)] == [fix["title"]]
     assert actions(client, LINE, only=["source"]) == []
-    assert len(actions(client, LINE, only=["refactor"])) == 3
+    assert len(actions(client, LINE, only=["refactor"])) == 2
 
 
-def test_a_client_with_an_input_box_gets_its_own_command(editor):
-    client = editor(capabilities={"experimental": {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}})
-    first = actions(client, LINE)[0]
-    assert (first["title"], first["command"]["command"]) == ("Rewrite selection…", "dg-lsp.askInstruction")
+@pytest.mark.parametrize("shows_disabled", [True, False])
+def test_a_rewrite_by_an_instruction_names_a_model_where_this_one_follows_none(editor, shows_disabled):
+    code_action = {"codeAction": {"disabledSupport": shows_disabled}}
+    experimental = {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}
+    client = editor(capabilities={"experimental": experimental, "textDocument": code_action})
+    client.wait_until(lambda: "ready after" in str(client.received("window/logMessage")))
+    disabled = [one for one in actions(client, LINE) if "command" not in one]
+    assert [one["title"] for one in disabled] == ["Rewrite selection…"] * shows_disabled
+    assert all("follows no instructions; diffusiongemma does" in one["disabled"]["reason"] for one in disabled)
