@@ -138,11 +138,16 @@ def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
 
 
 @pytest.mark.parametrize("shows_disabled", [True, False])
-def test_a_rewrite_by_an_instruction_names_a_model_where_this_one_follows_none(editor, shows_disabled):
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_rewrite_by_an_instruction_needs_an_input_box_and_a_model_that_follows_it(session, shows_disabled, follows):
     code_action = {"codeAction": {"disabledSupport": shows_disabled}}
     experimental = {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}
-    client = editor(capabilities={"experimental": experimental, "textDocument": code_action})
+    env = {"DG_TEST_FOLLOWS": "1"} if follows else {}
+    client = session("fill", SOURCE, env=env, capabilities={"experimental": experimental, "textDocument": code_action})
     client.wait_until(lambda: "ready after" in str(client.received("window/logMessage")))
-    disabled = [one for one in actions(client, LINE) if "command" not in one]
-    assert [one["title"] for one in disabled] == ["Rewrite selection…"] * shows_disabled
-    assert all("follows no instructions; diffusiongemma does" in one["disabled"]["reason"] for one in disabled)
+    asking = [one for one in actions(client, LINE) if one["title"] == "Rewrite selection…"]
+    assert [one.get("command", {}).get("command") for one in asking] == (
+        ["dg-lsp.askInstruction"] if follows else [None] * shows_disabled
+    )
+    if shows_disabled and not follows:
+        assert "follows no instructions; diffusiongemma does" in asking[0]["disabled"]["reason"]
