@@ -63,23 +63,17 @@ def _loop(longest: int) -> re.Pattern[str]:
     return re.compile(rf"(.{{{MIN_LOOP},{longest}}}?)\1{{4}}")
 
 
-_LICENCE = re.compile(
-    r"copyright (?:\(c\)|\d)|\(c\) \d{4}|©|spdx-license|all rights reserved|licensed under|licensed to the"
-    r"|permission is hereby granted|redistribution and use|under the terms of|without warrant|general public licen",
-    re.IGNORECASE,
-)
-
-
-def is_licence(text: str) -> bool:
-    """True if a phrase of licence headers occurs, as training data is full of them."""
-    return _LICENCE.search(" ".join(text.split())) is not None
-
-
 def trim_blanks(text: str, *, is_line_end: bool) -> str:
     """Removes blanks at line ends; the last line keeps them if text follows the cursor."""
     *inner, last = text.split("\n")
     joined = "\n".join([*(line.rstrip() for line in inner), last])
     return joined.rstrip() if is_line_end else joined
+
+
+def drop_leading_blanks(fill: str, cursor: Cursor) -> str:
+    """Removes blanks at the start of a fill after an opening bracket, a dot or a blank."""
+    is_extra = bool(cursor.line_prefix.strip()) and cursor.line_prefix.endswith(("(", "[", "{", ".", " "))
+    return fill.lstrip(" ") if is_extra else fill
 
 
 def expand_indentation(text: str) -> str:
