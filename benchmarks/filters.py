@@ -2,8 +2,8 @@
 
     python benchmarks/filters.py CASES.jsonl.gz [--limit 300]
 
-Prints Markdown tables. The cases are those of `dg-lsp bench infill`, with references that parse. The last table has what
-automatic requests hide; a completion is right there if its first line is.
+Prints Markdown tables. The cases are those of `dg-lsp bench infill`, with references that parse. The last table has
+what automatic requests hide; a completion is right there if its first line is.
 """
 
 import argparse
