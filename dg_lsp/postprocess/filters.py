@@ -18,7 +18,7 @@ _LICENCE = re.compile(
     re.IGNORECASE,
 )
 _SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:#.*)?")
-_PHRASE = re.compile(r"\b([^\W\d_]+(?: [^\W\d_]+){3,})\b.{0,20}?\b\1\b|\b(\w+)(?: \2){2,}\b")
+_PHRASE = re.compile(r"\b([^\W\d_]+(?: [^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
 _DEFINITION = re.compile(r" *(?:async +)?(?:def|class) +(?P<name>\w+)")
 _IMPORT = re.compile(r" *(?:from +\S+ +)?import +(?P<names>[^#()\\]+)")
 
