@@ -49,7 +49,8 @@ def selections(folders: Sequence[Path], number: int) -> Iterator[Selection]:
             continue
         node = draw.choice(statements)
         starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
-        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         num_drawn += 1
         yield Snapshot(path.as_uri(), 0, text), start, end
 
