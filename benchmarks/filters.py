@@ -2,7 +2,8 @@
 
     python benchmarks/filters.py CASES.jsonl.gz [--limit 300]
 
-Prints a Markdown table. The cases are those of `dg-lsp bench infill`, with references that parse.
+Prints Markdown tables. The cases are those of `dg-lsp bench infill`, with references that parse. The last table has
+what automatic requests hide; a completion is right there if its first line is.
 """
 
 import argparse
@@ -100,6 +101,26 @@ def measure(engine: Engine, recorder: Recorder, cases: list[TestCase]) -> list[s
     return lines
 
 
+def hidden(engine: Engine, cases: list[TestCase], least: float) -> list[str]:
+    """Lines of the table of completions that an automatic request hides, with the request of the language server."""
+    wrong, right = Counter[str](), Counter[str]()
+    for case in cases:
+        candidates = engine.fill(FillRequest(case.snapshot, case.offset)).candidates
+        if not candidates:
+            continue
+        [best] = candidates
+        fault = "(shown)" if best.fault is None else best.fault.value
+        reason = fault if best.confidence >= least else "low-confidence"
+        is_right = best.text.split("\n")[0].rstrip() == case.reference.split("\n")[0].rstrip()
+        (right if is_right else wrong)[reason] += 1
+    reasons = sorted({*wrong, *right}, key=lambda reason: -wrong[reason])
+    return [
+        f"| not shown unasked, of {len(cases)} | wrong | right |",
+        "|---|---|---|",
+        *(f"| {reason} | {wrong[reason]} | {right[reason]} |" for reason in reasons),
+    ]
+
+
 def main() -> None:
     """Reads the arguments and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -120,6 +141,7 @@ def main() -> None:
     module.judge = recorder  # type: ignore[assignment]
     try:
         print("\n".join(measure(engine, recorder, cases[: arguments.limit])))
+        print("\n".join(["", *hidden(engine, cases[: arguments.limit], completion.min_confidence)]))
     finally:
         engine.close()
 

@@ -87,7 +87,8 @@ class RemoteEngine(Engine):
         with watch.stage("postprocess"):
             verdicts = [self._judge_text(text, answer, request, limits) for text in answer.texts or ("",)]
             candidates, rejections = rank(verdicts)
-        return self._result(answer, candidates[: request.num_candidates], rejections, watch)
+        result = self._result(answer, candidates[: request.num_candidates], rejections, watch)
+        return result.confident(request.min_confidence(self.settings))
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """See `Engine.frames`: no frame, only the result."""

@@ -81,7 +81,6 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
-    is_automatic: bool = False  # not requested by the user: refused below `completion.min_confidence`
 
 
 @dataclass(frozen=True, slots=True)

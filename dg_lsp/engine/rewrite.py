@@ -23,7 +23,15 @@ from dg_lsp.settings import CompletionSettings
 GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
 SPARE = 96
 MAX_TRIES = 4  # tries with other tokens replaced, where the result of the first cannot be shown
-RETRY_REASONS = (Reason.SYNTAX_ERROR, Reason.UNCHANGED, Reason.REPEATS_ITSELF, Reason.EMPTY)
+RETRY_REASONS = (
+    Reason.SYNTAX_ERROR,
+    Reason.HOLLOW,
+    Reason.LICENCE,
+    Reason.UNCHANGED,
+    Reason.REPEATS_ITSELF,
+    Reason.EMPTY,
+    Reason.LOW_CONFIDENCE,
+)
 Fill = Callable[..., Generator[Progress, None, FillResult]]
 
 
@@ -146,7 +154,7 @@ class Rewrite:
         verdict = judge_attempt(attempt.text, self._request, attempt.score, check_syntax=check_syntax)
         if isinstance(verdict, Rejection):
             return verdict
-        if self._request.is_automatic and attempt.confidence < self._settings.min_confidence:
+        if attempt.confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=attempt.confidence)
 
@@ -211,6 +219,7 @@ def judge_attempt(answer: bytes, request: RewriteRequest, score: float, *, check
         score=score,
         check_syntax=check_syntax,
         must_fix_errors=request.must_fix_errors,
+        instruction=request.instruction,
     )
 
 

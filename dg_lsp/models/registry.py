@@ -169,6 +169,13 @@ def preset_named(name: str) -> Preset | None:
     return next((preset for preset in PRESETS if preset.name == name), None)
 
 
+def instruction_model() -> str:
+    """The smallest preset that follows instructions: its family has a chat template."""
+    return min(
+        (preset for preset in PRESETS if preset.family and preset.family.template), key=lambda one: one.size
+    ).name
+
+
 # files on this machine
 
 RECORD = "fetched.json"

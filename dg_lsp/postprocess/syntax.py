@@ -1,11 +1,16 @@
 """Syntax checks with tree-sitter, whose grammars recover from errors: an unfinished buffer is the normal state.
 
-Not checked: indentation, names, and errors that a grammar accepts (Python's accepts `print x`).
+Not checked by them: indentation, names, and errors that a grammar accepts (Python's accepts `print x`). Where the
+result must not break a file, CPython's own parser decides.
 """
 
+import ast
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
+from textwrap import dedent
 from typing import Self
 
 from tree_sitter import Node, Parser
@@ -16,6 +21,30 @@ from dg_lsp.postprocess.text_edits import balance
 
 REACH = 6000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
+_BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
+_NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
+
+
+class Validity(IntEnum):
+    """What CPython accepts of a text."""
+
+    INVALID = 0
+    PARSES = 1  # with an error that its compiler finds: `return` outside of a function
+    COMPILES = 2
+
+
+def python_validity(text: str) -> Validity:
+    """What the Python that runs this program accepts of `text`. Nothing of it is executed."""
+    source = text.removeprefix("\ufeff")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for validity, flags in ((Validity.COMPILES, 0), (Validity.PARSES, ast.PyCF_ONLY_AST)):
+            try:
+                compile(source, "<buffer>", "exec", flags, dont_inherit=True)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):  # a NUL, a lone surrogate, deep nesting
+                continue
+            return validity
+    return Validity.INVALID
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +160,55 @@ class Surroundings:
         """Number of syntax errors of the text with `fill` at the cursor."""
         return self._count(self.above + self.line_prefix + fill + self.line_rest + self.below)
 
+    def num_hollow(self, fill: str) -> int:
+        """Number of blocks without a statement that does something, in the text with `fill` at the cursor.
+
+        Counted: headers without a body, and bodies of `pass`, `...`, comments and strings only. Not counted: handlers
+        of exceptions, and classes with a base.
+        """
+        waiting, num = [self._root(self.above + self.line_prefix + fill + self.line_rest + self.below)], 0
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.named_children)
+            if node.child_by_field_name("superclasses") is None:
+                bodies = (node.child_by_field_name(name) for name in ("body", "consequence"))
+                num += any(body is not None and _BLOCK.search(body.type) and _is_hollow(body) for body in bodies)
+        return num
+
+    def empties(self, old: str, new: str) -> bool:
+        """True if whole lines at the cursor contain statements, and `new` only comments, strings and the like.
+
+        False inside brackets, where a string is an element.
+        """
+        if self.line_prefix.strip() or (self.line_rest.strip() and not old.endswith("\n")):
+            return False
+        if balance(self.above, self.language.comment).closers:
+            return False
+        is_hollow = [_is_hollow(self._root(dedent(self.line_prefix + text))) for text in (old, new)]
+        return is_hollow == [False, True]
+
+    def _root(self, text: str) -> Node:
+        return Parser(grammar_of(self.language.grammar_module)).parse(text.encode()).root_node
+
     def _count(self, text: str) -> int:
         """Number of error and missing nodes in the syntax tree of `text`."""
-        root = Parser(grammar_of(self.language.grammar_module)).parse(text.encode()).root_node
+        root = self._root(text)
         num, waiting = 0, [root] if root.has_error else []
         while waiting:
             node: Node = waiting.pop()
             num += node.is_error or node.is_missing
             waiting.extend(child for child in node.children if child.has_error or child.is_missing)
         return num
+
+
+def _is_hollow(block: Node) -> bool:
+    """True if no statement of the block does something."""
+    statements = (node for node in block.named_children if "comment" not in node.type)
+    # an expression alone; `"a",` has two children
+    only = (
+        node.child(0) if node.type == "expression_statement" and node.child_count == 1 else node for node in statements
+    )
+    return all(node is not None and node.type in _NO_EFFECT for node in only)
 
 
 def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:

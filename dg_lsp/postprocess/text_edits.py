@@ -70,6 +70,12 @@ def trim_blanks(text: str, *, is_line_end: bool) -> str:
     return joined.rstrip() if is_line_end else joined
 
 
+def drop_leading_blanks(fill: str, cursor: Cursor) -> str:
+    """Removes blanks at the start of a fill after an opening bracket, a dot or a blank."""
+    is_extra = bool(cursor.line_prefix.strip()) and cursor.line_prefix.endswith(("(", "[", "{", ".", " "))
+    return fill.lstrip(" ") if is_extra else fill
+
+
 def expand_indentation(text: str) -> str:
     """Converts leading tabs to spaces; tabs inside a line stay."""
     lines = text.split("\n")

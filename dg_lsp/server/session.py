@@ -22,6 +22,7 @@ from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime, OnStep, Scheduler, SchedulerSession
@@ -255,13 +256,16 @@ class Server(LanguageServer):
             self.log(types.MessageType.Info, f"no completions in {snapshot.uri}: {reason}")
         return True
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine of the settings; None while it loads and if it cannot be loaded."""
+        ready = self._scheduler.ready if self._scheduler is not None else None
+        return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
+
     def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
         """Code of other files for a cursor, if the model takes it and the settings allow it."""
-        ready = self._scheduler.ready if self._scheduler is not None else None
-        if ready is None or not ready.done() or ready.exception() is not None:
-            return NO_SNIPPETS
-        settings = self.settings.context
-        is_allowed = takes_snippets(ready.result().spec, settings.enabled)
+        engine, settings = self.engine, self.settings.context
+        is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
     def offered(self, title: str) -> types.Command:

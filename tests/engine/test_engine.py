@@ -72,6 +72,15 @@ def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones
     assert strict.fill(ask("a = |\n", priority=Priority.INVOKED)).candidates == (shown,)
 
 
+def test_a_faulty_candidate_is_hidden_from_automatic_requests_only(engine_of, ask):
+    engine, _ = engine_of("a")
+    assert engine.fill(ask("a = |\n")).text == "a"
+    result = engine.fill(ask("a = |\n", min_confidence=0.01))
+    assert [(one.reason, one.text) for one in result.rejections] == [(Reason.NO_EFFECT, "a")]
+    assert result.confident(0.01) == result
+    assert result.confident(0.0).text == "a"
+
+
 @pytest.mark.parametrize(("fill", "num_tokens"), [("a\n    bc", 2), ("\n    a\n    b", 7), ("abc", 4)])
 def test_confidence_is_the_probability_of_the_first_line_with_text(engine_of, ask, fill, num_tokens):
     engine, _ = engine_of(fill)

@@ -57,10 +57,10 @@ def test_unchanged_text_is_rejected_after_some_tries():
 
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
-def test_min_confidence_rejects_an_unlikely_rewrite_that_nobody_requested(strength):
+def test_min_confidence_rejects_an_unlikely_rewrite(strength):
     engine, wanted = engine_of("total = a * 2", min_confidence=0.999), {"strength": strength, "seed": 3}
-    assert rewritten(engine, request(**wanted)).rejection is None
-    result = rewritten(engine, request(**wanted, is_automatic=True))
+    assert rewritten(engine_of("total = a * 2", min_confidence=0.0), request(**wanted)).rejection is None
+    result = rewritten(engine, request(**wanted))
     assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, Reason.LOW_CONFIDENCE)
 
 
