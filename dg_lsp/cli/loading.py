@@ -49,11 +49,19 @@ def overrides(
 
 
 def configure(over: Mapping[str, Any]) -> "Settings":
-    """Defaults, then the nearest settings file in the working directory or above it, then `over`."""
-    from dg_lsp.settings import file_settings, parse_settings, settings_file
+    """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
 
-    path = settings_file(Path.cwd())
-    return parse_settings(over, file_settings(path, known_names()) if path else None)
+    Prints on standard error what is ignored of a folder's file.
+    """
+    from dg_lsp.settings import parse_settings
+    from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
+
+    settings, messages = user_settings(known_names()), ()
+    if (path := workspace_file(Path.cwd())) is not None:
+        settings, messages = with_workspace_file(settings, path, known_names())
+    for message in messages:
+        typer.echo(f"dg-lsp: {message}", err=True)
+    return parse_settings(over, settings)
 
 
 @dataclass(frozen=True, slots=True)

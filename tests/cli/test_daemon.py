@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -119,8 +118,8 @@ def test_a_daemon_that_an_editor_starts_goes_on_where_the_port_is_taken(capsys):
                 http_of(**how)
 
 
-def test_a_daemon_in_the_foreground_with_http(dg_lsp, monkeypatch, endpoint):
-    Path("dg-lsp.toml").write_text('[daemon]\nhttp = "127.0.0.1:0"\n')
+def test_a_daemon_in_the_foreground_with_http(dg_lsp, monkeypatch, endpoint, user_settings):
+    user_settings('[daemon]\nhttp = "127.0.0.1:0"\n')
     outcomes = []
     thread = threading.Thread(target=lambda: outcomes.append(dg_lsp("daemon", "start", "--foreground")))
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
@@ -168,8 +167,8 @@ def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, arguments, has_recor
     assert outcome.err == ("dg-lsp: no daemon here; this editor gets a model of its own\n" if uses_daemon else "")
 
 
-def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path):
-    Path("dg-lsp.toml").write_text("[model]\nthreads = 2\n")
+def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path, user_settings):
+    user_settings("[model]\nthreads = 2\n")
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
     [(_, hello, command, given)] = sessions
     assert hello["over"]["model"]["name"] == str(tmp_path / "mine.gguf")

@@ -1,9 +1,9 @@
-"""Settings from mappings and files; errors name the key, the line and the nearest known key."""
+"""Settings from mappings; errors name the key and the nearest known key."""
 
 import pytest
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.settings import Settings, parse_settings, read_settings
+from dg_lsp.settings import Settings, parse_settings
 
 
 def test_absent_keys_keep_their_value():
@@ -34,22 +34,3 @@ def test_a_bad_value_is_named_in_one_line(tree, message):
     with pytest.raises(SettingsError, match=message) as caught:
         parse_settings(tree)
     assert "\n" not in str(caught.value)
-
-
-def test_the_line_of_an_unknown_key_in_a_file_is_named(tmp_path):
-    path = tmp_path / "dg-lsp.toml"
-    path.write_text('[model]\nname = "other.gguf"\n[completion]\nmax_tokens = 8\n')
-    settings = read_settings(path)
-    assert (settings.model.name, settings.completion.max_tokens) == ("other.gguf", 8)
-    path.write_text("[model]\nthreads = 1\n\n[completion]\nthreads = 2\n")
-    with pytest.raises(SettingsError, match=r"dg-lsp\.toml:5: unknown setting completion\.threads"):
-        read_settings(path)
-
-
-@pytest.mark.parametrize("content", [b"model = ", b"\xff\xfe", None], ids=["no TOML", "no UTF-8", "missing"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
-    path = tmp_path / "dg-lsp.toml"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(SettingsError, match=r"dg-lsp\.toml"):
-        read_settings(path)
