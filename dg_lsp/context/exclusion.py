@@ -58,7 +58,8 @@ _TOKEN = re.compile(
     r"\b(?:"
     r"A(?:KI|SI|BI|CC)A[A-Z2-7]{16}\b|ABSK[\w+/]{60,}"  # Amazon
     r"|gh[pousr]_\w{36,}|github_pat_\w{22,}|gl(?:pat|ptt|dt|rt|cbt|soat)-[\w-]{20,}"
-    r"|sk-[\w-]{16,}|sk-live-\w+|(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,}|xai-\w{20,}|gsk_\w{20,}|hf_[A-Za-z0-9]{30,}"
+    r"|sk-[\w-]{16,}|sk-live-\w+|(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,}"
+    r"|xai-\w{20,}|gsk_\w{20,}|hf_[A-Za-z0-9]{30,}"
     r"|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}"
     r"|npm_\w{36}|pypi-[\w-]{50,}|dckr_pat_[\w-]{20,}|do[opr]_v1_[a-f0-9]{64}|SG\.[\w-]{16,}\.[\w-]{16,}"
     r"|hv[sbr]\.[\w-]{20,}|dapi[a-f0-9]{32}|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}|lin_api_\w{30,}|glsa_\w{32,}"

@@ -18,13 +18,13 @@ def reason_of(uri, text="x = 1\n", language="python", rules=RULES):
 @pytest.mark.parametrize(
     "name",
     [".env", ".ENV", ".Env.Local", "deploy/.env.production", "prod.env", "PROD.ENV", ".env.", ".env ", ".env~",
-     ".env.bak", ".envs/.production/.django", "server.pem", "Server.PEM", "a/b/tls.key", "tls.key.old", "AuthKey_A1.p8", "id_rsa",
-     "ID_RSA", "id_ed25519_work", "id_rsa.bak", ".netrc", "_NETRC", ".netrc~", ".npmrc", ".pypirc", ".boto",
-     ".BOTO", ".aws/credentials", ".AWS/config", "home/.ssh/known_hosts", "home/.SSH/config", ".kube/config", "kubeconfig.yaml",
-     "prod.tfvars", "prod.auto.tfvars.json", ".docker/config.json", ".Docker/Config.json", "secrets.yaml", "Secrets.YML",
-     "client_secret_42.apps.json", "service-account-1.json", "application_default_credentials.json", "accessKeys.csv",
-     ".git-credentials", ".bash_history", ".python_history", "ConsoleHost_history.txt", "a%5C.env", "%2Eenv",
-     "huggingface/token", ".vault-token"],
+     ".env.bak", ".envs/.production/.django", "server.pem", "Server.PEM", "a/b/tls.key", "tls.key.old",
+     "AuthKey_A1.p8", "id_rsa", "ID_RSA", "id_ed25519_work", "id_rsa.bak", ".netrc", "_NETRC", ".netrc~", ".npmrc",
+     ".pypirc", ".boto", ".BOTO", ".aws/credentials", ".AWS/config", "home/.ssh/known_hosts", "home/.SSH/config",
+     ".kube/config", "kubeconfig.yaml", "prod.tfvars", "prod.auto.tfvars.json", ".docker/config.json",
+     ".Docker/Config.json", "secrets.yaml", "Secrets.YML", "client_secret_42.apps.json", "service-account-1.json",
+     "application_default_credentials.json", "accessKeys.csv", ".git-credentials", ".bash_history",
+     ".python_history", "ConsoleHost_history.txt", "a%5C.env", "%2Eenv", "huggingface/token", ".vault-token"],
 )  # fmt: skip
 def test_files_with_secrets_are_excluded_in_any_spelling(name):
     assert reason_of(f"file:///project/{name}") is ExclusionReason.SECRETS
@@ -83,9 +83,10 @@ def test_private_keys_are_masked(key):
 @pytest.mark.parametrize(
     "token",
     ["AKIA" + "Z" * 16, "ghp_" + "a1" * 18, "github_pat_" + "a1" * 20, "glpat-" + "a1" * 10,
-     "sk-proj-" + "a-1_" * 10, "sk-ant-api03-" + "a1" * 20, "sk_live_" + "a1" * 12, "sk-live-1", "xoxb-1234567890-" + "a1" * 10,
-     "AIza" + "a" * 35, "hf_" + "aB" * 17, "npm_" + "a1" * 18, "pypi-" + "aB" * 40, "hvs." + "a1" * 12, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
-     "SG." + "a1" * 11 + "." + "a1" * 20, "AGE-SECRET-KEY-1" + "QP" * 29, "dapi" + "0a" * 16],
+     "sk-proj-" + "a-1_" * 10, "sk-ant-api03-" + "a1" * 20, "sk_live_" + "a1" * 12, "sk-live-1",
+     "xoxb-1234567890-" + "a1" * 10, "AIza" + "a" * 35, "hf_" + "aB" * 17, "npm_" + "a1" * 18, "pypi-" + "aB" * 40,
+     "hvs." + "a1" * 12, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "SG." + "a1" * 11 + "." + "a1" * 20,
+     "AGE-SECRET-KEY-1" + "QP" * 29, "dapi" + "0a" * 16],
 )  # fmt: skip
 def test_tokens_of_known_forms_are_masked(token):
     assert mask_secrets(f'x = "{token}"  # y') == f'x = "{MASK}"  # y'
