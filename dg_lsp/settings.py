@@ -153,6 +153,8 @@ class RemoteSettings:
 
     url: str = field(default="", validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"))
     """Base address of the server, such as `http://127.0.0.1:8000`; empty: the model runs in this process."""
+    allow_http: bool = False
+    """Use an `http` address of another machine too, although others on the way can read code and key."""
     api: str = field(default="completions", validator=validators.in_(("completions", "infill", "chat")))
     """`/v1/completions`, `/infill` or `/v1/chat/completions`."""
     model: str = ""

@@ -23,7 +23,7 @@ from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.session import OpenScheduler, Server
 from dg_lsp.server.transport import StdoutWriter, accept_client, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
-from dg_lsp.settings_files import resolve_path, with_workspace_file, workspace_file
+from dg_lsp.settings_files import resolve_path, user_file, with_workspace_file, workspace_file
 
 OpenEngine = Callable[[Settings], Engine]
 NUM_INVOKED = 3
@@ -31,6 +31,8 @@ NUM_INVOKED = 3
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
+USER_FILE_KEYS = (("remote", "key_variable"), ("remote", "keyring"))
+"""Settings that a client cannot change: it would choose which of the user's secrets a server receives."""
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
@@ -182,6 +184,9 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
         return base, () if options is None else ("initializationOptions must be an object",)
     errors = []
     for path, value in _leaves({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
+        if path in USER_FILE_KEYS:
+            errors.append(f"{'.'.join(path)} is not used: set it in {user_file()}")
+            continue
         tree = value
         if path == ("model", "name") and isinstance(value, str) and folder is not None:
             tree = resolve_path(value, folder, known_names())

@@ -17,8 +17,8 @@ import attrs
 from dg_lsp import __version__, settings
 
 PACKAGE = Path(__file__).with_name("package.json")
-NOT_IN_EDITORS = ("http.", "daemon.", "privacy.trusted_folders")
-"""What only `dg-lsp serve` reads, what is read before the editor sends any, and what the editor's trust replaces."""
+NOT_IN_EDITORS = ("http.", "daemon.", "privacy.trusted_folders", "remote.key_variable", "remote.keyring")
+"""What only `dg-lsp serve` reads, what is read before the editor sends any, and what only the user's file may set."""
 NOT_IN_WORKSPACES = ("dg-lsp.remote.", "dg-lsp.privacy.audit_log")
 """A folder must not decide where the user's code is sent or which files are written."""
 RESTRICTED = ("dg-lsp.context.", "dg-lsp.privacy.", "dg-lsp.model.", "dg-lsp.remote.", "dg-lsp.rewrite.preview")
