@@ -50,6 +50,14 @@ def overrides(
     return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
 
 
+def configure_user(over: Mapping[str, Any]) -> "Settings":
+    """Defaults, the user's file, then `over`: for servers that any folder may share."""
+    from dg_lsp.settings import parse_settings
+    from dg_lsp.settings_files import user_settings
+
+    return parse_settings(over, user_settings(known_names()))
+
+
 def configure(over: Mapping[str, Any]) -> "Settings":
     """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
 

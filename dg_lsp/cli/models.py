@@ -60,6 +60,8 @@ def show_model(
     model: Annotated[str | None, Argument(help="A name or the path of a GGUF file; the default model.")] = None,
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
+    from dg_lsp.settings import parse_settings
+
     settings = loading.with_model_chosen(configure(overrides(model=model)))
     preset = registry.preset_named(settings.model.name)
     if preset is not None:
@@ -69,7 +71,7 @@ def show_model(
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
-    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0)))
+    loaded = loading.load_model(parse_settings(overrides(gpu_layers=0), settings))
     loaded.weights.close()
     for key, value in loaded.facts().items():
         typer.echo(f"{key}: {value}")

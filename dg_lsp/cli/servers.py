@@ -68,11 +68,10 @@ def _settings(over: dict[str, Any]) -> "Settings":
     An invalid file is reported and ignored, because the editor needs a server.
     """
     from dg_lsp.settings import parse_settings
-    from dg_lsp.settings_files import user_settings
 
     from_command_line = parse_settings(over)
     try:
-        return parse_settings(over, user_settings(known_names()))
+        return loading.configure_user(over)
     except SettingsError as error:
         typer.echo(f"dg-lsp: {' '.join(str(error).split())} (the file is ignored)", err=True)
         return from_command_line

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -169,11 +170,13 @@ def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, arguments, has_recor
 
 def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path, user_settings):
     user_settings("[model]\nthreads = 2\n")
+    Path("dg-lsp.toml").write_text("[completion]\nmax_tokens = 3\n")  # the editor may open another folder
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
     [(_, hello, command, given)] = sessions
     assert hello["over"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["threads"] == 2
+    assert hello["settings"]["completion"]["max_tokens"] == 64
     assert command[1] == "-P"
     assert json.loads(given) == {"settings": hello["settings"], "exit_when_idle": True}
     dg_lsp("lsp", "--daemon", "start")
