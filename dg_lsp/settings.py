@@ -25,6 +25,9 @@ FIMS = (
 )
 """The families of `dg_lsp/canvas/fim_families.toml`, except that of dg-lsp's own models."""
 
+MAX_NAMED = 8
+"""Unknown keys that one message names."""
+
 _INTERNAL = {"internal": True}
 
 
@@ -266,7 +269,8 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
         SettingsError: unknown keys, wrong types or values out of range; the message names all of them in one line.
     """
     if unknown := unknown_keys(tree):
-        raise SettingsError("; ".join(map(_unknown_setting, unknown)))
+        rest = [f"{len(unknown) - MAX_NAMED} more"] if len(unknown) > MAX_NAMED else []
+        raise SettingsError("; ".join([*map(_unknown_setting, unknown[:MAX_NAMED]), *rest]))
     base = cattrs.unstructure(over or Settings())
     try:
         return _CONVERTER.structure(_merge(base, tree), Settings)
@@ -289,7 +293,8 @@ def _unknown_setting(key: str) -> str:
     """The message for an unknown key, with the nearest known one."""
     same_name = [one for one in KEYS if one.endswith(f".{key.rpartition('.')[2]}")]
     near = same_name or difflib.get_close_matches(key, [*KEYS, *(one.name for one in attrs.fields(Settings))], 1)
-    return f"unknown setting {key}" + "".join(f" (did you mean {one}?)" for one in near[:1])
+    shown = key if key.isprintable() else ascii(key)  # a hostile file could control the terminal
+    return f"unknown setting {shown:.120}" + "".join(f" (did you mean {one}?)" for one in near[:1])
 
 
 def _reason(error: BaseException, kind: type | None) -> str:

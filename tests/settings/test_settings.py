@@ -27,6 +27,8 @@ def test_absent_keys_keep_their_value():
         pytest.param({"completion": {"decoder": "sideways"}}, "decoder", id="unknown value"),
         pytest.param({"fill": 3}, "fill", id="unknown key without a group"),
         pytest.param({"model": None}, "model", id="null"),
+        pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
+        pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting 'a\\n\\x1b", id="control characters"),
         pytest.param({"model": 3}, "model", id="number for a group"),
     ],
 )
