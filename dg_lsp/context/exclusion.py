@@ -117,10 +117,12 @@ class Exclusion:
         reason = self.path_reason(path)
         if reason is None and urlsplit(uri).scheme == "file":
             with suppress(OSError, ValueError, RuntimeError):  # unreadable, a NUL, links in a circle
-                return self.path_reason(Path("/" + path).resolve().as_posix().lstrip("/"))
+                target = Path("/" + path).resolve().as_posix().lstrip("/")
+                return self.path_reason(target) if target != path else None
         return reason
 
 
+@functools.lru_cache(maxsize=1024)
 def is_secret(path: str) -> bool:
     """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
     path = _TRAILING.sub("", path.replace("\\", "/").casefold())
