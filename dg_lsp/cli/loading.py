@@ -66,11 +66,11 @@ def configure(over: Mapping[str, Any]) -> "Settings":
     from dg_lsp.settings import parse_settings
     from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
 
-    settings, messages = user_settings(known_names()), ()
+    settings = user_settings(known_names())
     if (path := workspace_file(Path.cwd())) is not None:
         settings, messages = with_workspace_file(settings, path, known_names())
-    for message in messages:
-        typer.echo(f"dg-lsp: {message}", err=True)
+        for message in messages:
+            typer.echo(f"dg-lsp: {message}", err=True)
     return parse_settings(over, settings)
 
 
