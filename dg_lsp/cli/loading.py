@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
     from dg_lsp.settings import Settings
 
@@ -31,6 +32,7 @@ Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt f
 SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
 Deadline = Annotated[float | None, Option(min=1, metavar="MS", help="Return the stable part this long after the load.")]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
+EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
 Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
 
@@ -47,13 +49,48 @@ def overrides(
     return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
 
 
-def configure(over: Mapping[str, Any]) -> "Settings":
-    """Defaults, then the nearest settings file in the working directory or above it, then `over`."""
+def configure_user(over: Mapping[str, Any]) -> "Settings":
+    """Defaults, the user's file, then `over`: for servers that any folder may share."""
     from dg_lsp.models.registry import known_names
-    from dg_lsp.settings import file_settings, parse_settings, settings_file
+    from dg_lsp.settings import parse_settings
+    from dg_lsp.settings_files import user_settings
 
-    path = settings_file(Path.cwd())
-    return parse_settings(over, file_settings(path, known_names()) if path else None)
+    return parse_settings(over, user_settings(known_names()))
+
+
+def configure(over: Mapping[str, Any]) -> "Settings":
+    """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
+
+    Prints on standard error what is ignored of a folder's file.
+    """
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import parse_settings
+    from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
+
+    settings = user_settings(known_names())
+    if (path := workspace_file(Path.cwd())) is not None:
+        settings, messages = with_workspace_file(settings, path, known_names())
+        for message in messages:
+            typer.echo(f"dg-lsp: {message}", err=True)
+    return parse_settings(over, settings)
+
+
+def check_allowed(source: "SourceFile", settings: "Settings") -> None:
+    """Raises InputFileError if the settings exclude a file that would be sent to the model."""
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.context.exclusion import Exclusion
+    from dg_lsp.errors import InputFileError
+
+    path = source.path.absolute()
+    snapshot = Snapshot(path.as_uri(), 0, source.text, source.language)
+    reason = Exclusion(settings.privacy).reason(snapshot)
+    if reason is None and settings.privacy.exclude_gitignored:
+        from dg_lsp.server.workspace_index import WorkspaceExclusion
+
+        roots = [folder.as_uri() for folder in path.parents if (folder / ".git").exists()]
+        reason = WorkspaceExclusion(settings.privacy, roots).exclusion_reason(snapshot)
+    if reason is not None:
+        raise InputFileError(f"{source.path} is not sent to the model: {reason}; use --even-secret to send it anyway")
 
 
 @dataclass(frozen=True, slots=True)

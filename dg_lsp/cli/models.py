@@ -64,6 +64,7 @@ def show_model(
 ) -> int:
     """Show a model's file, specification and metadata; or, before it is pulled, its preset."""
     from dg_lsp.models import registry
+    from dg_lsp.settings import parse_settings
 
     settings = loading.with_model_chosen(configure(overrides(model=model)))
     preset = registry.preset_named(settings.model.name)
@@ -74,7 +75,7 @@ def show_model(
             return 0
         typer.echo("from the file:")
     # nothing is computed, so no layer goes to a GPU
-    loaded = loading.load_model(configure(overrides(model=settings.model.name, gpu_layers=0)))
+    loaded = loading.load_model(parse_settings(overrides(gpu_layers=0), settings))
     with closing(loaded.weights):
         facts = loaded.facts()
     for key, value in facts.items():

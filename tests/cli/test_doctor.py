@@ -6,7 +6,7 @@ from dg_lsp.cli.doctor import Checkup, report
 from dg_lsp.models.registry import BUNDLED
 
 KEYS = [
-    *("software", "settings_file", "devices", "runtime", "model", "threads", "costs", "decoders", "fill"),
+    *("software", "settings_files", "devices", "runtime", "model", "threads", "costs", "decoders", "fill"),
     *("memory_bytes", "warnings", "problems"),
 ]
 
@@ -90,7 +90,7 @@ def test_an_invalid_settings_file_is_a_problem(dg_lsp, tmp_path):
     outcome = dg_lsp("doctor", "--json")
     assert outcome.code == 3
     assert "nonsense" in outcome.json["problems"][0]
-    assert outcome.json["settings_file"] == str(tmp_path / "dg-lsp.toml")
+    assert outcome.json["settings_files"] == [str(tmp_path / "dg-lsp.toml")]
 
 
 def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp, monkeypatch):

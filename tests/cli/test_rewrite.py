@@ -20,6 +20,13 @@ def test_a_diff_is_shown_and_the_file_is_not_changed(dg_lsp, script, file):
     assert file.read_bytes() == SOURCE.encode()
 
 
+def test_an_excluded_file_is_rewritten_only_with_even_secret(dg_lsp, script, file):
+    file = file.rename(file.with_name("A.ENV"))
+    assert "--even-secret" in dg_lsp("rewrite", f"{file}:2-2").error(2)
+    assert script.denoiser is None
+    assert dg_lsp("rewrite", f"{file}:2-2", "--even-secret").code == 0
+
+
 def test_write_changes_only_the_given_lines(dg_lsp, script, file):
     outcome = dg_lsp("rewrite", f"{file}:2", "--write")
     assert outcome.code == 0
