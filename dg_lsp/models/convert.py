@@ -7,6 +7,7 @@ and 24427, and files that were converted before. The `dg.*` keys are those of do
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import struct
@@ -370,18 +371,37 @@ def is_diffusion_gemma(folder: Path) -> bool:
     return checkpoint.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
 
 
-def check_code(folder: Path, *, is_trusted: bool) -> None:
-    """Refuses a checkpoint with Python files unless the user trusts them: the script runs those of a tokenizer.
+_STANDARD_NAMES = {
+    "DreamTokenizer": "Qwen2Tokenizer",  # a copy of it (tokenization_dream.py)
+    "StableDiffcoderForCausalLM": "LlamaForCausalLM",  # the same layers and names of tensors
+}
+"""Classes of models' own Python files, and classes of transformers and of the script with the same files."""
 
-    Raises:
-        UsageError: it has Python files.
-    """
-    code = sorted(path.name for path in folder.glob("*.py"))
-    if code and not is_trusted:
-        raise errors.UsageError(
-            f"{folder} has Python files that the conversion may run ({', '.join(code)}): read them, and pass "
-            "--trust-remote-code or remove them"
-        )
+
+@contextlib.contextmanager
+def _without_code(source: Path, place: Path) -> Iterator[Path]:
+    """A folder in `place` with links to the checkpoint's files, but without Python files and references to them."""
+    with tempfile.TemporaryDirectory(dir=place, prefix=".dg-lsp-") as name:
+        folder = Path(name) / source.resolve().name
+        folder.mkdir()
+        for path in source.resolve().iterdir():
+            if path.name in (CONFIGURATION, "tokenizer_config.json"):
+                values = checkpoint.read_json(path)
+                values.pop("auto_map", None)
+                text = json.dumps(values)
+                for own, standard in _STANDARD_NAMES.items():
+                    text = text.replace(f'"{own}"', f'"{standard}"')
+                (folder / path.name).write_text(text, encoding="utf-8")
+            elif path.is_file() and path.suffix != ".py":
+                _link(path, folder / path.name)
+        yield folder
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.symlink_to(source)
+    except OSError:  # Windows without the permission: a hard link needs none
+        os.link(source, target)
 
 
 def _make_environment(show_step: download.ShowStep) -> Path:
@@ -415,11 +435,18 @@ def _python(folder: Path) -> Path:
 
 
 def convert_with_script(
-    source: Path, target: Path, kind: str, show_step: download.ShowStep, quantize: Quantize | None = None
+    source: Path,
+    target: Path,
+    kind: str,
+    show_step: download.ShowStep,
+    quantize: Quantize | None = None,
+    *,
+    with_code: bool = False,
 ) -> None:
     """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or `auto`.
 
-    The script fetches nothing. An interruption leaves no files.
+    The script fetches nothing, and sees the checkpoint's Python files only if `with_code`. An interruption leaves no
+    files.
 
     Raises:
         ModelUnsupportedError: the script cannot convert this checkpoint.
@@ -428,8 +455,10 @@ def convert_with_script(
     """
     environment = _make_environment(show_step)
     variables = {**os.environ, "PYTHONPATH": str(environment), "HF_HUB_OFFLINE": "1"}
-    with _new_file(target.absolute(), quantize) as new:
-        files = [str(source.absolute()), "--outfile", str(new), "--outtype", kind.lower()]
+    with contextlib.ExitStack() as stack:
+        new = stack.enter_context(_new_file(target.absolute(), quantize))
+        folder = source.absolute() if with_code else stack.enter_context(_without_code(source, new.parent))
+        files = [str(folder), "--outfile", str(new), "--outtype", kind.lower()]
         show_step("reading the checkpoint", None)
 
         def show_progress(line: str) -> None:
@@ -438,8 +467,16 @@ def convert_with_script(
 
         command = [str(_python(environment)), "-P", str(environment / _SCRIPT), *files]
         if reason := download.run(command, show_progress, variables):
+            has_code = not with_code and any(source.glob("*.py"))
+            advice = "pass --trust-remote-code to run its Python files, or " if has_code else ""
             raise errors.ModelUnsupportedError(
                 f"llama.cpp's {_SCRIPT} cannot convert {source}: "
-                f"{reason.removeprefix('ERROR:hf-to-gguf:')}; use a published GGUF of this model"
+                f"{reason.removeprefix('ERROR:hf-to-gguf:')}; {advice}use a published GGUF of this model"
             )
         gguf.read_header(new)
+
+
+def write_quantized(source: Path, target: Path, quantize: Quantize) -> None:
+    """Writes a quantized copy of a GGUF file; an interruption leaves no file. Raises errors of `quantize`."""
+    with _new_file(target) as new:
+        quantize(source, new)
