@@ -36,12 +36,15 @@ def convert_model(
     a Python environment that is made once, with about 1 GB of packages.
     """
     from dg_lsp.backends.llamacpp.quantize import file_type
-    from dg_lsp.models.convert import is_diffusion_gemma
+    from dg_lsp.models.convert import is_diffusion_gemma, side_path
 
     wanted = file_type(kind) if kind else None
     if source.is_dir() and not is_diffusion_gemma(source):
         return _convert_with_script(source, output, wanted, trust)
-    return convert_diffusion_gemma(source, output, wanted)
+    target = convert_diffusion_gemma(source, output, wanted)
+    typer.echo(f"keep {side_path(target).name} beside it", err=True)
+    typer.echo(target)
+    return 0
 
 
 def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | None", trust: bool) -> int:
@@ -58,13 +61,13 @@ def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | 
     return 0
 
 
-def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType | None") -> int:
-    """Converts a DiffusionGemma and prints the path; without `output`, the name is made from that of the source."""
+def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType | None") -> Path:
+    """Converts a DiffusionGemma; returns the main file, whose name is made from that of the source by default."""
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from dg_lsp.backends.llamacpp.quantize import quantize
     from dg_lsp.cli.output import progress
-    from dg_lsp.models.convert import check_target, read_parts, side_path, write_model
+    from dg_lsp.models.convert import check_target, read_parts, write_model
 
     parts = read_parts(source, is_quantized=wanted is not None)
     target = output or _default_target(source, parts, wanted)
@@ -76,9 +79,7 @@ def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType
         advance = partial(bars.advance, task)
         convert = (lambda written, new: quantize(written, new, smaller, advance)) if smaller else None
         write_model(parts, target, advance, convert)
-    typer.echo(f"keep {side_path(target).name} beside it", err=True)
-    typer.echo(target)
-    return 0
+    return target
 
 
 def _default_target(source: Path, parts: "ModelParts", wanted: "FileType | None") -> Path:
