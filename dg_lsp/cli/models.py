@@ -10,9 +10,10 @@ from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.cli.pull import pull_model
-from dg_lsp.errors import UsageError
+from dg_lsp.errors import ModelRuntimeError, UsageError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import Family, Preset
+from dg_lsp.system import system_free
 
 app = typer.Typer(help="List, show, pull, convert and remove models.")
 app.command("pull")(pull_model)
@@ -26,9 +27,12 @@ def list_models() -> int:
     for model in registry.BUNDLED:
         size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
         typer.echo(f"{model.name}  {size}  {model.path}")
-    memories = loading.memories()
+    try:
+        gpu, free = loading.memories()
+    except ModelRuntimeError:  # without llama.cpp the list is still useful; `doctor` reports the problem
+        gpu, free = None, system_free()
     for preset in registry.PRESETS:
-        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {registry.fit(preset, *memories)}"
+        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {registry.fit(preset, gpu, free)}"
         facts = "; ".join((preset.note, preset.quantization, memory, f"made for: {preset.hardware}", preset.licence))
         typer.echo(f"{preset.name}  {preset.size / 1e9:.1f} GB  {_location(preset)}  ({facts})")
     return 0

@@ -19,6 +19,7 @@ from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import Preset
+from dg_lsp.system import VARIABLE
 
 _BITS_PER_SECOND = 100e6
 """Of the connection that the time of a download is given for."""
@@ -111,6 +112,7 @@ class Pull:
 
     def announcement(self) -> Iterator[str]:
         """What is done, and which time, disk and memory it takes."""
+        from dg_lsp.models.convert import has_environment
         from dg_lsp.system import system_free
 
         preset, stages = self.preset, self.stages
@@ -118,14 +120,13 @@ class Pull:
         seconds = _CORE_SECONDS.get(preset.quantization, 113) * size / 2e9 / (os.cpu_count() or 1)
         texts = {
             "download": f"download {_gigabytes(size)} ({_duration(8 * size / _BITS_PER_SECOND)} at 100 Mbit/s)",
-            "convert": "convert it with llama.cpp's script (which needs 1 GB of Python packages once)"
-            if preset.is_checkpoint
-            else "convert it",
+            "convert": "convert it",
             "quantize": f"quantize it to {preset.quantization}, {last} (about {_duration(seconds)})",
             "test": "test it with one fill",
         }
-        steps = ", ".join(texts[stage] for stage in stages)
-        yield f"{preset.name}: {steps}"
+        if "convert" in stages and preset.is_checkpoint and not has_environment():
+            texts["convert"] += " (fetches 1 GB of Python packages, once)"
+        yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
         folder = next(path for path in (preset.folder, *preset.folder.parents) if path.exists())
         free = _gigabytes(shutil.disk_usage(folder).free)
         yield f"disk: {_gigabytes(self.disk_bytes())} at most, {last} afterwards; {free} free"
@@ -138,7 +139,7 @@ class Pull:
         from dg_lsp.models.download import check_space, explained_disk_errors
 
         preset, stages = self.preset, self.stages
-        with explained_disk_errors(preset.folder, "set DG_LSP_DATA_DIR to another folder"):
+        with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):
             preset.folder.mkdir(parents=True, exist_ok=True)
             for left in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
                 shutil.rmtree(left, ignore_errors=True)

@@ -404,16 +404,30 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
 
 
-def _make_environment(show_step: download.ShowStep) -> Path:
-    """The folder with llama.cpp's script and a Python environment for it, made at the first call."""
+def has_environment() -> bool:
+    """Whether the Python environment of llama.cpp's script is there already."""
+    return _python(_environment_folder(_installed_version())).exists()
+
+
+def _installed_version() -> str:
     installed = installed_library()
     if installed is None:
         raise errors.ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
-    folder = data_folder() / "conversion" / installed.version
-    if _python(folder).exists():
+    return installed.version
+
+
+def _environment_folder(version: str) -> Path:
+    return data_folder() / "conversion" / version
+
+
+def _make_environment(show_step: download.ShowStep) -> Path:
+    """The folder with llama.cpp's script and a Python environment for it, made at the first call."""
+    version = _installed_version()
+    folder = _environment_folder(version)
+    if has_environment():
         return folder
     with download.working_folder(folder) as work:
-        new = download.unpack_llama_cpp(installed.version, None, work, _SCRIPT_PARTS, show_step)
+        new = download.unpack_llama_cpp(version, None, work, _SCRIPT_PARTS, show_step)
         show_step("creating a Python environment", None)
         venv.create(new / "venv")
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
