@@ -4,6 +4,9 @@ import json
 
 import tiny_masked
 from safetensors.numpy import save_file
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -17,6 +20,9 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+_NEMOTRON = {"model.embed_tokens": "encoder.embed_tokens", "model.norm": "encoder.norm", "lm_head": "diffusion_head"}
 
 
 def files(class_name, *, model_type, architecture, tokenizer_class, specials=tiny_masked.SPECIALS, **config):
@@ -51,22 +57,34 @@ def files(class_name, *, model_type, architecture, tokenizer_class, specials=tin
         "unk_token": None,
         "pad_token": None,
     }
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    fast = Tokenizer(BPE(vocabulary, list(tiny_masked.MERGES)))
+    fast.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    fast.add_special_tokens([AddedToken(token, special=True) for token in specials])
+    slow = {
+        "vocab.json": json.dumps(vocabulary).encode(),
+        "merges.txt": "\n".join(("#version: 0.2", *(" ".join(pair) for pair in tiny_masked.MERGES), "")).encode(),
+    }
+    is_fast = tokenizer_class.endswith("Fast")
     return {
+        **({"tokenizer.json": fast.to_str().encode()} if is_fast else slow),
         "config.json": json.dumps(config).encode(),
         "tokenizer_config.json": json.dumps(tokenizer).encode(),
-        "vocab.json": json.dumps({token: i for i, token in enumerate(tokens)}).encode(),
-        "merges.txt": "\n".join(("#version: 0.2", *(" ".join(pair) for pair in tiny_masked.MERGES), "")).encode(),
         "modeling.py": b"raise SystemExit('executed')\n",
         "tokenization.py": b"raise SystemExit('executed')\n",
-    }, {_name(name): values for name, values in tiny.tensors.items()}
+    }, {_name(name, model_type): values for name, values in tiny.tensors.items()}
 
 
-def _name(name):
+def _name(name, model_type):
     stem, _, kind = name.rpartition(".")
     if stem in _TOP:
-        return f"{_TOP[stem]}.{kind}"
-    _, layer, part = stem.split(".")
-    return f"model.layers.{layer}.{_LAYER[part]}.{kind}"
+        top = _TOP[stem]
+    else:
+        _, layer, part = stem.split(".")
+        top = f"model.layers.{layer}.{_LAYER[part]}"
+    if model_type == "nemotron_labs_diffusion":
+        top = _NEMOTRON.get(top, top.replace("model.layers", "encoder.layers"))
+    return f"{top}.{kind}"
 
 
 def published(folder, *args, **kwargs):

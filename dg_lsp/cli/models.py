@@ -10,7 +10,7 @@ from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.cli.pull import pull_model
-from dg_lsp.errors import ModelRuntimeError, UsageError
+from dg_lsp.errors import DgLspError, UsageError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import Family, Preset
 from dg_lsp.system import system_free
@@ -29,7 +29,7 @@ def list_models() -> int:
         typer.echo(f"{model.name}  {size}  {model.path}")
     try:
         gpu, free = loading.memories()
-    except ModelRuntimeError:  # without llama.cpp the list is still useful; `doctor` reports the problem
+    except DgLspError:  # without llama.cpp the list is still useful; `doctor` reports the problem
         gpu, free = None, system_free()
     for preset in registry.PRESETS:
         memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {registry.fit(preset, gpu, free)}"

@@ -374,8 +374,23 @@ def is_diffusion_gemma(folder: Path) -> bool:
 _STANDARD_NAMES = {
     "DreamTokenizer": "Qwen2Tokenizer",  # a copy of it (tokenization_dream.py)
     "StableDiffcoderForCausalLM": "LlamaForCausalLM",  # the same layers and names of tensors
+    "NemotronLabsDiffusionModel": "Ministral3ForCausalLM",  # the same layers, see _RENAMING
+    "nemotron_labs_diffusion": "ministral3",
 }
-"""Classes of models' own Python files, and classes of transformers and of the script with the same files."""
+"""Names from models' own Python files, and those of transformers and of the script for the same layers and files."""
+_RENAMING = """
+import runpy, sys
+from conversion.base import ModelBase
+original = ModelBase.filter_tensors.__func__
+def renamed(cls, item):
+    name, read = item
+    name = "lm_head.weight" if name == "diffusion_head.weight" else name.replace("encoder.", "model.", 1)
+    return original(cls, (name, read))
+ModelBase.filter_tensors = classmethod(renamed)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs the script with the names of a Ministral's tensors for those of a Nemotron-Labs-Diffusion."""
 
 
 @contextlib.contextmanager
@@ -479,7 +494,9 @@ def convert_with_script(
             if match := _WRITTEN.match(line):
                 show_step("converting", int(match[1]) / 100)
 
-        command = [str(_python(environment)), "-P", str(environment / _SCRIPT), *files]
+        is_nemotron = checkpoint.read_json(source / CONFIGURATION).get("model_type") == "nemotron_labs_diffusion"
+        renaming = ("-c", _RENAMING) if is_nemotron else ()
+        command = [str(_python(environment)), "-P", *renaming, str(environment / _SCRIPT), *files]
         if reason := download.run(command, show_progress, variables):
             has_code = not with_code and any(source.glob("*.py"))
             advice = "pass --trust-remote-code to run its Python files, or " if has_code else ""

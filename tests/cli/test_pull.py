@@ -30,6 +30,17 @@ TINY = Preset(
     sources=("a book",),
 )
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="the Python that runs the script is a shell script")
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 16.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 2048,
+    "llama_4_scaling_beta": 0.1,
+}
 FIM = ("<[fim-prefix]>", "<|end|>", "<[fim-suffix]>", "<[fim-middle]>", "<|start|>")
 
 
@@ -105,6 +116,18 @@ DREAM = {"model_type": "Dream", "architecture": "dream", "tokenizer_class": "Dre
             "StableDiffcoderForCausalLM",
             {"model_type": "llama", "architecture": "llama", "tokenizer_class": "Qwen2Tokenizer", "specials": FIM},
             "fim_family: seed-coder",
+        ),
+        (
+            "tiny-nemotron",
+            "NemotronLabsDiffusionModel",
+            {
+                "model_type": "nemotron_labs_diffusion",
+                "architecture": "mistral3",
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "rope_parameters": YARN,
+                "head_dim": 16,
+            },
+            "prompt_format: prefix",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("tiny") else "",
