@@ -18,6 +18,7 @@ from dg_lsp.errors import ModelRuntimeError, UsageError
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
+    from dg_lsp.models.build_runtime import BuildOptions
     from dg_lsp.models.convert import ModelParts
     from dg_lsp.models.download import ShowStep
 
@@ -96,29 +97,37 @@ def build_runtime(
     whole: Annotated[bool, Option("--whole", help="Build all of llama.cpp, not one class.")] = False,
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
-    from dg_lsp.models.build_runtime import BuildOptions, build
-    from dg_lsp.runtime import PACKAGE, find_runtime, installed_library
+    from dg_lsp.models.build_runtime import BuildOptions
+    from dg_lsp.runtime import PACKAGE
 
     if source is not None and not source.exists():
         raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
+    if (folder := make_runtime(BuildOptions(source, backend, whole))) is not None:
+        typer.echo(folder)
+    return 0
+
+
+def make_runtime(options: "BuildOptions") -> Path | None:
+    """Builds the changed llama.cpp and reports it on standard error; returns its folder, None if there is no need."""
+    from dg_lsp.models.build_runtime import build
+    from dg_lsp.runtime import PACKAGE, find_runtime, installed_library
+
     installed = installed_library()
     version = installed.version if installed else ""
-    options = BuildOptions(source, backend, whole)
     if not options.whole_backend and installed and supports_bidirectional(None):
         typer.echo(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
-        return 0
+        return None
     start = time.monotonic()
     with steps() as show_step:
         runtime = build(options, supports_bidirectional, show_step)
     if runtime is None:
         typer.echo(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
-        return 0
+        return None
     extent = f"all of llama.cpp, for {runtime.backend}" if runtime.backend else "one class, loaded before the library"
     typer.echo(f"built and tested in {time.monotonic() - start:.0f} s ({extent}, {PACKAGE} {version})", err=True)
     if note := find_runtime().note:
         typer.echo(f"it will not be loaded: {note}", err=True)
-    typer.echo(runtime.folder)
-    return 0
+    return runtime.folder
 
 
 @contextmanager

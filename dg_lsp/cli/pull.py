@@ -19,6 +19,7 @@ from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import Preset
+from dg_lsp.runtime import COMMAND, find_runtime
 from dg_lsp.system import VARIABLE
 
 _BITS_PER_SECOND = 100e6
@@ -78,22 +79,18 @@ class Pull:
     @property
     def stages(self) -> tuple[str, ...]:
         """The names of the stages that are not done yet, in order."""
-        preset = self.preset
-        is_quantized = self._is_quantized
+        preset, is_quantized, needs_runtime = self.preset, self._is_quantized, self._needs_runtime
+        is_ready = registry.ready_path(preset) is not None and not self.is_other
+        is_converted = is_ready or (preset.unquantized_path.is_file() and not self.is_other)
+        is_fetched = registry.fetched_path(preset) is not None and not self.is_other
+        is_tested = is_ready and (preset.folder / registry.TESTED).is_file()
         done = {
-            "download": registry.fetched_path(preset) is not None,
-            "convert": not preset.needs_conversion,
-            "quantize": not is_quantized,
-            "test": False,
+            "download": is_fetched or is_converted,
+            "convert": is_converted or not preset.needs_conversion,
+            "quantize": is_ready or not is_quantized,
+            "build": is_tested or not needs_runtime,
+            "test": is_tested,
         }
-        if preset.unquantized_path.is_file():
-            done |= {"download": True, "convert": True}
-        if registry.ready_path(preset) is not None:
-            is_tested = (preset.folder / registry.TESTED).is_file()
-            done |= {"download": True, "convert": True, "quantize": True, "test": is_tested}
-        if self.is_other:
-            done |= {"download": False, "convert": not preset.needs_conversion, "quantize": not is_quantized}
-            done["test"] = False
         return tuple(stage for stage, is_done in done.items() if not is_done)
 
     @property
@@ -104,6 +101,14 @@ class Pull:
         return (
             self.preset.needs_conversion and self.preset.is_checkpoint and self.preset.quantization not in SCRIPT_TYPES
         )
+
+    @property
+    def _needs_runtime(self) -> bool:
+        """Whether the model runs only on a changed llama.cpp that is not there yet."""
+        family, search = self.preset.family, find_runtime()
+        if family is None or family.name != "diffusiongemma" or not self.preset.needs_conversion:
+            return False
+        return search.runtime is None and (not search.note or COMMAND in search.note)
 
     def disk_bytes(self) -> int:
         """The largest number of bytes that the remaining stages write before they remove others."""
@@ -122,6 +127,7 @@ class Pull:
             "download": f"download {_gigabytes(size)} ({_duration(8 * size / _BITS_PER_SECOND)} at 100 Mbit/s)",
             "convert": "convert it",
             "quantize": f"quantize it to {preset.quantization}, {last} (about {_duration(seconds)})",
+            "build": "build the changed class of llama.cpp that it needs, if the installed one lacks the change",
             "test": "test it with one fill",
         }
         if "convert" in stages and preset.is_checkpoint and not has_environment():
@@ -136,9 +142,17 @@ class Pull:
 
     def run(self, source: Path | None) -> None:
         """Runs the remaining stages."""
-        from dg_lsp.models.download import check_space, explained_disk_errors
+        from dg_lsp.models.build_runtime import BuildOptions
+        from dg_lsp.models.download import check_space, explained_disk_errors, fetch
 
         preset, stages = self.preset, self.stages
+        runs = {
+            "download": partial(fetch, preset, source, is_other=self.is_other),
+            "convert": self._convert,
+            "quantize": self._quantize,
+            "build": partial(conversion.make_runtime, BuildOptions()),
+            "test": self._test,
+        }
         with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):
             preset.folder.mkdir(parents=True, exist_ok=True)
             for left in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
@@ -148,24 +162,12 @@ class Pull:
             check_space(preset.folder, self.disk_bytes() - self._present_bytes())
         for number, stage in enumerate(stages, 1):
             typer.echo(f"[{number}/{len(stages)}] {stage}", err=True)
-            if stage == "download":
-                self._download(source)
-            elif stage == "convert":
-                self._convert()
-            elif stage == "quantize":
-                self._quantize()
-            else:
-                self._test()
+            runs[stage]()
 
     def _present_bytes(self) -> int:
         """Bytes of an interrupted download."""
         paths = [path for path in self.preset.folder.rglob("*") if path.is_file()]
         return sum(path.stat().st_size for path in paths) if "download" in self.stages else 0
-
-    def _download(self, source: Path | None) -> None:
-        from dg_lsp.models.download import fetch
-
-        fetch(self.preset, source, is_other=self.is_other)
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""

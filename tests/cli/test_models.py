@@ -10,9 +10,12 @@ import tiny_diffusiongemma
 from huggingface_hub import constants
 
 from dg_lsp.backends.llamacpp.library import Device
+from dg_lsp.cli import conversion, pull
 from dg_lsp.cli.pull import Pull
 from dg_lsp.models import registry
+from dg_lsp.models.build_runtime import BuildOptions
 from dg_lsp.models.registry import BUNDLED, PRESETS, Preset, find_family
+from dg_lsp.runtime import RuntimeSearch
 
 
 @pytest.fixture(autouse=True)
@@ -234,6 +237,23 @@ def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_p
     assert (again.out, hub.requests) == (outcome.out, [])
     assert "  dg.noise = uniform\n" in dg_lsp("models", "show", "tiny").out
     assert dg_lsp("models", "pull", "tiny", "--revision", "main").out == outcome.out
+
+
+def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, known, monkeypatch):
+    built = []
+    monkeypatch.setattr(pull, "find_runtime", lambda: RuntimeSearch(None))
+    monkeypatch.setattr(conversion, "make_runtime", built.append)
+    monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
+    known(dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True))
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert [line for line in outcome.err.splitlines() if line.startswith("[")] == [
+        "[1/4] download",
+        "[2/4] convert",
+        "[3/4] build",
+        "[4/4] test",
+    ]
+    assert built == [BuildOptions()]
+    assert dg_lsp("models", "pull", "tiny").err == ""
 
 
 def test_a_failed_conversion_keeps_the_download(dg_lsp, hub, known):
