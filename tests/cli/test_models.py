@@ -9,9 +9,12 @@ import pytest
 import tiny_diffusiongemma
 from huggingface_hub import constants
 
+from dg_lsp import system
+from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli import conversion, pull
 from dg_lsp.cli.pull import Pull
+from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
 from dg_lsp.models.build_runtime import BuildOptions
 from dg_lsp.models.registry import BUNDLED, PRESETS, Preset, find_family
@@ -32,6 +35,24 @@ def test_list_prints_names_and_sizes(dg_lsp):
     assert [row.split()[0] for row in others] == [preset.name for preset in PRESETS]
     assert all(f"not here yet: dg-lsp models pull {row.split()[0]}  (" in row for row in others)
     assert "Gemma Terms of Use" in others[-1]
+
+
+def test_list_prints_whether_a_model_fits_into_the_gpu(dg_lsp, monkeypatch):
+    monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
+    monkeypatch.setattr(system, "system_free", lambda: 4 << 30)
+    rows = {row.split()[0]: row for row in dg_lsp("models", "list").out.splitlines()}
+    assert "needs 6.3 GB of memory, fits here: RTX; made for: GPU with 8 GB" in rows["dream-coder-7b"]
+    assert "needs 52.1 GB of memory, does not fit here: 8.6 GB free; " in rows["diffusiongemma-bf16"]
+
+
+def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
+    def fail():
+        raise BackendError("no library")
+
+    monkeypatch.setattr(llamacpp, "devices", fail)
+    outcome = dg_lsp("models", "list")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(outcome.out.splitlines()) == 1 + len(PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +217,6 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
 
 
 def test_auto_selects_the_bundled_model_on_a_cpu(dg_lsp, hub, known, monkeypatch):
-    from dg_lsp.backends import llamacpp
-
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("CPU", "cpu", 1 << 35, 1 << 36),))
     outcome = dg_lsp("models", "show", "auto")
     assert outcome.code == 0
@@ -206,8 +225,6 @@ def test_auto_selects_the_bundled_model_on_a_cpu(dg_lsp, hub, known, monkeypatch
 
 
 def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monkeypatch, tmp_path):
-    from dg_lsp.backends import llamacpp
-
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
     assert "tiny would fit: dg-lsp models pull tiny" in dg_lsp("models", "show", "auto").err
     dg_lsp("models", "pull", "tiny")

@@ -165,6 +165,9 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
         broken.setattr(download, "run", lambda *_: "no torch")
         assert stages() == (3, ["download", "convert"])
     assert "tiny-dream  0.0 GB  not complete yet: dg-lsp models pull tiny-dream" in dg_lsp("models", "list").out
+    (tmp_path / "a.py").write_text("x = \n")
+    problem = dg_lsp("fill", "a.py:1", "--model", TINY.name).error(3)
+    assert problem == "tiny-dream is fetched, but not converted: run dg-lsp models pull tiny-dream"
     hub.requests.clear()
 
     def fail(*_):
