@@ -50,7 +50,8 @@ def convert_model(
 
 def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | None", trust: bool) -> int:
     from dg_lsp.backends.llamacpp.quantize import quantize
-    from dg_lsp.models.convert import SCRIPT_TYPES, check_target, convert_with_script
+    from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
+    from dg_lsp.models.convert import check_target
 
     target = output or Path(f"{source.resolve().name}{f'-{wanted.name}' if wanted else ''}.gguf")
     check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))

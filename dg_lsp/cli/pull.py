@@ -96,7 +96,7 @@ class Pull:
     @property
     def _is_quantized(self) -> bool:
         """Whether a checkpoint becomes a quantized file; the GGUF of a DiffusionGemma is quantized already."""
-        from dg_lsp.models.convert import SCRIPT_TYPES
+        from dg_lsp.models.conversion_script import SCRIPT_TYPES
 
         return (
             self.preset.needs_conversion and self.preset.is_checkpoint and self.preset.quantization not in SCRIPT_TYPES
@@ -117,7 +117,7 @@ class Pull:
 
     def announcement(self) -> Iterator[str]:
         """What is done, and which time, disk and memory it takes."""
-        from dg_lsp.models.convert import has_environment
+        from dg_lsp.models.conversion_script import has_environment
         from dg_lsp.system import system_free
 
         preset, stages = self.preset, self.stages
@@ -171,7 +171,8 @@ class Pull:
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""
-        from dg_lsp.models.convert import convert_with_script, side_path
+        from dg_lsp.models.conversion_script import convert_with_script
+        from dg_lsp.models.convert import side_path
 
         preset = self.preset
         fetched = registry.fetched_path(preset)
