@@ -5,7 +5,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,10 @@ _BITS_PER_SECOND = 100e6
 """Of the connection that the time of a download is given for."""
 _CORE_SECONDS = {"Q4_0": 12, "Q8_0": 12, "Q4_K_M": 113}
 """Of quantizing 10^9 weights: a Qwen2.5 1.5B on two AVX2 cores takes 9 s (Q4_0) and 85 s (Q4_K_M)."""
+_CONVERSION_SECONDS = 14e-9
+"""Core seconds of a byte of a checkpoint: 13.6 s for 988 MB on the same machine."""
+_TEST_MS = 20_000
+"""Limit of the test fill: an unfinished one shows as well that the model runs."""
 _QUANTIZING_MEMORY = 2_500_000_000
 _BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
 """Text around the cursor of the test fill."""
@@ -125,13 +129,13 @@ class Pull:
         seconds = _CORE_SECONDS.get(preset.quantization, 113) * size / 2e9 / (os.cpu_count() or 1)
         texts = {
             "download": f"download {_gigabytes(size)} ({_duration(8 * size / _BITS_PER_SECOND)} at 100 Mbit/s)",
-            "convert": "convert it",
+            "convert": f"convert it (about {_duration(_CONVERSION_SECONDS * size)})",
             "quantize": f"quantize it to {preset.quantization}, {last} (about {_duration(seconds)})",
             "build": "build the changed class of llama.cpp that it needs, if the installed one lacks the change",
             "test": "test it with one fill",
         }
         if "convert" in stages and preset.is_checkpoint and not has_environment():
-            texts["convert"] += " (fetches 1 GB of Python packages, once)"
+            texts["convert"] += " with 1 GB of Python packages, fetched once"
         yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
         folder = next(path for path in (preset.folder, *preset.folder.parents) if path.exists())
         free = _gigabytes(shutil.disk_usage(folder).free)
@@ -146,7 +150,7 @@ class Pull:
         from dg_lsp.models.download import check_space, explained_disk_errors, fetch
 
         preset, stages = self.preset, self.stages
-        runs = {
+        runs: dict[str, Callable[[], object]] = {
             "download": partial(fetch, preset, source, is_other=self.is_other),
             "convert": self._convert,
             "quantize": self._quantize,
@@ -212,10 +216,10 @@ class Pull:
         from dg_lsp.engine.request import FillRequest
 
         preset = self.preset
-        request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE))
+        request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
         try:
             with loading.timed_engine(configure(overrides(model=preset.name))) as (engine, load_ms):
-                result = engine.fill(request, deadline=float("inf"))
+                result = engine.fill(request)
         except DgLspError as error:
             raise ModelError(f"{preset.name} is on this machine, but its test fill failed: {error}") from error
         text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
