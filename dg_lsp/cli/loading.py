@@ -147,20 +147,26 @@ class LoadedModel:
         return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
+def memories(*, with_gpu: bool = True) -> tuple[tuple[str, int] | None, int]:
+    """Name and free bytes of the largest GPU memory that llama.cpp can use, or None, and the machine's free bytes."""
+    from dg_lsp.backends.llamacpp import devices
+    from dg_lsp.models.registry import gpu_memory
+    from dg_lsp.system import system_free
+
+    gpus = [(device.name, device.kind, device.memory_free) for device in devices()] if with_gpu else []
+    return gpu_memory(gpus, system_free()), system_free()
+
+
 def with_model_chosen(settings: "Settings") -> "Settings":
     """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
-    from dg_lsp.models.registry import AUTO, gpu_memory, ready_path, select
+    from dg_lsp.models.registry import AUTO, ready_path, select
 
     if settings.model.name != AUTO:
         return settings
     import attrs
 
-    from dg_lsp.backends.llamacpp import devices
-    from dg_lsp.system import system_free
-
-    found = devices() if settings.model.gpu_layers else ()
-    gpus = [(device.name, device.kind, device.memory_free) for device in found]
-    chosen = select(gpu_memory(gpus, system_free()), lambda preset: ready_path(preset) is not None)
+    gpu, _ = memories(with_gpu=bool(settings.model.gpu_layers))
+    chosen = select(gpu, lambda preset: ready_path(preset) is not None)
     typer.echo(f"dg-lsp: {AUTO} selects {chosen.name}: {chosen.reason}", err=True)
     return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 
