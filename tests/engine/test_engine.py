@@ -74,8 +74,8 @@ def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones
 
 def test_a_faulty_candidate_is_hidden_from_automatic_requests_only(engine_of, ask):
     engine, _ = engine_of("a")
-    assert engine.fill(ask("a = |\n")).text == "a"
-    result = engine.fill(ask("a = |\n", min_confidence=0.01))
+    assert engine.fill(ask("a = |\n", priority=Priority.INVOKED)).text == "a"
+    result = engine.fill(ask("a = |\n"))
     assert [(one.reason, one.text) for one in result.rejections] == [(Reason.NO_EFFECT, "a")]
     assert result.confident(0.01) == result
     assert result.confident(0.0).text == "a"
