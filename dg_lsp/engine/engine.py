@@ -175,7 +175,8 @@ class LocalEngine(Engine):
         rankings, rejections, num_passes, num_decoded = list[tuple[Candidate, ...]](), list[Rejection](), 0, 0
         for decoder in self.decoder_selection.decoders(kind, wanted, request.num_candidates):
             run = self._start(request, decoder, kind, deadline, watch)
-            run.decoder.num_passes = num_passes  # they count over the whole request
+            deadline = run.task.limits.deadline  # one for all decoders, as the passes below
+            run.decoder.num_passes = num_passes
             drafts = yield from run.drafts()
             num_passes, num_decoded = run.decoder.num_passes, num_decoded + run.decoder.num_decoded
             with watch.stage("postprocess"):
