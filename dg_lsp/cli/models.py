@@ -118,7 +118,7 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     yield "description", preset.note
     yield "location", _location(preset)
     if preset.repository:
-        yield "repository", f"{preset.repository} at {preset.revision}"
+        yield "repository", f"{preset.repository} at {_revision(preset)}"
     yield "files", ", ".join(preset.patterns)
     yield "sha256", preset.sha256 or _pinned(preset)
     yield "quantization", preset.quantization
@@ -127,6 +127,8 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
         yield "download", f"{preset.download_size / 1e9:.2f} GB, converted and quantized here"
     yield "memory", f"{preset.memory_bytes / 1e9:.1f} GB with the prompt's cache"
     yield "hardware", preset.hardware
+    if preset.quality:
+        yield "right lines", f"{100 * preset.quality:g}%, {preset.quality_source}"
     yield "licence", f"{preset.licence} ({preset.terms})" if preset.terms else preset.licence
     yield "noise", preset.noise
     if preset.family is not None:
@@ -139,7 +141,12 @@ def _pinned(preset: "Preset") -> str:
     from dg_lsp.models import registry
 
     pin = registry.read_pin(preset)
-    return f"that of the first download, commit {pin.commit}" if pin else "from the hub, at the first download"
+    return f"that of the first download, commit {pin.commit}" if pin else "the hub's, recorded at the first download"
+
+
+def _revision(preset: "Preset") -> str:
+    is_moving = preset.revision == "main"
+    return f"{preset.revision}, whose commit is recorded at the first download" if is_moving else preset.revision
 
 
 def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:
