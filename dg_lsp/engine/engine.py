@@ -5,7 +5,7 @@ Not thread-safe: one thread owns an engine (see `scheduler`).
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import replace
 from typing import Self, TypeVar
 
@@ -198,7 +198,7 @@ class LocalEngine(Engine):
         """One decoder's run for a request."""
         with watch.stage("prompt"):
             num_canvases = self.decoder_selection.num_canvases(decoder, kind, request.num_candidates)
-            model = self._model_for(decoder)
+            model = self._model_for(decoder, request.client)
             layout = self._layout(request, model, decoder)
             limits = limits_of(request, self.settings, model.spec, decoder, deadline, layout, num_canvases)
             stop_ms = early_stop_ms(request, self.settings, limits.deadline)
@@ -219,11 +219,11 @@ class LocalEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        return Rewrite(self._model, request, end, self.run, self.settings).run()
+        return Rewrite(self._model.for_client(request.client), request, end, self.run, self.settings).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
-        model, watch = self._model, Stopwatch()
+        model, watch = self._model.for_client(request.client), Stopwatch()
         with watch.stage("prompt"):
             layout = chat_layout(request.turns, model.tokenizer, model.spec)
             decoder = DecoderName.DIFFUSION if model.spec.sampling else DecoderName.AUTOREGRESSIVE
@@ -263,11 +263,12 @@ class LocalEngine(Engine):
         """See `Engine.close`."""
         self._model.denoiser.close()
 
-    def _model_for(self, decoder: DecoderName) -> EngineModel:
-        """The model, in the prompt format infill for the decoder that needs it."""
+    def _model_for(self, decoder: DecoderName, client: Hashable) -> EngineModel:
+        """The model as the client sees it, in the prompt format infill for the decoder that needs it."""
+        model = self._model.for_client(client)
         if decoder is DecoderName.INFILL and self.spec.prompt_format is not PromptFormat.INFILL:
-            return replace(self._model, spec=in_format(self.spec, PromptFormat.INFILL))
-        return self._model
+            return replace(model, spec=in_format(self.spec, PromptFormat.INFILL))
+        return model
 
     def _layout(self, request: FillRequest, model: EngineModel, decoder: DecoderName) -> Layout:
         """Prompt and canvas; for a causal head all that precedes the gap is prompt."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
@@ -39,7 +39,7 @@ from dg_lsp.http.responses import (
     event,
     events_response,
 )
-from dg_lsp.http.service import RequestService, Service
+from dg_lsp.http.service import RequestService, Service, require_this_machine
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096
@@ -61,6 +61,7 @@ _OPENAI: dict[str, Any] = {
     "response_model": schemas.OpenAiResponse,
     "responses": schemas.streams(schemas.OpenAiResponse),
 }
+THIS_MACHINE = [Depends(require_this_machine)]
 router = APIRouter()
 
 
@@ -221,7 +222,7 @@ async def slots(service: RequestService) -> list[schemas.SlotObject]:
     ]
 
 
-@router.get("/memory")
+@router.get("/memory", dependencies=THIS_MACHINE)
 async def memory(service: RequestService) -> schemas.MemoryResponse:
     """Memory of this process and of the model; 503 before it is loaded."""
     _ = service.engine
@@ -244,7 +245,7 @@ async def memory(service: RequestService) -> schemas.MemoryResponse:
     )
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", dependencies=THIS_MACHINE, response_class=PlainTextResponse)
 async def metrics(service: RequestService) -> Response:
     """Prometheus' text format, also before the model is loaded."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
