@@ -74,6 +74,7 @@ class HttpServer:
                 f"{host} is open to other machines: set DG_LSP_API_KEY, give --api-key-file, or use 127.0.0.1"
             )
         self._socket = _bind(host, port)
+        self._note = "" if host in LOOPBACK else ", without encryption: put a proxy with https before it"
         self._service = Service(open_scheduler, settings, _log)
         self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self._is_persistent = is_persistent
@@ -122,7 +123,7 @@ class HttpServer:
     async def _serve(self) -> None:
         start = time.monotonic()
         serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
-        _log(f"listening on {self.url}")
+        _log(f"listening on {self.url}{self._note}")
         opening = asyncio.create_task(self._open())
         await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():

@@ -17,15 +17,19 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from dg_lsp import __version__
 from dg_lsp.errors import ModelDownloadError, ModelError
 from dg_lsp.models.packages import run_pip
 from dg_lsp.models.registry import RECORD, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
-from dg_lsp.system import VARIABLE
+from dg_lsp.system import LOOPBACK, VARIABLE
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NO_NAME = frozenset('\\:*?"<>|')
+"""Characters of no file name on Windows, where `C:x` is a file of another folder."""
 _OTHER_FOLDER = f"set {VARIABLE} to another folder"
 
 
@@ -67,9 +71,12 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
 
-        api = HfApi(endpoint=endpoint, library_name="dg-lsp", library_version=__version__)
+        token = None if _is_encrypted(endpoint) else False
+        api = HfApi(endpoint=endpoint, token=token, library_name="dg-lsp", library_version=__version__)
         if not _COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
             commit = api.model_info(preset.repository, revision=commit).sha or commit
+            if not _COMMIT.fullmatch(commit):
+                raise ValueError("no commit")
         entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
         files = _chosen([_described(entry) for entry in entries if isinstance(entry, RepoFile)], preset, expected)
         missing = [file for file in files if not _is_expected(preset.folder, file)]
@@ -99,11 +106,20 @@ def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
 
 
 def _described(entry: Any) -> RemoteFile:
-    """Converts a `RepoFile` of huggingface_hub; raises ValueError if its path leads out of the repository."""
-    path = PurePosixPath(entry.path)
-    if path.is_absolute() or ".." in path.parts or "\\" in entry.path:
-        raise ValueError(f"invalid path {entry.path!r}")
-    return RemoteFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else "")
+    """Converts a `RepoFile` of huggingface_hub; raises ValueError for an invalid path, size or checksum."""
+    path, size, sha256 = PurePosixPath(entry.path), entry.size, entry.lfs.sha256 if entry.lfs is not None else ""
+    is_inside = str(path) == entry.path and not path.is_absolute() and ".." not in path.parts
+    if not is_inside or not entry.path.isprintable() or _NO_NAME.intersection(entry.path):
+        raise ValueError("invalid path")
+    if type(size) is not int or size < 0 or (sha256 and not _SHA256.fullmatch(sha256)):
+        raise ValueError("invalid size or checksum")
+    return RemoteFile(entry.path, size, sha256)
+
+
+def _is_encrypted(endpoint: str) -> bool:
+    """Whether others cannot read the user's token on its way there."""
+    address = urlsplit(endpoint)
+    return address.scheme == "https" or address.hostname in LOOPBACK
 
 
 def _problem(error: Exception, revision: str) -> str:

@@ -47,9 +47,19 @@ class WorkspaceExclusion:
         return self.exclusion_reason(snapshot) is not None
 
     def is_ignored(self, uri: str) -> bool:
-        """Whether git ignores the file: the nearest .gitignore file with a matching pattern decides."""
+        """Whether git ignores the file, or the one that its links lead to."""
         path = Path("/" + path_of(uri))
-        root = next((root for root in self.roots if path.is_relative_to(root)), None)
+        if self._is_ignored(path, self.roots):
+            return True
+        try:
+            target, roots = path.resolve(), tuple(root.resolve() for root in self.roots)
+        except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
+            return False
+        return (target, roots) != (path, self.roots) and self._is_ignored(target, roots)
+
+    def _is_ignored(self, path: Path, roots: Sequence[Path]) -> bool:
+        """The nearest .gitignore file with a matching pattern decides."""
+        root = next((root for root in roots if path.is_relative_to(root)), None)
         if root is None or path == root:
             return False
         # from the outside in: nothing inside an ignored folder can be included again
@@ -263,13 +273,10 @@ class WorkspaceIndex:
         return None
 
     def _is_inside(self, path: Path) -> bool:
-        """Whether a file is in the workspace, and also where its links lead."""
-        roots = self._exclusion.roots
-        if not any(path.is_relative_to(root) for root in roots):
-            return False
+        """Whether a file is in the workspace where its links lead; the home of the user may be a link too."""
         try:
             target = path.resolve()
-            return any(target.is_relative_to(root.resolve()) for root in roots)
+            return any(target.is_relative_to(root.resolve()) for root in self._exclusion.roots)
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
 

@@ -148,10 +148,42 @@ def test_an_unknown_file_name_lists_the_existing_ones():
         fetch(preset(patterns=("Other.gguf",)))
 
 
-def test_a_path_outside_the_folder_is_refused(hub):
-    hub.files["../evil.gguf"] = b"GGUF"
+@pytest.mark.parametrize(
+    "path", ["../evil.gguf", "C:x.json", "\\\\host\\x", "/x", "a/../x", "a\nb", "a//b", "x:stream"]
+)
+def test_a_path_outside_the_folder_is_refused(hub, path):
+    hub.files[path] = b"GGUF"
     with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
         fetch(preset())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": "60000"}, {"size": -1}, {"size": True}, {"lfs": {"oid": "x", "size": 1, "pointerSize": 1}}]
+)
+def test_a_size_or_checksum_that_is_none_is_refused(hub, monkeypatch, wrong):
+    tree = [entry | wrong for entry in hub.tree()]
+    monkeypatch.setattr(hub, "tree", lambda: tree)
+    with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
+        fetch(preset())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [("https://hub.example", True), ("http://127.0.0.1:1", True), ("http://hub.example", False)],
+)
+def test_the_users_token_is_sent_only_with_encryption(monkeypatch, endpoint, expected):
+    tokens = []
+
+    class Api:
+        def __init__(self, **options):
+            tokens.append(options["token"])
+            raise ValueError
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(ModelDownloadError):
+        fetch(preset())
+    assert tokens == [None if expected else False]  # None is the user's token
 
 
 def test_a_checkpoint_is_a_folder_of_weights_and_configuration(hub):

@@ -207,6 +207,24 @@ def test_files_outside_of_the_workspace_are_not_read(found, tmp_path):
     assert found(PKG, "from ..secret import f\n", "main.py") == []
 
 
+def test_a_home_that_is_a_link_changes_nothing(tmp_path):
+    real, linked = tmp_path / "data/home", tmp_path / "home"
+    (real / "w").mkdir(parents=True)
+    linked.symlink_to(real)
+    (real / "w/.gitignore").write_text("ignored.py\n")
+    (real / "w/ignored.py").write_text("")
+    (real / "w/other.py").symlink_to("ignored.py")
+    (real / "w/shown.py").write_text("def f(): ...\n")
+    for root in (real, linked):
+        exclusion = WorkspaceExclusion(PrivacySettings(), [(root / "w").as_uri()])
+        index = WorkspaceIndex(DocumentStore(), exclusion)
+        for folder in (real / "w", linked / "w"):
+            assert exclusion.is_ignored((folder / "ignored.py").as_uri())
+            assert exclusion.is_ignored((folder / "other.py").as_uri())
+            assert not exclusion.is_ignored((folder / "shown.py").as_uri())
+            assert index.definitions(folder / "a.py", imports_of("from .shown import f\n"), "f")
+
+
 def test_links_out_of_the_workspace_are_not_followed(found, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/secret.py").write_text("def f(): pass\n")
