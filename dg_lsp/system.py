@@ -156,7 +156,7 @@ def config_folder() -> Path:
 
 def _user_folder(variable: str, xdg: str, xdg_default: str, windows: str, windows_default: str) -> Path:
     if given := os.environ.get(variable):
-        return expanded(given)
+        return expanded(given).absolute()
     if sys.platform == "darwin":
         base = "~/Library/Application Support"
     elif sys.platform == "win32":

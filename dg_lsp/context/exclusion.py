@@ -7,6 +7,7 @@ Patterns have the syntax of .gitignore files and are matched by `pathspec`: the 
 
 import functools
 import re
+import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,12 +39,14 @@ SECRET_FILES = (
 """Names of files that usually contain keys or passwords, in lower case."""
 SECRET_PATHS = (
     ".ssh/", ".gnupg/", ".password-store/", ".aws/", ".azure/", ".oci/", ".kube/", ".env.d/", ".envs/",
-    "**/.docker/config.json", "**/.m2/settings*.xml", "**/.gradle/*.properties", "**/gh/hosts.yml",
+    "**/.git/config", "**/.docker/config.json", "**/.m2/settings*.xml", "**/.gradle/*.properties", "**/gh/hosts.yml",
     "**/gcloud/*credentials*",
 )  # fmt: skip
 """The same for folders, and for names that are usual elsewhere too."""
 _BACKUP = re.compile(r"(~|\.(bak|backup|old|orig|save|sw[a-p]|tmp))+$")
 _TRAILING = re.compile(r"[. ]+(?=/|$)")  # ignored by Windows
+_STREAM = re.compile(r"[. ]*:[^/]*$")  # of a file on Windows
+_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")  # some are ignored by macOS
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
     r"(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[\w+/=\s\\:,-]*)",
@@ -57,6 +60,7 @@ _KEY_LINES = re.compile(  # of a key whose beginning is not part of the text
 _TOKEN = re.compile(
     r"\b(?:"
     r"A(?:KI|SI|BI|CC)A[A-Z2-7]{16}\b|ABSK[\w+/]{60,}"  # Amazon
+    r"|(?i:aws_?secret_?access_?key)[\"']?\s*[=:]\s*[\"']?[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/])"
     r"|gh[pousr]_\w{36,}|github_pat_\w{22,}|gl(?:pat|ptt|dt|rt|cbt|soat)-[\w-]{20,}"
     r"|sk-[\w-]{16,}|sk-live-\w+|(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,}"
     r"|xai-\w{20,}|gsk_\w{20,}|hf_[A-Za-z0-9]{30,}"
@@ -125,10 +129,11 @@ class Exclusion:
 @functools.lru_cache(maxsize=1024)
 def is_secret(path: str) -> bool:
     """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
-    path = _TRAILING.sub("", path.replace("\\", "/").casefold())
+    path = unicodedata.normalize("NFKC", unquote(path))  # some clients encode a URI twice
+    path = _TRAILING.sub("", _INVISIBLE.sub("", path).replace("\\", "/").casefold())
     files, name = _compiled(SECRET_FILES), path.rstrip("/").rpartition("/")[2]
-    is_file = files.match_file(name) or files.match_file(_BACKUP.sub("", name))
-    return is_file or _compiled(SECRET_PATHS).match_file(path)
+    names = (name, _BACKUP.sub("", name), _STREAM.sub("", name))
+    return any(map(files.match_file, names)) or _compiled(SECRET_PATHS).match_file(path)
 
 
 def mask_secrets(text: str) -> str:

@@ -10,10 +10,11 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
+from typing import Any
 
 from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
 from dg_lsp.runtime import PACKAGE
-from dg_lsp.system import python_command
+from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
 # llama.cpp's source
 
@@ -99,7 +100,7 @@ def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: No
 
 
 def run(command: Sequence[str], on_line: Callable[[str], object], environment: Mapping[str, str] = os.environ) -> str:
-    """Runs a program; returns the reason of a failure, otherwise the empty string.
+    """Runs a program in a neutral folder; returns the reason of a failure, otherwise the empty string.
 
     `on_line` receives each line of the output. The program is killed if this call is interrupted.
 
@@ -108,10 +109,10 @@ def run(command: Sequence[str], on_line: Callable[[str], object], environment: M
     """
     output = []
     try:
-        variables = {**environment, "PYTHONUNBUFFERED": "1"}
-        process = Popen(
-            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=variables, encoding="utf-8", errors="replace"
-        )
+        # pip and CMake start programs themselves, in the same folder: a folder of the user may contain a `json.py`
+        variables = {**environment, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+        streams: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": STDOUT}
+        process = Popen(command, cwd=NEUTRAL_FOLDER, env=variables, encoding="utf-8", errors="replace", **streams)
     except OSError as error:
         raise ModelRuntimeError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error
     with process:

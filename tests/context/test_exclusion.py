@@ -17,7 +17,9 @@ def reason_of(uri, text="x = 1\n", language="python", rules=RULES):
 
 @pytest.mark.parametrize(
     "name",
-    [".env", ".ENV", ".Env.Local", "deploy/.env.production", "prod.env", "PROD.ENV", ".env.", ".env ", ".env~",
+    ["server.key::$DATA", "server.key :s", "server.key%20", "\uff49d_rsa", "server.k\u200bey", "a.zip::.env",
+     ".git/config", "%252Eenv",
+     ".env", ".ENV", ".Env.Local", "deploy/.env.production", "prod.env", "PROD.ENV", ".env.", ".env ", ".env~",
      ".env.bak", ".envs/.production/.django", "server.pem", "Server.PEM", "a/b/tls.key", "tls.key.old",
      "AuthKey_A1.p8", "id_rsa", "ID_RSA", "id_ed25519_work", "id_rsa.bak", ".netrc", "_NETRC", ".netrc~", ".npmrc",
      ".pypirc", ".boto", ".BOTO", ".aws/credentials", ".AWS/config", "home/.ssh/known_hosts", "home/.SSH/config",
@@ -90,6 +92,12 @@ def test_private_keys_are_masked(key):
 )  # fmt: skip
 def test_tokens_of_known_forms_are_masked(token):
     assert mask_secrets(f'x = "{token}"  # y') == f'x = "{MASK}"  # y'
+
+
+def test_secret_access_keys_of_amazon_are_masked_with_their_name():
+    key = "wJalrXUtnFEMI/K7MDENG" + "bPxRfiCYEXAMPLEKEY" + "a"
+    assert mask_secrets(f'aws_secret_access_key = "{key}"') == f'{MASK}"'
+    assert mask_secrets(f"AWS_SECRET_ACCESS_KEY={key}\n") == f"{MASK}\n"
 
 
 def test_passwords_in_addresses_are_masked_and_code_is_not():
