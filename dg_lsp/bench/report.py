@@ -26,6 +26,7 @@ from dg_lsp.bench.charts import Chart, calibration, latency_histogram, step_hist
 from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run, flattened
+from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.audit import AuditRecord
 from dg_lsp.engine.engine import Engine, drain
@@ -104,7 +105,7 @@ class Section:
 
     id: str
     title: str
-    blocks: Sequence[metrics.Table | Chart | Film | Examples]
+    blocks: Sequence[metrics.Table | Chart | Film | Examples | Timeline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,13 @@ def check_page_path(path: Path) -> None:
         raise InputFileError(f"no directory {path.parent}: make it, or write the page elsewhere")
 
 
-def benchmark_page(title: str, run: Run, tables: Sequence[metrics.Table], films: Sequence[Film] = ()) -> Page:
+def benchmark_page(
+    title: str,
+    run: Run,
+    tables: Sequence[metrics.Table],
+    films: Sequence[Film] = (),
+    timelines: Sequence[Timeline] = (),
+) -> Page:
     """The page of a run."""
     attempts = metrics.by_contender(run.attempts)
     header = run.header
@@ -162,6 +169,7 @@ def benchmark_page(title: str, run: Run, tables: Sequence[metrics.Table], films:
     machine = {**dataclasses.asdict(header.machine), **{f"sha256 of {name}": value for name, value in digests.items()}}
     facts = [facts_table("Machine", machine), facts_table("Options", header.options)]
     sections = (
+        Section("typing", "The typing, key by key", timelines),
         Section("numbers", "Numbers", tables),
         Section("charts", "Time and steps", _charts(attempts) if run.attempts else []),
         Section("confidence", "Confidence", _calibrations(attempts)),

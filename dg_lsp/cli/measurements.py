@@ -23,6 +23,7 @@ from dg_lsp.bench.metrics import Table, count, summarize
 from dg_lsp.bench.report import Film, audit_page, benchmark_page, check_page_path, choose_cases, record_films
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.steps import measure_model
+from dg_lsp.bench.timeline import Timeline, timelines
 from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
@@ -241,7 +242,8 @@ def measure_replay(
         *(() if is_complete else (runner.INTERRUPTED_NOTE,)),
     )
     run, summary = runner.Run(header, attempts, is_complete, notes), replay.summarize_replay(events)
-    return _finish(run, replay.replay_tables(run, summary), replay.replay_json(run, summary) if as_json else None, html)
+    tree = replay.replay_json(run, summary) if as_json else None
+    return _finish(run, replay.replay_tables(run, summary), tree, html, timelines=timelines(events))
 
 
 def typing_tasks(
@@ -349,7 +351,8 @@ def _finish(
     tables: Sequence[Table],
     tree: dict[str, Any] | None,
     html: Path | None,
-    films: tuple[Film, ...] = (),
+    films: Sequence[Film] = (),
+    timelines: Sequence[Timeline] = (),
 ) -> int:
     """Prints the JSON tree or the tables, writes the page, and returns the exit code."""
     header = run.header
@@ -360,7 +363,7 @@ def _finish(
         typer.echo("\n".join([f"{header.model}{digest}; {header.machine.line()}", *run.notes, "", _markdown(tables)]))
     if html is not None:
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
-        benchmark_page(title, run, tables, films).write(html)
+        benchmark_page(title, run, tables, films, timelines).write(html)
     return 0 if run.is_complete else INTERRUPTED
 
 
