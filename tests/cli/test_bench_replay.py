@@ -7,6 +7,7 @@ from dg_lsp.bench import replay
 from dg_lsp.bench.replay import EngineCompleter
 from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
+from dg_lsp.cli import replay as command
 from dg_lsp.engine.engine import LocalEngine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
@@ -33,7 +34,7 @@ def model(monkeypatch, tmp_path):
     def open_model(settings):
         return measurements.BenchModel(LocalEngine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
 
-    monkeypatch.setattr(measurements, "open_model", open_model)
+    monkeypatch.setattr(command, "open_model", open_model)
     # the model takes no time, however busy this machine is
     monkeypatch.setattr(replay, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
