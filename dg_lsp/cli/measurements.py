@@ -223,6 +223,7 @@ def fill_samples(places: Path, settings: Settings) -> int:
 
     with closing(engine):
         typer.echo("\n".join(sample_table(positions, fill).markdown()))
+        typer.echo(RequestOptions().time_limits)
     return 0
 
 
@@ -235,7 +236,7 @@ def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds\n")
+        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds; no deadline or early stop\n")
         typer.echo(_markdown(report.tables()))
     return 0
 

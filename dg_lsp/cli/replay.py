@@ -45,6 +45,8 @@ def measure_replay(
     how = (completer.contender, "is the time until its answers")
     notes = remote_notes(settings.remote, *how) if settings.is_remote else ()
     limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
+    if stop_ms := settings.completion.early_stop_ms:
+        limit += f" It stops early after {stop_ms:g} ms of an idle machine, counted in passes."
     notes = (
         *typing.assumptions(played, selection),
         limit,
