@@ -12,7 +12,6 @@ from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.cli.pull import pull_model
 from dg_lsp.errors import DgLspError, UsageError
-from dg_lsp.system import system_free
 
 if TYPE_CHECKING:
     from dg_lsp.models.registry import Family, Preset
@@ -27,16 +26,17 @@ app.command("build-runtime")(conversion.build_runtime)
 def list_models() -> int:
     """List the known models: size, path or how to get it, description, memory, whether it fits here, and licence."""
     from dg_lsp.models import registry
+    from dg_lsp.models.selection import fit
 
     for model in registry.BUNDLED:
         size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
         typer.echo(f"{model.name}  {size}  {model.path}")
     try:
-        gpu, free = loading.memories()
+        machine = loading.this_machine()
     except DgLspError:  # without llama.cpp the list is still useful; `doctor` reports the problem
-        gpu, free = None, system_free()
+        machine = loading.this_machine(with_gpu=False)
     for preset in registry.PRESETS:
-        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {registry.fit(preset, gpu, free)}"
+        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {fit(preset, machine)}"
         facts = "; ".join((preset.note, preset.quantization, memory, f"made for: {preset.hardware}", preset.licence))
         typer.echo(f"{preset.name}  {preset.size / 1e9:.1f} GB  {_location(preset)}  ({facts})")
     return 0
