@@ -13,6 +13,7 @@ from dg_lsp.cli.fill import fill
 from dg_lsp.cli.models import app as models
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.servers import lsp, serve
+from dg_lsp.cli.setup import setup
 
 app = typer.Typer(
     name="dg-lsp",
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (fill, rewrite, lsp, serve, doctor, report):
+for command in (setup, fill, rewrite, lsp, serve, doctor, report):
     app.command()(command)
 for name, group in {"daemon": daemon, "models": models, "bench": bench}.items():
     app.add_typer(group, name=name)

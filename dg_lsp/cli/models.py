@@ -11,6 +11,7 @@ from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.cli.pull import pull_model
+from dg_lsp.cli.recommend import recommend_models
 from dg_lsp.errors import DgLspError, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, show, pull, convert and remove models.")
 app.command("pull")(pull_model)
+app.command("recommend")(recommend_models)
 app.command("convert")(conversion.convert_model)
 app.command("build-runtime")(conversion.build_runtime)
 

@@ -212,21 +212,25 @@ class Pull:
 
     def _test(self) -> None:
         """Completes one line. Raises ModelError if the model cannot be loaded or run here."""
-        from dg_lsp.context.document import Snapshot
-        from dg_lsp.engine.request import FillRequest
-
-        preset = self.preset
-        request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
-        try:
-            with loading.timed_engine(configure(overrides(model=preset.name))) as (engine, load_ms):
-                result = engine.fill(request)
-        except DgLspError as error:
-            raise ModelError(f"{preset.name} is on this machine, but its test fill failed: {error}") from error
-        text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
-        times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
-        typer.echo(f"{_BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+        try_model(self.preset.name)
         with contextlib.suppress(OSError):
-            (preset.folder / registry.TESTED).touch()
+            (self.preset.folder / registry.TESTED).touch()
+
+
+def try_model(name: str) -> None:
+    """Completes one line and reports it on standard error. Raises ModelError if that fails."""
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.request import FillRequest
+
+    request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
+    try:
+        with loading.timed_engine(configure(overrides(model=name))) as (engine, load_ms):
+            result = engine.fill(request)
+    except DgLspError as error:
+        raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
+    text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
+    times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
+    typer.echo(f"{_BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
 
 
 def agree(preset: Preset, *, accepted: bool) -> None:
