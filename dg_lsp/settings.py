@@ -112,7 +112,7 @@ class ModelSettings:
     """The model and its runtime."""
 
     name: str = "dg-mini"
-    """A model's name, `auto`, or the path of a GGUF file or of a checkpoint directory; `dg-mini` is bundled."""
+    """A model's name, `auto`, `auto-diffusion`, or the path of a GGUF file or checkpoint; `dg-mini` is bundled."""
     threads: int = field(default=0, validator=validators.ge(0))
     """CPU threads; 0 measures several numbers at load and uses the fastest."""
     gpu_layers: int = field(default=-1, validator=validators.ge(-1))

@@ -13,7 +13,6 @@ from dg_lsp.cli.fill import fill
 from dg_lsp.cli.models import app as models
 from dg_lsp.cli.rewrite import rewrite
 from dg_lsp.cli.servers import lsp, serve
-from dg_lsp.cli.setup import setup
 
 app = typer.Typer(
     name="dg-lsp",
@@ -22,6 +21,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def setup(yes: Annotated[bool, Option("--yes", "-y", help="Agree to the plan without the question.")] = False) -> int:
+    """Measure this machine, get llama.cpp for its GPU and the best model, test a fill, print settings for editors.
+
+    One question is asked before anything is fetched or built.
+    """
+    from dg_lsp.cli.setup import set_up
+
+    set_up(is_agreed=yes)
+    return 0
+
+
 for command in (setup, fill, rewrite, lsp, serve, doctor, report):
     app.command()(command)
 for name, group in {"daemon": daemon, "models": models, "bench": bench}.items():

@@ -9,9 +9,8 @@ from typer import Argument
 
 from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.loading import configure, overrides
+from dg_lsp.cli.loading import Json, configure, overrides
 from dg_lsp.cli.pull import pull_model
-from dg_lsp.cli.recommend import recommend_models
 from dg_lsp.errors import DgLspError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, show, pull, convert and remove models.")
 app.command("pull")(pull_model)
-app.command("recommend")(recommend_models)
 app.command("convert")(conversion.convert_model)
 app.command("build-runtime")(conversion.build_runtime)
 
@@ -52,6 +50,15 @@ def _location(preset: "Preset") -> str:
         return str(ready)
     is_fetched = registry.fetched_path(preset) is not None or preset.unquantized_path.is_file()
     return f"{'not complete' if is_fetched else 'not here'} yet: dg-lsp models pull {preset.name}"
+
+
+@app.command("recommend")
+def recommend_models(as_json: Json = False) -> int:
+    """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
+    from dg_lsp.cli.recommend import show_recommendation
+
+    show_recommendation(as_json=as_json)
+    return 0
 
 
 @app.command("rm")
@@ -120,7 +127,7 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     yield "description", preset.note
     yield "location", _location(preset)
     if preset.repository:
-        yield "repository", f"{preset.repository} at {preset.revision}"
+        yield "repository", f"{preset.repository} at {_revision(preset)}"
     yield "files", ", ".join(preset.patterns)
     yield "sha256", preset.sha256 or _pinned(preset)
     yield "quantization", preset.quantization
@@ -129,6 +136,8 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
         yield "download", f"{preset.download_size / 1e9:.2f} GB, converted and quantized here"
     yield "memory", f"{preset.memory_bytes / 1e9:.1f} GB with the prompt's cache"
     yield "hardware", preset.hardware
+    if preset.quality:
+        yield "right lines", f"{100 * preset.quality:g}%, {preset.quality_source}"
     yield "licence", f"{preset.licence} ({preset.terms})" if preset.terms else preset.licence
     yield "noise", preset.noise
     if preset.family is not None:
@@ -141,7 +150,12 @@ def _pinned(preset: "Preset") -> str:
     from dg_lsp.models import registry
 
     pin = registry.read_pin(preset)
-    return f"that of the first download, commit {pin.commit}" if pin else "from the hub, at the first download"
+    return f"that of the first download, commit {pin.commit}" if pin else "the hub's, recorded at the first download"
+
+
+def _revision(preset: "Preset") -> str:
+    is_moving = preset.revision == "main"
+    return f"{preset.revision}, whose commit is recorded at the first download" if is_moving else preset.revision
 
 
 def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:

@@ -8,7 +8,6 @@ from typing import Any
 import typer
 
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.loading import Json
 from dg_lsp.cli.pull import Pull
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import gpus, registry
@@ -50,21 +49,20 @@ class Recommendation:
         return max(models, key=lambda model: model.useful_edits)
 
 
-def recommend_models(as_json: Json = False) -> int:
-    """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
+def show_recommendation(*, as_json: bool) -> None:
+    """Measures this machine, and prints the best autoregressive and the best diffusion model for it."""
     measured = measure()
     now, later = recommended(measured.machine), None
     if measured.unused is not None:
         later = recommended(measured.machine_after_setup)
     if as_json:
         typer.echo(json.dumps(_object(measured, now, later)))
-        return 0
+        return
     for line in (*machine_lines(measured), "", *table(now)):
         typer.echo(line)
     if later is not None:
         for line in ("", "with a llama.cpp for the GPU (dg-lsp setup builds it), by estimate:", *table(later)):
             typer.echo(line)
-    return 0
 
 
 def measure() -> Measurement:

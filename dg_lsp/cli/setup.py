@@ -6,10 +6,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from typer import Option
 
 from dg_lsp.cli import conversion
 from dg_lsp.cli.pull import Pull, try_model
@@ -29,16 +27,13 @@ from dg_lsp.models.gpus import Gpu
 from dg_lsp.models.selection import BUNDLED, RankedModel
 
 
-def setup(yes: Annotated[bool, Option("--yes", "-y", help="Do it without the question.")] = False) -> int:
-    """Set up this machine: measure it, get llama.cpp for its GPU and the best model, and test a fill.
-
-    Nothing is fetched or built before you agree.
-    """
+def set_up(*, is_agreed: bool) -> None:
+    """Shows the plan, asks unless the user agreed already, and does it."""
     measured = measure()
     plan = Plan.make(measured)
     for line in plan.lines():
         typer.echo(line)
-    if not yes:
+    if not is_agreed:
         _confirm()
     if plan.build_for is not None:
         if not make_llama_cpp(plan.build_for, plan.backend):
@@ -51,7 +46,6 @@ def setup(yes: Annotated[bool, Option("--yes", "-y", help="Do it without the que
         try_model(model.name)
     for line in editor_lines(model.name):
         typer.echo(line)
-    return 0
 
 
 @dataclass(frozen=True, slots=True)

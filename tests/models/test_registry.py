@@ -22,6 +22,7 @@ from dg_lsp.models.registry import (
     known_names,
     locate,
 )
+from dg_lsp.models.selection import BUNDLED as BUNDLED_PRESET
 from dg_lsp.settings import Settings
 
 each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
@@ -141,6 +142,14 @@ def test_the_documentation_has_a_row_for_the_preset(preset):
     cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.hardware,
              preset.licence, f"`{preset.repository}`")  # fmt: skip
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    "preset", [preset for preset in (BUNDLED_PRESET, *PRESETS) if preset.quality], ids=lambda p: p.name
+)
+def test_the_documentation_has_the_quality_of_the_preset(preset):
+    row = f"| `{preset.name}` | {100 * preset.quality:g} % | {preset.quality_source} |"
+    assert row in PAGE.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_documentation_has_only_rows_of_presets():
