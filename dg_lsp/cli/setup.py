@@ -118,9 +118,10 @@ def make_llama_cpp(gpu: Gpu, backend: str) -> bool:
 
     with conversion.steps() as show_step:
         problem = install_wheel(gpu.backends, lists_gpu, show_step)
-    if not problem:
+    if not problem and lists_gpu():
         typer.echo(f"installed a prebuilt llama.cpp for {gpu.name}", err=True)
         return True
+    problem = problem or "an earlier build of llama.cpp is loaded instead of the wheel"
     typer.echo(f"{problem}: compiling it for {backend}", err=True)
     try:
         conversion.make_runtime(BuildOptions(backend=backend))
