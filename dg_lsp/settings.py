@@ -44,8 +44,8 @@ class CompletionSettings:
     """Milliseconds of an idle machine, counted in passes, after which whole lines are enough; 0 always waits."""
     max_tokens: int = field(default=64, validator=validators.ge(1))
     """Maximum length; longer than one canvas is continued canvas by canvas."""
-    min_confidence: float = field(default=0.05, validator=[validators.ge(0), validators.le(1)])
-    """Hide automatic suggestions and rewrites whose estimated probability of being right is lower; 0 shows all."""
+    min_confidence: float = field(default=0.08, validator=[validators.ge(0), validators.le(1)])
+    """Hide automatic suggestions and rewrites whose estimated probability of being right is lower; 0 hides none."""
     decoder: str = field(default="auto", validator=validators.in_(DECODERS))
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True

@@ -20,7 +20,7 @@ from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
 from dg_lsp.models.build_runtime import BuildOptions
 from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, Preset, find_family
-from dg_lsp.postprocess.validate import Reason
+from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.runtime import RuntimeSearch
 
 
@@ -258,7 +258,9 @@ def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known,
     ],
 )
 def test_a_test_fill_without_a_completion_is_a_warning(dg_lsp, monkeypatch, capsys, reason, warning):
-    monkeypatch.setattr(LocalEngine, "fill", lambda *_: FillResult(reason=reason))
+    monkeypatch.setattr(
+        LocalEngine, "fill", lambda *_: dataclasses.replace(FillResult.unfinished(), rejections=(Rejection(reason),))
+    )
     pull.try_model("dg-mini")
     assert warning in capsys.readouterr().err
 
