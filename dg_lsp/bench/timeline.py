@@ -134,7 +134,7 @@ class _Recorder:
         head = "\n".join(visible(task.head).split("\n")[-NUM_LINES - 1 :])
         tail = "\n".join(visible(task.tail).split("\n")[: NUM_LINES + 1])
         first, last = task.lines
-        title = f"{visible(task.path)}, lines {first} to {last}"
+        title = f"{visible(task.path)}, {f'line {first}' if first == last else f'lines {first} to {last}'}"
         return Timeline(title, head, text, tail, tuple(self.moments), self.num_omitted)
 
     def _add_request(self, event: RequestEvent) -> None:

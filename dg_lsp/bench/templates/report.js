@@ -28,7 +28,6 @@
   }
 
   // the data of a replay is on the page; the controls choose the moment
-  const SVG = "http://www.w3.org/2000/svg";
   const LINES = { before: 12, after: 5 };
   const span = (kind, text) => { const one = document.createElement("span"); one.className = kind; one.textContent = text; return one; };
   for (const timeline of all(".timeline")) {
@@ -66,7 +65,7 @@
     const following = (list) => list.find((i) => i > current) ?? list[0];
 
     const mark = (kind, x, width, y, height) => {
-      const one = document.createElementNS(SVG, "rect");
+      const one = document.createElementNS(marks.namespaceURI, "rect");
       Object.entries({ class: kind, x, width, y, height }).forEach(([name, value]) => one.setAttribute(name, String(value)));
       marks.append(one);
     };
