@@ -1,4 +1,4 @@
-"""Scripts in `benchmarks/`: parts of a step, broken rewrites, several gaps, GPU benchmarks at toy size, the lower bound of a step."""
+"""Scripts in `benchmarks/`: parts of a step, broken rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
 
 import json
 import sys
