@@ -8,6 +8,7 @@ Time is that of the processor. A gap is right if its fill equals what was cut, b
 
 import argparse
 import ast
+import datetime
 import random
 import time
 import warnings
@@ -149,10 +150,14 @@ def row(decoder: DecoderName, outcomes: Sequence[Outcome]) -> str:
 def film_of(engine: Engine, case: Case) -> Film:
     """The gaps of a selection as they settle together."""
     frames: list[Frame] = []
-    result = fill(engine, case, TOGETHER, frames).result
-    text, (first, last) = case.request.snapshot.text, (case.request.holes[0].start, case.request.holes[-1].end)
-    before, after = text[case.request.start : first], text[last : case.request.end]
-    return Film("several gaps", " | ".join(case.cut), tuple(frames), before, after, result.text, "infill", "recorded")
+    outcome, request = fill(engine, case, TOGETHER, frames), case.request
+    text, first, last = request.snapshot.text, request.holes[0].start, request.holes[-1].end
+    reference, at = "", first
+    for hole, cut in zip(request.holes, case.cut, strict=True):
+        reference, at = reference + text[at : hole.start] + cut, hole.end
+    name = f"{request.snapshot.uri.rpartition('/')[2]}:{text.count(chr(10), 0, first) + 1}"
+    facts = text[request.start : first], text[last : request.end], outcome.result.text, TOGETHER.value
+    return Film(name, reference, tuple(frames), *facts, f"{outcome.num_right} of {len(case.cut)} gaps right")
 
 
 def main() -> None:
@@ -162,7 +167,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=200)
     parser.add_argument("--model", default="dg-mini")
     parser.add_argument("--min-confidence", type=float, default=0.0)
-    parser.add_argument("--film", type=Path, help="page with the first selections that were filled right together")
+    parser.add_argument("--film", type=Path, help="page with the selections of one canvas that were filled best")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     completion = CompletionSettings(deadline_ms=60_000.0, early_stop_ms=0.0, min_confidence=arguments.min_confidence)
@@ -178,12 +183,18 @@ def main() -> None:
             print(row(decoder, outcomes), flush=True)
         if arguments.film is not None and engine.spec.sampling:
             best = sorted(zip(chosen, outcomes, strict=True), key=lambda pair: -pair[1].num_right)
-            films = [film_of(engine, case) for case, _ in best[:3]]
+            films = [film_of(engine, case) for case, _ in best]
+            films = [film for film in films if len(film.frames) > 1 and not film.frames[-1].block][:3]
     finally:
         engine.close()
     if films:
         section = Section("films", "Several gaps on one canvas", films)
-        Page("Several gaps in one pass", "", f"{arguments.model}", (), (section,)).write(arguments.film)
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        lead = (
+            f"All gaps of a selection settle together, while the code between them is frozen. Model: {arguments.model}."
+        )
+        notes = ("The last step composes the best fill of each gap. A fill that is refused there is not shown.",)
+        Page("Several gaps in one pass", today, lead, notes, (section,)).write(arguments.film)
 
 
 if __name__ == "__main__":

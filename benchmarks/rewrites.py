@@ -55,11 +55,11 @@ def selections(folders: Sequence[Path], number: int) -> Iterator[Selection]:
         yield Snapshot(path.as_uri(), 0, text), start, end
 
 
-def measure(engine: Engine, chosen: Sequence[Selection], strength: float, least: float) -> str:
+def measure(engine: Engine, chosen: Sequence[Selection], strength: float) -> str:
     """A line of the table."""
     num_shown, num_broken, reasons = 0, 0, Counter[str]()
     for snapshot, start, end in chosen:
-        request = RewriteRequest(snapshot, start, end, strength=strength, min_confidence=least)
+        request = RewriteRequest(snapshot, start, end, strength=strength)
         result = drain(engine.rewrite(request))
         if result.rejection:
             reasons[result.rejection.reason.value] += 1
@@ -85,7 +85,7 @@ def main() -> None:
     print("| strength | selections | shown | broken | refused |\n|---|---|---|---|---|")
     try:
         for strength in arguments.strengths:
-            print(measure(engine, chosen, strength, completion.min_confidence), flush=True)
+            print(measure(engine, chosen, strength), flush=True)
     finally:
         engine.close()
 

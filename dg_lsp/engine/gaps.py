@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
+import numpy.typing as npt
 
 from dg_lsp.canvas.gaps import GapsLayout, gaps_layout
 from dg_lsp.canvas.layout import NOTHING, noise, token_ids
@@ -29,6 +30,8 @@ from dg_lsp.settings import CompletionSettings
 
 Fill = Callable[..., Generator[Progress, None, FillResult]]
 Verdict = Candidate | Rejection
+Scores = npt.NDArray[np.float64]
+"""Shape (canvases, gaps)."""
 
 
 def fills_together(spec: ModelSpec, decoder: DecoderName) -> bool:
@@ -193,17 +196,15 @@ class GapsFill:
             yield _shown(layout, max(steps, key=_mean_confidence), self._steps)
             if limits.is_over():
                 break
-        joins = np.zeros((len(steps), layout.num_gaps))
-        if not limits.is_over():
-            joins = _joins(run, layout, steps)
+        is_over = limits.is_over()
+        joins = np.zeros((len(steps), layout.num_gaps)) if is_over else _joins(run, layout, steps)
+        ranked = _ranked(layout, steps, joins, frozenset(model.spec.end_ids))
+        if not is_over:
             self._steps += 1
+            yield _composed(layout, [drafts[0] for drafts in ranked], self._steps)
         with self._watch.stage("postprocess"):
-            end_ids = frozenset(model.spec.end_ids)
-            for number in range(layout.num_gaps):
-                drafts = [_draft(layout, step, number, end_ids) for step in steps]
-                drafts = [replace(one, join=float(join[number])) for one, join in zip(drafts, joins, strict=True)]
-                drafts.sort(key=lambda one: -one.score)
-                self._take_best(first + number, [self._judge(run, one, first + number) for one in drafts])
+            for number, drafts in enumerate(ranked, start=first):
+                self._take_best(number, [self._judge(run, one, number) for one in drafts])
 
     def _judge(self, run: DecodeRun, draft: Draft, number: int) -> Verdict:
         if not draft.is_ended:
@@ -277,7 +278,30 @@ def _draft(layout: GapsLayout, step: Step, number: int, end_ids: frozenset[int])
     return replace(draft, is_ended=bool(step.committed[where].all()))
 
 
-def _joins(run: DecodeRun, layout: GapsLayout, steps: Sequence[Step]) -> np.ndarray:
+def _ranked(layout: GapsLayout, steps: Sequence[Step], joins: Scores, end_ids: frozenset[int]) -> list[list[Draft]]:
+    """The fills of each gap by all canvases, the best first."""
+    ranked = []
+    for number in range(layout.num_gaps):
+        pairs = zip(steps, joins[:, number].tolist(), strict=True)
+        drafts = [replace(_draft(layout, step, number, end_ids), join=join) for step, join in pairs]
+        ranked.append(sorted(drafts, key=lambda one: -one.score))
+    return ranked
+
+
+def _composed(layout: GapsLayout, best: Sequence[Draft], number: int) -> Progress:
+    """The best fill of each gap with the frozen text between them."""
+    ids, confidence, frozen = [best[0].ids], [best[0].confidence[: len(best[0].ids)]], [len(best[0].ids), 0]
+    for known, draft in zip(layout.between, best[1:], strict=True):
+        ids += [known, draft.ids]
+        confidence += [np.ones(len(known), np.float32), draft.confidence[: len(draft.ids)]]
+        frozen[-1] = len(known)
+        frozen += [len(draft.ids), 0]
+    flags = np.repeat(np.arange(len(frozen)) % 2 == 1, frozen)
+    tokens = token_ids(np.concatenate(ids))
+    return Progress(0, number, EMPTY, tokens, np.concatenate(confidence), np.ones(len(tokens), np.bool_), flags)
+
+
+def _joins(run: DecodeRun, layout: GapsLayout, steps: Sequence[Step]) -> Scores:
     """How well the first frozen tokens after each gap follow its fill, by canvas and gap.
 
     One pass in which they are noise, as `InfillDecoder` compares gap lengths.

@@ -71,8 +71,12 @@ def applied(result, text=SOURCE):
     return text[: result.start] + result.text + text[result.end :]
 
 
-@pytest.mark.parametrize("spec", INFILL_SPECS, ids=["masks", "uniform noise"])
-def test_all_gaps_settle_together_on_one_canvas(spec):
+ANSWERS = replace(INFILL_SPECS[1], prompt_format=PromptFormat.INSTRUCT, template="gemma4", max_prompt_tokens=1024)
+
+
+@pytest.mark.parametrize("spec", [*INFILL_SPECS, ANSWERS], ids=["masks", "uniform noise", "an answer"])
+def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
+    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: 4)
     model = GapsModel(
         spec, ["a * 2", "log(x)", "x"], ["    x = ", "\n    # TODO: log\n    ", "\n    return g(", ", a)\n"]
     )
