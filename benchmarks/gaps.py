@@ -190,10 +190,8 @@ def main() -> None:
     if films:
         section = Section("films", "Several gaps on one canvas", films)
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        lead = (
-            f"All gaps of a selection settle together, while the code between them is frozen. Model: {arguments.model}."
-        )
-        notes = ("The last step composes the best fill of each gap. A fill that is refused there is not shown.",)
+        lead = f"All gaps of a selection settle together, the code between them is frozen. Model: {arguments.model}."
+        notes = ("The last step has the best fill of each gap. Where that is refused, the next best one is shown.",)
         Page("Several gaps in one pass", today, lead, notes, (section,)).write(arguments.film)
 
 

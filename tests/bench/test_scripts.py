@@ -1,4 +1,4 @@
-"""Scripts in `benchmarks/`: parts of a step, broken rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
+"""Scripts in `benchmarks/`: parts of a step, rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
 
 import json
 import sys
@@ -84,7 +84,7 @@ def test_gaps_filled_one_after_the_other_and_together_are_compared(script, capsy
     assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in autoregressive
     assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in diffusion
     assert together.startswith("| together |")
-    assert "several gaps" in film.read_text()
+    assert "of 2 gaps right: a.py:2" in film.read_text()
 
 
 @needs_runtime
