@@ -22,6 +22,8 @@ _MISSING = re.compile(
     r"|(?<=[\w\])]=)[ \t]*(?=[,)])"  # f(key=)
     r"|(?<=\w\()[ \t]+(?=\))|(?<=,)[ \t]+(?=\))"  # f( ) and f(a, ), which formatters do not leave
 )
+_ANY = re.compile(rf"\.\.\.|…|\bpass\b|\bTODO\b|{_MISSING.pattern}")
+"""Where it does not match, there is no hole, and the text need not be parsed."""
 _TEXTS = ("comment", "string")
 _DOTS_THAT_MEAN_SOMETHING = ("subscript", "type", "slice", "generic_type", "type_parameter")
 
@@ -44,7 +46,9 @@ class Hole:
 def find_holes(snapshot: Snapshot, start: int, end: int) -> tuple[Hole, ...]:
     """The holes inside `[start, end)`, in order; they do not touch."""
     text, grammar = snapshot.text, language_of(snapshot.language).grammar_module
-    found = sorted(_in_tree(text, grammar) if grammar else _in_lines(text, snapshot.language))
+    if not _ANY.search(text, start, end + 1):
+        return ()
+    found = sorted(_in_tree(text, grammar, range(start, end + 1)) if grammar else _in_lines(text, snapshot.language))
     return tuple(_merged(text, [hole for hole in found if start <= hole.start and hole.end <= end]))
 
 
@@ -60,7 +64,7 @@ def _in_lines(text: str, language: str) -> Iterator[Hole]:
         at += 2 if text.startswith("\r\n", at) else 1
 
 
-def _in_tree(text: str, grammar: str) -> Iterator[Hole]:
+def _in_tree(text: str, grammar: str, selection: range) -> Iterator[Hole]:
     data = text.encode("utf-8", "replace")
     # offsets of the tree are bytes
     offset = (lambda at: at) if len(data) == len(text) else (lambda at: len(data[:at].decode()))
@@ -79,7 +83,7 @@ def _in_tree(text: str, grammar: str) -> Iterator[Hole]:
             calls.append(where)
         elif node.type == "pass_statement" or (node.type == "ellipsis" and _is_placeholder(node)):
             yield Hole(where.start, where.stop)
-    for match in _MISSING.finditer(text):
+    for match in _MISSING.finditer(text, selection.start, selection.stop):
         is_error = text[match.end()] == "," or text[match.start() - 1] == "="
         is_call = is_error or any(match.start() > call.start and match.end() < call.stop for call in calls)
         if is_call and not any(match.start() in known for known in texts):

@@ -37,6 +37,7 @@ def test_only_placeholders_inside_the_selection_count():
     assert len(holes_of(text)) == 3
     assert len(holes_of(text, start=8, end=15)) == 1
     assert holes_of(text, start=8, end=14) == []
+    assert holes_of("f(, b)\n", start=2, end=2) == ["f("]
 
 
 def test_a_language_without_a_grammar_has_lines_of_dots_and_todo_lines():
