@@ -58,20 +58,26 @@ class GapsLayout:
             sizes = sizes[:-1]
         return sizes
 
-    def canvas(self, size: int, spec: ModelSpec, rng: np.random.Generator) -> Canvas:
-        """The canvas with gaps of `size` tokens, and as much of the tail as fits."""
-        tail = self.layout.tail_ids[: max(0, spec.longest_block - self._num_known - self.num_gaps * size)]
-        parts, frozen = [self.layout.head_ids], [len(self.layout.head_ids)]
+    def canvases(self, spec: ModelSpec, rng: np.random.Generator) -> list[Canvas]:
+        """A canvas for each length of the gaps; the tail takes the room that is left in a pass."""
+        sizes = self.sizes(spec)
+        lengths = [self._num_frozen + self.num_gaps * size for size in sizes]
+        # one canvas alone may be as long as the model's longest
+        spare = (RACED_TOKENS - sum(lengths)) // len(sizes) if len(sizes) > 1 else spec.longest_block
+        return [
+            self._canvas(size, min(spec.longest_block, length + spare), spec, rng)
+            for size, length in zip(sizes, lengths, strict=True)
+        ]
+
+    def _canvas(self, size: int, length: int, spec: ModelSpec, rng: np.random.Generator) -> Canvas:
+        """A canvas of at most `length` tokens with gaps of `size` tokens."""
+        num_known = len(self.layout.head_ids) + sum(map(len, self.between))
+        tail = self.layout.tail_ids[: max(0, length - num_known - self.num_gaps * size)]
+        parts, flags = [self.layout.head_ids], [np.ones(len(self.layout.head_ids), np.bool_)]
         for known in (*self.between, tail):
             parts += [noise(spec, size, rng), known]
-            frozen.append(len(known))
-        flags = np.concatenate([np.ones(frozen[0], np.bool_), *(_after_gap(size, num) for num in frozen[1:])])
-        return Canvas(self.layout.prompt_ids, token_ids(np.concatenate(parts)), flags)
-
-    @property
-    def _num_known(self) -> int:
-        """Frozen tokens before the tail."""
-        return len(self.layout.head_ids) + sum(map(len, self.between))
+            flags.append(np.repeat([False, True], [size, len(known)]))
+        return Canvas(self.layout.prompt_ids, token_ids(np.concatenate(parts)), np.concatenate(flags))
 
     def gap(self, number: int, frozen: Flags) -> slice:
         """The positions of a gap in a canvas that may have been resized, by the frozen tokens before it."""
@@ -81,10 +87,6 @@ class GapsLayout:
             return slice(int(where[0]), int(where[-1]) + 1)
         at = int(np.flatnonzero(frozen)[before - 1]) + 1 if before else 0
         return slice(at, at)
-
-
-def _after_gap(size: int, num_frozen: int) -> Flags:
-    return np.repeat([False, True], [size, num_frozen])
 
 
 def gaps_layout(prompt: Prompt, between: tuple[str, ...], tokenizer: Tokenizer, spec: ModelSpec) -> GapsLayout:

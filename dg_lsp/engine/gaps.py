@@ -183,11 +183,10 @@ class GapsFill:
 
     def _join(self, model: EngineModel, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
         """Canvases with all gaps of the group, each with another length of the gaps; each gap takes the best fill."""
-        sizes = layout.sizes(model.spec)
         limits = Limits(model.spec.longest_block, model.spec.longest_block, None, deadline=self._deadline)
         run = DecodeRun(model, DecoderName.INFILL, layout.layout, limits, self._watch, seed=self._request.seed)
         task = run.task
-        canvases = [layout.canvas(size, model.spec, task.rng) for size in sizes]
+        canvases = layout.canvases(model.spec, task.rng)
         task.denoiser.prefill(task.slot, layout.layout.prompt_ids)
         steps: tuple[Step, ...] = tuple(map(Step.before, canvases))
         states = race(task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True)
@@ -223,7 +222,7 @@ class GapsFill:
         return replace(verdict, confidence=run.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
     def _result(self) -> RewriteResult:
-        request, holes = self._request, self._request.holes
+        holes = self._request.holes
         gaps = tuple(FilledGap.of(hole, one) for hole, one in zip(holes, self._text.verdicts, strict=True))
         filled = [one for one in self._text.verdicts if isinstance(one, Candidate)]
         refused = [one for one in self._text.verdicts if isinstance(one, Rejection)]
@@ -235,7 +234,7 @@ class GapsFill:
             None if filled else refused[0],
             fmean(one.score for one in filled) if filled else 0.0,
             min((one.confidence for one in filled), default=0.0),
-            bool(request.instruction),
+            True,  # there is no instruction
             self._steps,
             self._watch.timings(),
             gaps,
