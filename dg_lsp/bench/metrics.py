@@ -236,7 +236,7 @@ def decoder_tables(attempts: Iterable[Attempt]) -> list[Table]:
     return [summary_table("By decoder", several)] if several else []
 
 
-CONFIDENCES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
 """Lower ends of the ranges of a calibration."""
 
 

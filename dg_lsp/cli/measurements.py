@@ -234,6 +234,10 @@ def measure_replay(
     attempts = tuple(event.attempt for event in events if isinstance(event, replay.RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
     limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
+    if settings.completion.early_stop_ms:
+        limit += (
+            f" It stops early after {settings.completion.early_stop_ms:g} ms of an idle machine, counted in passes."
+        )
     notes = (
         *replay.assumptions(played, selection),
         limit,
@@ -301,6 +305,7 @@ def fill_samples(places: Path, settings: Settings) -> int:
 
     with closing(engine):
         typer.echo("\n".join(sample_table(positions, fill).markdown()))
+        typer.echo(RequestOptions().time_limits)
     return 0
 
 
@@ -313,7 +318,7 @@ def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds\n")
+        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds; no deadline or early stop\n")
         typer.echo(_markdown(report.tables()))
     return 0
 
