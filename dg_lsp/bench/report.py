@@ -82,9 +82,11 @@ class Film:
                 settled, previous = previous.settled_text, Frame(frame.block, 0, (), "")
             old = [cell.is_committed for cell in previous.cells]
             tokens = [_token(cell, is_new=not any(old[i : i + 1])) for i, cell in enumerate(frame.cells)]
-            end = next((i for i, cell in enumerate(frame.cells) if cell.is_end), len(tokens))
-            accepted = sum(cell.is_committed for cell in frame.cells)
-            caption = f"Step {frame.step} of {self.frames[-1].step}: {accepted} of {len(tokens)} positions accepted"
+            has_gaps = any(cell.is_frozen for cell in frame.cells)  # an end token ends its gap only
+            end = next((i for i, cell in enumerate(frame.cells) if cell.is_end and not has_gaps), len(tokens))
+            free = [cell for cell in frame.cells if not cell.is_frozen]
+            accepted = sum(cell.is_committed for cell in free)
+            caption = f"Step {frame.step} of {self.frames[-1].step}: {accepted} of {len(free)} positions accepted"
             yield FilmStep(caption, settled, tuple(tokens[:end]))
             previous = frame
 
@@ -346,7 +348,9 @@ def _outcome(text: str, reference: str) -> str:
 
 
 def _token(cell: Cell, *, is_new: bool) -> tuple[str, str]:
-    """CSS classes (colour of the confidence, `k` for accepted, `n` for accepted in this step) and text."""
+    """CSS classes (colour of the confidence, `k` for accepted, `n` for accepted in this step; none if frozen), text."""
+    if cell.is_frozen:
+        return "", cell.text
     style = f"c{sum(cell.confidence >= bound for bound in BOUNDS)}"
     if cell.is_committed:
         style += " k n" if is_new else " k"

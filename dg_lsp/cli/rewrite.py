@@ -54,7 +54,9 @@ def rewrite(
     if as_json:
         typer.echo(_json(result, first, last, load_ms))
     else:
-        _show(result, source)
+        if result.rejection:
+            typer.echo(f"no rewrite ({result.rejection.reason})")
+        show_difference(result, source)
         if instruction and not result.follows_instructions:
             message = f"{result.model} follows no instructions: it received this one as a comment"
             typer.echo(f"{message} ({instruction_model()} follows them)", err=True)
@@ -64,10 +66,9 @@ def rewrite(
     return 1 if result.rejection else 0
 
 
-def _show(result: "RewriteResult", source: "SourceFile") -> None:
-    """Prints a unified diff, coloured on a terminal, or why there is none."""
+def show_difference(result: "RewriteResult", source: "SourceFile") -> None:
+    """Prints a unified diff, coloured on a terminal; nothing for a rejected rewrite."""
     if result.rejection:
-        typer.echo(f"no rewrite ({result.rejection.reason})")
         return
     colours = {"+": "green", "-": "red", "@": "cyan"}
     new = source.text[: result.start] + result.text + source.text[result.end :]

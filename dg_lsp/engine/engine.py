@@ -19,6 +19,7 @@ from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
+from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
@@ -228,6 +229,8 @@ class LocalEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        if request.holes:
+            return GapsFill(request, self.spec.name, self.settings, end, self.run, self._model).run()
         return Rewrite(self._model, request, end, self.run, self.settings).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:

@@ -21,6 +21,7 @@ from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decode_run import Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Progress
 from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
@@ -123,8 +124,10 @@ class RemoteEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`. A server without instructions fills the gap that the selection leaves."""
         watch = Stopwatch()
+        end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        if request.holes:
+            return (yield from GapsFill(request, self.spec.name, self.settings, end, self.run).run())
         with watch.stage("prompt"):
-            end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions
             request = checked_request(request, self.spec, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]

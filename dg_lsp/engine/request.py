@@ -7,6 +7,7 @@ from typing import ClassVar, Generic, TypeVar
 from dg_lsp.canvas.chat import Turn
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
+from dg_lsp.context.holes import Hole
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.settings import CompletionSettings
@@ -81,6 +82,8 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
+    holes: tuple[Hole, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
+    decoder: DecoderName | None = None  # for the holes; None takes the setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,8 +186,14 @@ def judge_rewrite(
     return Rejection(broken, text) if broken else Candidate(new, score)
 
 
+def breakage(snapshot: Snapshot, start: int, end: int, new: str) -> Reason | None:
+    """What `new`, in the buffer's style, would break in place of `[start, end)`."""
+    style = TextStyle.of(snapshot.text, start)
+    return _broken(snapshot, start, end, style.to_model(snapshot.text[start:end]), style.to_model(new), new)
+
+
 def _broken(
-    snapshot: Snapshot, start: int, end: int, old: str, shaped: str, new: str, must_fix_errors: bool
+    snapshot: Snapshot, start: int, end: int, old: str, shaped: str, new: str, must_fix_errors: bool = False
 ) -> Reason | None:
     """What is wrong with the buffer after a rewrite; `old` and `shaped` are the range in the model's style."""
     surroundings = Surroundings.around(snapshot, start, end, TextStyle.of(snapshot.text, start))

@@ -235,10 +235,22 @@ class Server(LanguageServer):
         """
         if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        submitted = self._scheduler.submit(request, on_step)
+        submitted = self._scheduler.submit(request, self._observers(request, on_step))
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite")
         return await asyncio.wrap_future(submitted)
+
+    def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
+        """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
+        send = self._canvas_sender(request.snapshot.uri) if request.holes else None
+        if on_step is None or send is None:
+            return on_step or send
+
+        def both(progress: Progress) -> None:
+            on_step(progress)
+            send(progress)
+
+        return both
 
     def configure(self, settings: Settings) -> bool:
         """Replaces the settings; True if the model must be loaded again."""
@@ -369,7 +381,8 @@ def accept_command(title: str, name: str) -> types.Command:
 def _cell(cell: Cell) -> dict[str, Any]:
     """One token of `dg-lsp/denoising`."""
     confidence = round(cell.confidence, 3)
-    return {"text": cell.text, "confidence": confidence, "isCommitted": cell.is_committed, "isEnd": cell.is_end}
+    drawn = {"text": cell.text, "confidence": confidence, "isCommitted": cell.is_committed, "isEnd": cell.is_end}
+    return {**drawn, "isFrozen": True} if cell.is_frozen else drawn
 
 
 async def _outcome(submitted: Future[T]) -> T | BaseException:

@@ -2,8 +2,8 @@ import pytest
 from chromium import start_browser
 from fake_llama import make_fake
 
-from dg_lsp.bench.metrics import Attempt, ShownItem, Table, summary_table
 from dg_lsp.bench.charts import visible
+from dg_lsp.bench.metrics import Attempt, ShownItem, Table, summary_table
 from dg_lsp.bench.report import Film, benchmark_page
 from dg_lsp.bench.runner import Machine, Run, RunHeader
 from dg_lsp.bench.timeline import Moment, Timeline
