@@ -127,13 +127,14 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
         resizing = Resizing(step, sampling, can_grow=not is_last)
         prediction = resizing.possible(prediction)
     done = step.committed
-    forced = _forced_position(done, prediction, sampling.order)
+    is_open = _in_window(~done, sampling.window_length)
+    forced = _forced_position(~is_open, prediction, sampling.order)
     draft = np.where(done, step.canvas_ids, prediction.argmax_ids)
     confidence = np.where(done, step.confidence, prediction.confidence)
     if explore:
         draft[forced] = prediction.sampled_ids[forced]
         confidence[forced] = prediction.sampled_confidence[forced]
-    taken = ~done if is_last else ~done & (prediction.confidence > sampling.confidence_threshold)
+    taken = ~done if is_last else is_open & (prediction.confidence > sampling.confidence_threshold)
     taken[forced] = not done[forced]
     ends = among(draft, end_ids)
     if sampling.order is UnmaskOrder.LEFTMOST:
@@ -147,10 +148,20 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     if resizing:
         after = resizing.resized(after, taken)
         ends = among(after.canvas_ids, end_ids)
-    after = _cut_after(after, ends & after.committed & ~after.frozen)
+    if not sampling.block_length:
+        after = _cut_after(after, ends & after.committed & ~after.frozen)
     if after.committed.all():
         return replace(after, stop=Stop.FILLED)
     return replace(after, stop=Stop.MAX_STEPS) if is_last else after
+
+
+def _in_window(is_open: Flags, length: int) -> Flags:
+    """The open positions of the leftmost window with any; windows are counted from the end."""
+    if not length or not is_open.any():
+        return is_open
+    numbers = np.arange(len(is_open) - 1, -1, -1) // length
+    found: Flags = is_open & (numbers == numbers[is_open.argmax()])
+    return found
 
 
 def _forced_position(committed: Flags, prediction: Prediction, order: UnmaskOrder) -> int:

@@ -118,12 +118,14 @@ class DecoderSelection:
         """The decoder that runs where `wanted` is set."""
         is_infill = self._spec.prompt_format is PromptFormat.INFILL
         if wanted is DecoderName.AUTO:
-            several = num_candidates > 1 and self._spec.sampling is not None
+            several = num_candidates > 1 and self._spec.sampling is not None and not self._spec.is_drafter
             wanted = DecoderName.DIFFUSION if several else self._fastest(kind)
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
 
     def num_canvases(self, decoder: DecoderName, kind: PositionKind, num_candidates: int) -> int:
         """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
+        if self._spec.block_length:  # only the first canvas continues after its block
+            return 1
         if decoder is not DecoderName.DIFFUSION or num_candidates > 1 or self.costs is None:
             return num_candidates if decoder is DecoderName.DIFFUSION else 1
         rows = _rows(self._spec, decoder, kind)
@@ -155,7 +157,9 @@ class DecoderSelection:
         possible = [
             decoder
             for decoder in _CANDIDATES
-            if (has_canvas or not decoder.needs_canvas) and (has_head or not decoder.needs_causal_head)
+            if (has_canvas or not decoder.needs_canvas)
+            and (has_head or not decoder.needs_causal_head)
+            and not (decoder.needs_final_canvas and self._spec.is_drafter)
         ]
         return possible[0] if self.costs is None else min(possible, key=lambda one: self.expected_ms(one, kind))
 

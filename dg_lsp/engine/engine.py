@@ -210,7 +210,8 @@ class LocalEngine(Engine):
         model, watch = self._model, Stopwatch()
         with watch.stage("prompt"):
             layout = chat_layout(request.turns, model.tokenizer, model.spec)
-            decoder = DecoderName.DIFFUSION if model.spec.sampling else DecoderName.AUTOREGRESSIVE
+            is_final = model.spec.sampling is not None and not model.spec.is_drafter
+            decoder = DecoderName.DIFFUSION if is_final else DecoderName.AUTOREGRESSIVE
             # the shortest canvas that holds the longest answer, or the longest canvas
             lengths = model.spec.canvas_lengths if model.spec.sampling else ()
             longest = max(lengths, default=0)
