@@ -224,9 +224,14 @@ class ModelSpec:
         return self.sampling.block_length if isinstance(self.sampling, MaskSampling) else 0
 
     @property
+    def has_final_canvas(self) -> bool:
+        """The text of a canvas is the fill, without verification."""
+        return self.sampling is not None and not self.is_drafter
+
+    @property
     def has_free_canvas(self) -> bool:
         """A canvas may stand anywhere and have frozen text behind it."""
-        return self.sampling is not None and not self.block_length and not self.is_drafter
+        return self.has_final_canvas and not self.block_length
 
     @property
     def longest_block(self) -> int:

@@ -118,7 +118,7 @@ class DecoderSelection:
         """The decoder that runs where `wanted` is set."""
         is_infill = self._spec.prompt_format is PromptFormat.INFILL
         if wanted is DecoderName.AUTO:
-            several = num_candidates > 1 and self._spec.sampling is not None and not self._spec.is_drafter
+            several = num_candidates > 1 and self._spec.has_final_canvas
             wanted = DecoderName.DIFFUSION if several else self._fastest(kind)
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
 
@@ -159,7 +159,7 @@ class DecoderSelection:
             for decoder in _CANDIDATES
             if (has_canvas or not decoder.needs_canvas)
             and (has_head or not decoder.needs_causal_head)
-            and not (decoder.needs_final_canvas and self._spec.is_drafter)
+            and (self._spec.has_final_canvas or not decoder.needs_final_canvas)
         ]
         return possible[0] if self.costs is None else min(possible, key=lambda one: self.expected_ms(one, kind))
 

@@ -210,8 +210,7 @@ class LocalEngine(Engine):
         model, watch = self._model, Stopwatch()
         with watch.stage("prompt"):
             layout = chat_layout(request.turns, model.tokenizer, model.spec)
-            is_final = model.spec.sampling is not None and not model.spec.is_drafter
-            decoder = DecoderName.DIFFUSION if is_final else DecoderName.AUTOREGRESSIVE
+            decoder = DecoderName.DIFFUSION if model.spec.has_final_canvas else DecoderName.AUTOREGRESSIVE
             # the shortest canvas that holds the longest answer, or the longest canvas
             lengths = model.spec.canvas_lengths if model.spec.sampling else ()
             longest = max(lengths, default=0)
