@@ -22,8 +22,17 @@ from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest
+from dg_lsp.engine.request import (
+    ChatRequest,
+    EngineRequest,
+    FillRequest,
+    Priority,
+    RefreshRequest,
+    RewriteRequest,
+    WarmUpRequest,
+)
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
@@ -38,7 +47,7 @@ Request = FillRequest | RewriteRequest | ChatRequest
 class Job:
     """A request on its way through the scheduler."""
 
-    request: Request | RefreshRequest
+    request: Request | RefreshRequest | WarmUpRequest
     deadline: float  # `time.monotonic` seconds
     future: Future[Any]
     settings: CompletionSettings
@@ -55,7 +64,9 @@ class Job:
     def key(self) -> Key:
         """Of two jobs with the same key the newer one wins."""
         request = self.request
-        name = request.name if isinstance(request, ChatRequest | RefreshRequest) else request.snapshot.uri
+        if isinstance(request, ChatRequest | RefreshRequest | WarmUpRequest):
+            return request.client, request.name, type(request)
+        name = request.snapshot.uri
         return request.client, name, type(request)
 
     @property
@@ -76,6 +87,8 @@ class Job:
             return engine.chat(self.request, deadline=self.deadline)
         if isinstance(self.request, RefreshRequest):
             return engine.refresh()
+        if isinstance(self.request, WarmUpRequest):
+            return engine.warm_up(self.request.fill)
         return engine.run(self.request, deadline=self.deadline)
 
 
@@ -90,6 +103,11 @@ class RequestQueue:
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs."""
+        return tuple(self._jobs)
 
     def add(self, job: Job) -> None:
         """Lets the job wait."""
@@ -145,6 +163,8 @@ class Scheduler:
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
+        self.usage = Usage()
+        """What became of the completions of this process, as far as its sessions report it."""
         self._open_engine = open_engine
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings
@@ -185,6 +205,25 @@ class Scheduler:
         elif must_wait and not isinstance(request, RewriteRequest):
             _settle_at_deadline(job)
         return job.future
+
+    def warm_up(self, request: FillRequest, settings: CompletionSettings | None = None) -> None:
+        """Decodes the prompt of this fill as soon as the model is idle, unless there is something better to do.
+
+        Any request stops it, and a newer warm-up replaces it. Nothing happens while a request runs or waits.
+        """
+        settings = settings or self._settings
+        job = Job(WarmUpRequest(request, client=request.client), math.inf, Future(), settings)
+        with self._changed:
+            running = self._running
+            if running is not None and isinstance(running.request, WarmUpRequest):
+                running.future.cancel()
+            elif running is not None or self._is_closed:
+                return
+            if not settings.speculate or any(not isinstance(one.request, WarmUpRequest) for one in self._queue.jobs):
+                return
+            self._queue.clear()
+            self._queue.add(job)
+            self._changed.notify()
 
     def configure(self, settings: CompletionSettings) -> None:
         """Other settings from the next request on; cached completions are dropped."""
@@ -383,9 +422,11 @@ class SchedulerSession:
         settings: CompletionSettings,
         on_close: Callable[[], None],
         on_submit: Callable[[], None] = lambda: None,
+        usage: Usage | None = None,
     ) -> None:
-        """`on_submit` is called before each request."""
+        """`on_submit` is called before each request. `usage` replaces the scheduler's."""
         self.ready, self.frame = scheduler.ready, scheduler.frame
+        self.usage = usage or scheduler.usage
         self._scheduler = scheduler
         self._on_submit = on_submit
         self._settings = settings
@@ -416,6 +457,10 @@ class SchedulerSession:
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
+
+    def warm_up(self, request: FillRequest) -> None:
+        """See `Scheduler.warm_up`."""
+        self._scheduler.warm_up(replace(request, client=self._number), self._settings)
 
     def configure(self, settings: CompletionSettings) -> None:
         """See `Scheduler.configure`."""

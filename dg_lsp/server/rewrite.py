@@ -109,9 +109,10 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         snippets=snippets,
         priority=Priority.INVOKED,
     )
-    if not (candidates := await ls.fill(request)):
+    result = await ls.fill(request)
+    if result is None or not result.candidates:
         raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
-    await _apply(ls, document, (Change(start, start, candidates[0].text),), "dg-lsp: complete this block")
+    await _apply(ls, document, (Change(start, start, result.text),), "dg-lsp: complete this block")
 
 
 def _span(ls: Server, argument: Any) -> tuple[Document, int, int]:
@@ -196,6 +197,8 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
     messages = [(one.range.start.line, one.message) for one in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
     start, end = ls.documents.offsets(document.lines, where)
+    if start == end:
+        ls.warm_up(document.uri, end)
     fixes = [_fix(document, diagnostic) for diagnostic in context.diagnostics if diagnostic.range.start.line >= 0]
     actions = fixes[:MAX_FIXES]
     if document.lines.text[start:end].strip():
