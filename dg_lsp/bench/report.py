@@ -317,7 +317,7 @@ def record_films(
     films = []
     for case in cases:
         query, frames = request(case), list[Frame]()
-        if (query.decoder or engine.settings.decoder) == DecoderName.AUTO and engine.spec.sampling:
+        if (query.decoder or engine.settings.decoder) == DecoderName.AUTO and engine.spec.has_final_canvas:
             query = dataclasses.replace(query, decoder=DecoderName.DIFFUSION)
         result = drain(engine.frames(query, deadline=math.inf), frames.append)
         before = "\n".join(case.prefix[-_MAX_CONTEXT:].split("\n")[-NUM_LINES_BEFORE:])

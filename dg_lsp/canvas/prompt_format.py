@@ -63,7 +63,7 @@ def in_format(spec: ModelSpec, name: str) -> ModelSpec:
     wanted = PromptFormat(name) if name else spec.prompt_format
     lacks = {
         PromptFormat.FIM: "" if spec.fim else "fill-in-the-middle tokens",
-        PromptFormat.INFILL: "" if spec.sampling else "canvas",
+        PromptFormat.INFILL: "" if spec.has_free_canvas else "canvas between frozen text",
         PromptFormat.INSTRUCT: "" if has_template(spec) else "known chat template",
         PromptFormat.PREFIX: "",
     }

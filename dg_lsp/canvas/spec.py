@@ -30,6 +30,11 @@ class DecoderName(StrEnum):
         return self in (DecoderName.DIFFUSION, DecoderName.SPECULATIVE, DecoderName.INFILL)
 
     @property
+    def needs_final_canvas(self) -> bool:
+        """Requires canvases whose text is the fill, without verification."""
+        return self in (DecoderName.DIFFUSION, DecoderName.INFILL)
+
+    @property
     def needs_causal_head(self) -> bool:
         """Requires weights that also decode token by token."""
         return self in (DecoderName.AUTOREGRESSIVE, DecoderName.SPECULATIVE, DecoderName.PROMPT_LOOKUP)
@@ -77,6 +82,11 @@ class MaskSampling:
     expand_id: int | None = None  # token that turns one mask into two (DreamOn, arXiv 2602.01326)
     delete_id: int | None = None  # token that removes a mask and the run of masks after it
     max_free: int = 64  # number of free positions from which a canvas does not expand any more
+    block_length: int = 0
+    """Block diffusion: attention is full inside blocks of this length, counted from the prompt's start, and causal
+    between them. A canvas is the rest of one block, and keeps its length after an end token. 0: no blocks."""
+    window_length: int = 0
+    """Masks are replaced in the leftmost window of this length that has any, counted from the end; 0: everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,7 @@ class UniformSampling:
 
 
 CAUSAL_BLOCK = 64
-"""Cache cells reserved after the prompt of a model without a canvas, in tokens."""
+"""Cache cells reserved after the prompt of a model without a canvas or with one for each block, in tokens."""
 
 Sampling = MaskSampling | UniformSampling
 
@@ -188,6 +198,8 @@ class ModelSpec:
     has_causal_head: bool = True  # the weights also decode autoregressively, with causal attention
     is_shifted: bool = False
     """Logits at a position predict the next token, as in causal models (Dream); the runtime shifts them back."""
+    is_drafter: bool = False
+    """The canvas begins with the newest token and only drafts: causal passes verify it (Nemotron-Labs-Diffusion)."""
     is_bidirectional: bool = False
     """Trained with bidirectional attention over prompt and canvas; a cached causal prompt is an approximation."""
     template: str = ""  # name of a chat template of ours, for an instruct model
@@ -211,9 +223,26 @@ class ModelSpec:
         return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
 
     @property
+    def block_length(self) -> int:
+        """See `MaskSampling.block_length`."""
+        return self.sampling.block_length if isinstance(self.sampling, MaskSampling) else 0
+
+    @property
+    def has_final_canvas(self) -> bool:
+        """The text of a canvas is the fill, without verification."""
+        return self.sampling is not None and not self.is_drafter
+
+    @property
+    def has_free_canvas(self) -> bool:
+        """A canvas may stand anywhere and have frozen text behind it."""
+        return self.has_final_canvas and not self.block_length
+
+    @property
     def longest_block(self) -> int:
         """Tokens that must fit after the longest prompt."""
-        return self.canvas_lengths[-1] if self.canvas_lengths else CAUSAL_BLOCK
+        if self.has_free_canvas:
+            return max(self.canvas_lengths, default=CAUSAL_BLOCK)
+        return max((CAUSAL_BLOCK, *self.canvas_lengths))  # a fill takes several canvases, or none
 
 
 @dataclass(frozen=True, slots=True)

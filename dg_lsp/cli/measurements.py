@@ -183,7 +183,7 @@ def _open_contenders(
         threads, opened = denoiser.threads, [denoiser]
         # the first denoiser measures the threads, and all others use the same number
         settings = attrs.evolve(settings, model=attrs.evolve(runtime, threads=threads))
-        decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.sampling else {}
+        decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.has_final_canvas else {}
         decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
         decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
         for name, decoder in decoders.items():

@@ -138,13 +138,14 @@ def unmask(
         resizing = Resizing(step, sampling, can_grow=not is_last)
         prediction = resizing.possible(prediction)
     done = step.committed
-    forced = _forced_positions(step, prediction, sampling.order)
+    is_open = _in_window(~done, sampling.window_length)
+    forced = _forced_positions(is_open, step.frozen, prediction, sampling.order)
     draft = np.where(done, step.canvas_ids, prediction.argmax_ids)
     confidence = np.where(done, step.confidence, prediction.confidence)
     if explore:
         draft[forced] = prediction.sampled_ids[forced]
         confidence[forced] = prediction.sampled_confidence[forced]
-    taken = ~done if is_last else ~done & (prediction.confidence > sampling.confidence_threshold)
+    taken = ~done if is_last else is_open & (prediction.confidence > sampling.confidence_threshold)
     taken |= forced & ~done
     ends = among(draft, end_ids)
     if sampling.order is UnmaskOrder.LEFTMOST:
@@ -158,20 +159,30 @@ def unmask(
     if resizing:
         after = resizing.resized(after, taken)
         ends = among(after.canvas_ids, end_ids)
-    ended = ends & after.committed & ~after.frozen
-    after = _without_ends(after, ended) if closes_gaps else _cut_after(after, ended)
+    if not sampling.block_length:
+        ended = ends & after.committed & ~after.frozen
+        after = _without_ends(after, ended) if closes_gaps else _cut_after(after, ended)
     if after.committed.all():
         return replace(after, stop=Stop.FILLED)
     return replace(after, stop=Stop.MAX_STEPS) if is_last else after
 
 
-def _forced_positions(step: Step, prediction: Prediction, order: UnmaskOrder) -> Flags:
+def _in_window(is_open: Flags, length: int) -> Flags:
+    """The open positions of the leftmost window with any; windows are counted from the end."""
+    if not length or not is_open.any():
+        return is_open
+    numbers = np.arange(len(is_open) - 1, -1, -1) // length
+    found: Flags = is_open & (numbers == numbers[is_open.argmax()])
+    return found
+
+
+def _forced_positions(is_open: Flags, frozen: Flags, prediction: Prediction, order: UnmaskOrder) -> Flags:
     """The masks that are replaced at any confidence, so that every step makes progress: one, or one of each gap."""
     if order is UnmaskOrder.LEFTMOST:
-        first: Flags = ~step.committed & (_counted_in_gaps(~step.committed, step.frozen) == 1)
+        first: Flags = is_open & (_counted_in_gaps(is_open, frozen) == 1)
         return first
-    forced = np.zeros_like(step.committed)
-    forced[np.argmax(np.where(step.committed, -1.0, prediction.confidence))] = True
+    forced = np.zeros_like(is_open)
+    forced[np.argmax(np.where(is_open, prediction.confidence, -1.0))] = True
     return forced
 
 

@@ -336,4 +336,6 @@ def new_decoder(name: DecoderName, task: DecodeTask) -> Decoder:
         raise RequestError(f"{spec.name} has no causal head{where}, which {name} needs; choose the decoder diffusion")
     if name.needs_canvas and spec.sampling is None:
         raise RequestError(f"{spec.name} has no canvas, which {name} needs; choose autoregressive or prompt-lookup")
+    if name.needs_final_canvas and not spec.has_final_canvas:
+        raise RequestError(f"{spec.name} has a canvas for drafts only; choose speculative, which verifies them")
     return _DECODERS[name](task)

@@ -124,7 +124,7 @@ class DecoderSelection:
         """The decoder that runs where `wanted` is set; `num_missing` prompt tokens are not cached for a decoder."""
         is_infill = self._spec.prompt_format is PromptFormat.INFILL
         if wanted is DecoderName.AUTO:
-            several = num_candidates > 1 and self._spec.sampling is not None
+            several = num_candidates > 1 and self._spec.has_final_canvas
             wanted = DecoderName.DIFFUSION if several else self._fastest(kind, num_missing)
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
 
@@ -147,6 +147,8 @@ class DecoderSelection:
 
     def num_canvases(self, decoder: DecoderName, kind: PositionKind, num_candidates: int) -> int:
         """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
+        if self._spec.block_length:  # only the first canvas continues after its block
+            return 1
         if decoder is not DecoderName.DIFFUSION or num_candidates > 1 or self.costs is None:
             return num_candidates if decoder is DecoderName.DIFFUSION else 1
         rows = _rows(self._spec, decoder, kind)
@@ -178,7 +180,9 @@ class DecoderSelection:
         possible = [
             decoder
             for decoder in _CANDIDATES
-            if (has_canvas or not decoder.needs_canvas) and (has_head or not decoder.needs_causal_head)
+            if (has_canvas or not decoder.needs_canvas)
+            and (has_head or not decoder.needs_causal_head)
+            and (self._spec.has_final_canvas or not decoder.needs_final_canvas)
         ]
         if self.costs is None or len(possible) == 1:
             return possible[0]

@@ -241,7 +241,7 @@ class LocalEngine(Engine):
                 layout = chat_layout(request.turns, model.tokenizer, model.spec)
             else:
                 layout = raw_layout(request.text, model.tokenizer, model.spec)
-            decoder = DecoderName.DIFFUSION if model.spec.sampling else DecoderName.AUTOREGRESSIVE
+            decoder = DecoderName.DIFFUSION if model.spec.has_final_canvas else DecoderName.AUTOREGRESSIVE
             # the shortest canvas that holds the longest answer, or the longest canvas
             lengths = model.spec.canvas_lengths if model.spec.sampling else ()
             longest = max(lengths, default=0)

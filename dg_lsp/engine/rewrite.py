@@ -181,7 +181,7 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
         raise RequestError("there is nothing to rewrite: select some code")
     if not 0 < request.strength <= 1:
         raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
-    if request.strength < 1 and spec.sampling is None:
+    if request.strength < 1 and not spec.has_free_canvas:
         raise RequestError(f"{spec.name} has no canvas to renoise: use strength 1, or a local diffusion model")
     if is_instructed:
         line_end = LINE_END.search(text, end)

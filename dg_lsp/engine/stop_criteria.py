@@ -78,12 +78,16 @@ def canvas_length(
     """Tokens of a canvas: `wanted`, or with 0 the model's shortest for so many lines and the frozen tokens.
 
     Raises:
-        RequestError: it is longer than the model's longest, or has no room for a fill.
+        RequestError: it is longer than the model's longest, has no room for a fill, or is not that of a block.
     """
     if wanted > spec.longest_block:
         raise RequestError(
             f"canvas length {wanted} is more than {spec.name} was trained for; choose at most {spec.longest_block}"
         )
+    if spec.block_length:
+        if wanted not in (0, spec.block_length):
+            raise RequestError(f"{spec.name} fills blocks of {spec.block_length} tokens; set the canvas length to 0")
+        return spec.block_length
     num_frozen = len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
     if 0 < wanted <= num_frozen:
         raise RequestError(

@@ -37,7 +37,7 @@ from dg_lsp.models.checkpoint import (
     read_json,
     read_vocabulary,
 )
-from dg_lsp.models.registry import CONFIGURATION, find_family
+from dg_lsp.models.registry import CONFIGURATION, Family, find_family
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
@@ -58,6 +58,8 @@ _DECODERS = {
 }
 """Decoder and number of canvases by their names in a file; files of version 0.1 use the first five."""
 _MAX_DISPLAYED_LENGTH = 200
+_BLOCK_LENGTH = re.compile(r"(?i)\bSDAR\b.*?[-_ ]b(4|8|16|32|64)\b")
+"""SDAR's names end with the length of their blocks, if it is not 4."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINED_ADVICE = "use a GGUF that dg-lsp's training wrote, or --model dg-mini"
 _CONVERTED_ADVICE = "convert it again with dg-lsp models convert"
@@ -281,6 +283,8 @@ def _describe_masked(
     if family is None or not isinstance(family.sampling, MaskSampling):
         return None
     sampling = _mask_sampling(family.sampling, metadata, vocab_size, name)
+    if not family.is_bidirectional:
+        return _describe_blocks(family, sampling, _describe_causal(metadata, vocab_size, name, specials))
     resizing_ids = {sampling.expand_id, sampling.delete_id}
     end_ids = {*specials.end_ids, *(token for token in family.end_ids if token < vocab_size)}
     end_ids -= resizing_ids  # a deleted token does not end the text
@@ -304,6 +308,25 @@ def _describe_masked(
         chat_template=_chat_template(metadata, name, specials),
         gap_lengths=family.gap_lengths,
         metadata=_displayed(metadata),
+    )
+
+
+def _describe_blocks(family: Family, sampling: MaskSampling, causal: ModelSpec) -> ModelSpec:
+    """The spec of a model with a causal or block-causal prompt, from that of a causal model with the same file."""
+    length = _BLOCK_LENGTH.search(f"{causal.name} {dict(causal.metadata).get('general.name', '')}")
+    if sampling.block_length and length:
+        sampling = replace(sampling, block_length=int(length[1]))
+    end_ids = {*causal.end_ids, *(token for token in family.end_ids if token < causal.vocab_size)}
+    return replace(
+        causal,
+        sampling=sampling,
+        end_ids=tuple(sorted(end_ids)),
+        banned_ids=tuple(sorted({*causal.banned_ids, sampling.mask_id} - end_ids)),
+        prompt_format=family.prompt_format if causal.fim else PromptFormat.PREFIX,
+        canvas_lengths=(sampling.block_length,) if sampling.block_length else family.canvas_lengths,
+        has_causal_head=family.is_drafter,
+        is_shifted=family.is_shifted,
+        is_drafter=family.is_drafter,
     )
 
 

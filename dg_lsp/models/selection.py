@@ -143,7 +143,7 @@ def line_ms(preset: Preset, bandwidth: float, free_tokens: float, new_tokens: in
         computed = preset.active * num_tokens / free_tokens
         return _PASS_MS + 1e3 * preset.size * max(read, computed) / bandwidth
 
-    if preset.family is None:
+    if preset.family is None or preset.family.is_drafter:  # which may also be decoded token by token
         return pass_ms(new_tokens) + (_LINE_TOKENS - 1) * pass_ms(1)
     if preset.family.prompt_format is PromptFormat.INFILL:
         return _INFILL_PASSES * pass_ms(_PROMPT_TOKENS + _CANVAS_TOKENS)
