@@ -176,11 +176,21 @@ def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snap
     Without a chat template, the instruction becomes a comment above a range that begins a line.
     """
     text = request.snapshot.text
-    before, comment = text[: request.start], language_of(request.snapshot.language).comment
+    before, language = text[: request.start], language_of(request.snapshot.language)
     blanks, instruction = text[line_start(text, request.start) : request.start], " ".join(request.instruction.split())
+    comment = language.commented(instruction)
     if instruction and comment and not is_instructed and not blanks.strip():
-        before += f"{comment} {instruction}\n{blanks}"
+        before += f"{comment}\n{blanks}"
     return replace(request.snapshot, text=before + text[request.end :]), len(before)
+
+
+def instruction_note(request: RewriteRequest, result: RewriteResult) -> str:
+    """What became of the instruction if the model follows none; empty otherwise."""
+    if not request.instruction.strip() or result.follows_instructions:
+        return ""
+    if language_of(request.snapshot.language).commented(request.instruction):
+        return f"{result.model} follows no instructions: it received this one as a comment"
+    return f"{result.model} follows no instructions, and this file takes no comment: it did not receive this one"
 
 
 def rewrite_prompt(

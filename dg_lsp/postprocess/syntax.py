@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
-from dg_lsp.postprocess.text_edits import balance
+from dg_lsp.postprocess.text_edits import OPENERS, balance
 
 REACH = 6000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
@@ -27,14 +28,17 @@ class Surroundings:
     line_rest: str
     below: str  # from the end of the cursor's line
     language: Language
+    grammar: Grammar
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """The text from the last landmark above to the second one below, or about `REACH` characters each way.
 
-        None if the language has no landmarks, or none is near: the text could begin inside a string.
+        None if the language has no landmarks or no installed grammar, or if no landmark is near: the text could begin
+        inside a string.
         """
-        if language.landmark is None:
+        grammar = grammar_of(language.grammar)
+        if language.landmark is None or grammar is None:
             return None
         is_cut = len(before) > REACH
         start = before.find("\n", len(before) - REACH) + 1 if is_cut else 0
@@ -48,7 +52,7 @@ class Surroundings:
         # from the last landmark without indentation on, or from the first method if the class is cut off
         at_margin = [match.start() for match in landmarks if not match["indentation"]]
         first = at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
-        return cls(above[first:], line_prefix, line_rest, line_end + below, language)
+        return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar)
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -61,15 +65,19 @@ class Surroundings:
     def keep_valid(self, fill: str) -> str | None:
         """The fill, or the closest version of it that adds no syntax error, or None.
 
-        Tried in order: the fill; the fill with its open brackets closed; the fill without its last lines; the first
-        line of an unfinished docstring.
+        Tried in order: the fill; the fill with its open brackets closed; the fill up to the end of the block around the
+        cursor; the fill without its last lines; the first line of an unfinished docstring. Unless the language says
+        otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
         if self.num_errors(fill) == 0:
             return fill
         num_before = self.num_errors("")
         # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
-        if num_before and self._can_be_finished(fill, alone=not is_own_line):
+        is_strict = self.language.checks_broken
+        if num_before and not is_own_line and not is_strict:
+            return fill
+        if (num_before or not is_strict) and self._can_be_finished(fill, alone=is_strict and not is_own_line):
             return fill
         num_allowed = 0 if is_own_line else num_before
         return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
@@ -79,11 +87,11 @@ class Surroundings:
 
         False inside brackets and strings.
         """
-        opener = self.language.block_opener
+        opener = self.language.indents
         following = next((line for line in self.below.split("\n") if line.strip()), "")
         if not opener or self.line_rest.strip() or not following:
             return False
-        left = balance(self.above + self.line_prefix + fill, self.language.comment)
+        left = balance(self.above + self.line_prefix + fill, self.language)
         if left.closers or left.quote:
             return False
         lines = [line for line in (self.line_prefix + fill).split("\n") if line.strip()]
@@ -98,7 +106,9 @@ class Surroundings:
         closers, quote = self._left_open(fill)
         # after a comma, an argument is missing, not a bracket
         if closers and not quote and not fill.rstrip().endswith(","):
-            yield fill.rstrip() + closers
+            yield self._closed(fill, len(closers))
+        if (whole := self._inside_block(fill)).strip():
+            yield whole
         lines = fill.split("\n")
         for num in range(len(lines) - 1, max(0, len(lines) - 1 - MAX_SHORTER), -1):
             shorter = "\n".join(lines[:num]).rstrip()
@@ -107,24 +117,44 @@ class Surroundings:
         if len(quote) == 3 and not closers:
             yield lines[0].rstrip() + quote
 
+    def _inside_block(self, fill: str) -> str:
+        """The lines before the one that closes a bracket from above, or empty."""
+        stray = balance(self.line_prefix + fill, self.language).first_stray
+        if stray is None or self.language.block_end is None:
+            return ""
+        return fill[: max(0, stray - len(self.line_prefix))].rpartition("\n")[0].rstrip()
+
+    def _closed(self, fill: str, num: int) -> str:
+        """The fill with its `num` innermost brackets closed: on lines of their own where a block was opened."""
+        text, shown = self.line_prefix + fill, fill.rstrip()
+        left = balance(text, self.language)
+        for closer, opening in zip(left.closers[:num], left.openings, strict=False):
+            rest, _, below = text[opening + 1 :].partition("\n")
+            is_block = self.language.block_end is not None and not rest.strip() and bool(below.strip())
+            line = text[text.rfind("\n", 0, opening) + 1 :]
+            shown += f"\n{indentation_of(line)}{closer}" if is_block else closer
+        return shown
+
     def _left_open(self, fill: str) -> tuple[str, str]:
         """Closers of the brackets and of the string that `fill` opens and does not close."""
-        typed = balance(self.line_prefix, self.language.comment)
-        whole = balance(self.line_prefix + fill, self.language.comment)
+        typed = balance(self.line_prefix, self.language)
+        whole = balance(self.line_prefix + fill, self.language)
         closers = whole.closers[: max(0, len(whole.closers) - len(typed.closers))]
         return closers, "" if whole.quote == typed.quote else whole.quote
 
     def _can_be_finished(self, fill: str, *, alone: bool = False) -> bool:
         """True if the cursor's line is a valid beginning: closing its brackets and a usual ending make it parse."""
-        if any(self._left_open(fill + self.line_rest)):
+        closers, quote = self._left_open(fill + self.line_rest)
+        opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
+        if quote or (closers and not (opens_block and self.language.block_end)):
             return False
         line = self.line_prefix + fill + self.line_rest
         above, below = ("", "") if alone else (self.above, self.below)
         if alone and self.language.continuation and self.language.continuation.match(line):
             return True
-        left = balance(line, self.language.comment)
+        left = balance(line, self.language)
         line += left.quote + left.closers
-        endings = (ending.format(indentation=indentation_of(line)) for ending in self.language.endings)
+        endings = (ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings)
         return any(self._count(above + line + ending + below) == 0 for ending in endings)
 
     def num_errors(self, fill: str) -> int:
@@ -133,7 +163,7 @@ class Surroundings:
 
     def _count(self, text: str) -> int:
         """Number of error and missing nodes in the syntax tree of `text`."""
-        root = Parser(grammar_of(self.language.grammar_module)).parse(text.encode()).root_node
+        root = Parser(self.grammar).parse(text.encode()).root_node
         num, waiting = 0, [root] if root.has_error else []
         while waiting:
             node: Node = waiting.pop()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
+from dg_lsp.context.languages import PLAIN, Language
 
 NUM_LOOPS = 3  # equal consecutive lines that count as a loop
 MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
@@ -77,7 +78,7 @@ def expand_indentation(text: str) -> str:
 
 
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
-_PIECE = re.compile(r'"""|\'\'\'|\\.|[\'"`()\[\]{}\n]', re.DOTALL)
+OPENERS = tuple(_CLOSERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class Balance:
     closers: str  # brackets that close the open ones, in order
     quote: str  # the opening quotes of an unfinished string, or empty
     num_stray: int  # closing brackets without an opening one, and strings cut off by a line end
+    openings: tuple[int, ...] = ()  # offsets of the open brackets, in the order of `closers`
+    first_stray: int | None = None  # offset of the first closing bracket without an opening one
 
     @property
     def num_unmatched(self) -> int:
@@ -94,43 +97,52 @@ class Balance:
         return len(self.closers) + bool(self.quote) + self.num_stray
 
 
-def balance(text: str, comment: str = "") -> Balance:
-    """The balance of `text`; `comment` is the line comment mark. Braces in f-strings count as text."""
-    closers: list[str] = []
-    quote, num_stray, at = "", 0, 0
-    while match := _next_piece(text, at, quote, comment):
-        piece, at = match
-        if quote:
-            quote, num_stray = _in_string(piece, quote, num_stray)
-        elif piece in _CLOSERS:
-            closers.append(_CLOSERS[piece])
-        elif piece[0] in "'\"`":
-            quote = piece
-        elif closers and piece == closers[-1]:
-            closers.pop()
+def balance(text: str, language: Language = PLAIN) -> Balance:
+    """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
+    opened: list[tuple[str, int]] = []
+    num_stray, at, first_stray = 0, 0, None
+    while match := _code_piece(language).search(text, at):
+        piece, at = match[0], match.end()
+        if piece in _CLOSERS:
+            opened.append((_CLOSERS[piece], match.start()))
+        elif piece in language.quotes or piece in language.multiline:
+            end = _string_piece(piece, piece in language.multiline).match(text, at)
+            if end is None:
+                return _balance_of(opened, piece, num_stray, first_stray)
+            num_stray, at = num_stray + (end[0][-1] == "\n"), end.end()
+        elif opened and piece == opened[-1][0]:
+            opened.pop()
         elif piece in ")]}":
             num_stray += 1
-    return Balance("".join(reversed(closers)), quote, num_stray)
+            first_stray = match.start() if first_stray is None else first_stray
+    return _balance_of(opened, "", num_stray, first_stray)
 
 
-def _in_string(piece: str, quote: str, num_stray: int) -> tuple[str, int]:
-    """The open quote and the stray count after `piece`."""
-    if piece == "\n" and len(quote) == 1 and quote != "`":
-        return "", num_stray + 1
-    # three quotes end a string of one quote and begin and end an empty one
-    is_end = piece == quote or (len(quote) == 1 and piece == quote * 3)
-    return "" if is_end else quote, num_stray
+def _balance_of(opened: list[tuple[str, int]], quote: str, num_stray: int, first_stray: int | None) -> Balance:
+    closers = "".join(closer for closer, _ in reversed(opened))
+    return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), first_stray)
 
 
-def _next_piece(text: str, at: int, quote: str, comment: str) -> tuple[str, int] | None:
-    """The next bracket, quote or line end from `at`, and the offset after it; comments are skipped."""
-    match = _PIECE.search(text, at)
-    if comment and not quote:
-        begin = text.find(comment, at, match.start() if match else len(text))
-        if begin >= 0:
-            end = text.find("\n", begin)
-            return ("\n", end + 1) if end >= 0 else None
-    return (match[0], match.end()) if match else None
+@lru_cache(None)
+def _code_piece(language: Language) -> re.Pattern[str]:
+    """The next bracket or quote, or what may contain some without a meaning: a comment, a character, an escape."""
+    parts = [r"\\."]
+    if language.block_comment:
+        start, end = map(re.escape, language.block_comment)
+        parts.append(rf"{start}.*?(?:{end}|\Z)")
+    if language.comment:
+        parts.append(rf"{language.before_comment}{re.escape(language.comment)}[^\n]*")
+    if language.has_chars:
+        parts.append(r"'(?:\\[^\n']{1,10}|\\'|[^\\'\n])'")
+    parts += map(re.escape, sorted((*language.quotes, *language.multiline), key=len, reverse=True))
+    return re.compile("|".join([*parts, r"[()\[\]{}]"]), re.DOTALL)
+
+
+@lru_cache(None)
+def _string_piece(quote: str, is_multiline: bool) -> re.Pattern[str]:
+    """Everything up to the end of a string, which may be a line end."""
+    others = r"\\.|[^\\]" if is_multiline else r"\\.|[^\\\n]"
+    return re.compile(f"(?:{others})*?(?:{re.escape(quote)}{'' if is_multiline else '|' + chr(92) + 'n'})", re.DOTALL)
 
 
 def skip_blank_lines(fill: str, cursor: Cursor) -> str:
@@ -143,7 +155,7 @@ def skip_blank_lines(fill: str, cursor: Cursor) -> str:
     return "\n".join(lines[first:]) if depth_of(lines[first]) >= width else fill
 
 
-def align(fill: str, cursor: Cursor, comment: str = "") -> str:
+def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Aligns a fill with the indentation before the cursor.
 
     The first line may repeat that indentation or add to it: an indentation deeper than the line above allows is a
@@ -154,22 +166,23 @@ def align(fill: str, cursor: Cursor, comment: str = "") -> str:
     first, *others = fill.split("\n")
     if not width or cursor.line_prefix.strip() or not first.strip():
         return fill
-    depth, deepest = depth_of(first), _deepest(cursor.line_above)
+    depth, deepest = depth_of(first), _deepest(cursor.line_above, language)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
     follower = next((line for line in others if line.strip()), "")
-    if _opens_block(first, comment) and follower and depth_of(follower) <= width + extra:
+    if _opens_block(first, language) and follower and depth_of(follower) <= width + extra:
         others = [" " * width + line if line else line for line in others]
     return "\n".join([first, *others])
 
 
-def cut_at_margin(fill: str, cursor: Cursor) -> str:
+def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
     """Cuts an indented fill before blank lines that are followed by code at the margin.
 
     A completion inside a function does not include the next function.
     """
     lines = fill.split("\n")
-    if not depth_of(cursor.line_prefix + lines[0]):
+    has_scopes = bool(language.indents) or language.block_end is not None
+    if not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
         return fill
     for i in range(2, len(lines)):
         if lines[i].strip() and not depth_of(lines[i]) and not lines[i - 1].strip():
@@ -184,19 +197,22 @@ def deepen(text: str, old: str) -> str:
     return "\n".join(" " * missing + line if line.strip() else line for line in text.split("\n"))
 
 
-def _opens_block(line: str, comment: str) -> bool:
-    is_comment = bool(comment) and line.lstrip().startswith(comment)
-    return line.endswith(":") and not is_comment and balance(line, comment).num_unmatched == 0
+def _opens_block(line: str, language: Language) -> bool:
+    """True if an indented block must follow; elsewhere the block's first line may be as deep as its header."""
+    is_comment = bool(language.comment) and line.lstrip().startswith(language.comment)
+    is_header = bool(language.indents) and line.endswith(language.indents)
+    return is_header and not is_comment and balance(line, language).num_unmatched == 0
 
 
-def _deepest(line_above: str) -> int:
+def _deepest(line_above: str, language: Language) -> int:
     """Largest plausible indentation of the line after this one."""
     line = line_above.rstrip()
-    levels = 1 if line.endswith(":") else 2 if line.endswith(("(", "[", "{")) else 0
+    is_header = bool(language.indents) and line.endswith(language.indents)
+    levels = 1 if is_header else 2 if line.endswith(OPENERS) else 0
     return depth_of(line) + levels * TAB_WIDTH
 
 
-def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
+def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Removes from a fill the beginning of the text after the cursor.
 
     `print(|)` and the fill `x)` give `x`, but `f(x)` stays: the removal must not leave a bracket or a quote open.
@@ -206,7 +222,7 @@ def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
         return fill
 
     def num_unmatched(text: str) -> int:
-        return balance(cursor.line_prefix + text + rest, comment).num_unmatched
+        return balance(cursor.line_prefix + text + rest, language).num_unmatched
 
     before = num_unmatched(fill)
     for body in dict.fromkeys((fill, fill.rstrip())):
@@ -217,7 +233,7 @@ def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
                     return body[:-size]
     for at in range(1, len(fill)):
         if fill.startswith(rest, at):
-            is_remark = bool(comment) and fill[at + len(rest) :].lstrip().startswith(comment)
+            is_remark = bool(language.comment) and fill[at + len(rest) :].lstrip().startswith(language.comment)
             if num_unmatched(fill[:at]) < before or is_remark:
                 return fill[:at]
     return fill

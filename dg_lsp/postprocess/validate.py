@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, line_start
-from dg_lsp.context.languages import language_of
+from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import text_edits
 from dg_lsp.postprocess.syntax import Surroundings
 
@@ -62,14 +62,14 @@ def judge(
     if text is None:
         return Rejection(Reason.NOT_TEXT)
     buffer_cursor, cursor = cursor, cursor.as_shown()
-    comment = language_of(snapshot.language).comment
+    language = language_of(snapshot.language)
     max_lines = allowed_lines(cursor) if max_lines is None else max_lines
-    shown = _shaped(text, cursor, max_lines, comment)
+    shown = _shaped(text, cursor, max_lines, language)
     if not shown.strip():
         return Rejection(Reason.EMPTY, text)
     if text_edits.is_repetitive(text_edits.cut_lines(text, max_lines)):
         return Rejection(Reason.REPEATS_ITSELF, text)
-    joined = _joined(shown, cursor, comment)
+    joined = _joined(shown, cursor, language)
     if isinstance(joined, Rejection):
         return joined
     style = TextStyle.of(snapshot.text, offset)
@@ -82,19 +82,19 @@ def judge(
     return Candidate(style.from_model(valid, buffer_cursor.line_prefix), score)
 
 
-def _shaped(text: str, cursor: Cursor, max_lines: int | None, comment: str) -> str:
+def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:
     """Limits the number of lines, aligns the indentation and trims blanks."""
     first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
     text = first + end + text_edits.expand_indentation(others)
     text = text_edits.cut_lines(text_edits.skip_blank_lines(text, cursor), max_lines)
     text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end))
-    aligned = text_edits.align(text, cursor, comment)
-    return text_edits.cut_at_margin(aligned, cursor) if max_lines is None else aligned
+    aligned = text_edits.align(text, cursor, language)
+    return text_edits.cut_at_margin(aligned, cursor, language) if max_lines is None else aligned
 
 
-def _joined(shown: str, cursor: Cursor, comment: str) -> str | Rejection:
+def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
     """Removes text that the buffer already contains around the cursor."""
-    joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, comment), cursor)
+    joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, language), cursor)
     joined = text_edits.trim_blanks(joined, is_line_end=cursor.is_line_end)
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
