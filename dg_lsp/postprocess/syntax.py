@@ -29,6 +29,7 @@ class Surroundings:
     below: str  # from the end of the cursor's line
     language: Language
     grammar: Grammar
+    is_cut: bool  # the file has text above `above`
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
@@ -52,7 +53,7 @@ class Surroundings:
         # from the last landmark without indentation on, or from the first method if the class is cut off
         at_margin = [match.start() for match in landmarks if not match["indentation"]]
         first = at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
-        return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar)
+        return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0)
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -75,12 +76,27 @@ class Surroundings:
         # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
         is_strict = self.language.checks_broken
-        if num_before and not is_own_line and not is_strict:
+        if not is_strict and ((num_before and not is_own_line) or self._is_beyond(fill)):
             return fill
         if (num_before or not is_strict) and self._can_be_finished(fill, alone=is_strict and not is_own_line):
             return fill
         num_allowed = 0 if is_own_line else num_before
         return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
+
+    def _is_beyond(self, fill: str) -> bool:
+        """True if errors with `fill` are no evidence, in a language whose errors count in valid surroundings only.
+
+        It ends a block that begins before the parsed text, or, where macros may stand anywhere, its brackets fit.
+        """
+        before = self.above + self.line_prefix
+        first = balance(before + fill, self.language).first_stray
+        if self.is_cut and first is not None and first >= len(before) and fill[first - len(before)] == "}":
+            return True
+        if not self.language.has_macros:
+            return False
+        after = self.line_rest + self.below
+        with_fill, without = (balance(before + text + after, self.language).num_unmatched for text in (fill, ""))
+        return with_fill == 0 or with_fill < without
 
     def strands_block(self, fill: str) -> bool:
         """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.
