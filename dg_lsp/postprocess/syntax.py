@@ -50,9 +50,13 @@ class Surroundings:
         if is_cut and not landmarks:
             return None
         below = _to_landmark(below, language.landmark, is_cut=len(after) > REACH)
-        # from the last landmark without indentation on, or from the first method if the class is cut off
+        # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match.start() for match in landmarks if not match["indentation"]]
         first = at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
+        if is_cut and not at_margin and not language.checks_broken:
+            depth = min(len(match["indentation"]) for match in landmarks)
+            first = [match.start() for match in landmarks if len(match["indentation"]) == depth][-1]
+            below = _to_depth(below, depth)
         return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0)
 
     @classmethod
@@ -199,3 +203,11 @@ def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:
     while len(lines) > 1 and lines[-2].lstrip().startswith("@"):
         lines = [*lines[:-2], ""]
     return "\n".join(lines)
+
+
+def _to_depth(below: str, depth: int) -> str:
+    """`below` up to its first line that is less deep: the end of a class whose beginning is not parsed."""
+    lines = below.split("\n")
+    shallow = (number for number, line in enumerate(lines) if line.strip() and depth_of(line) < depth)
+    end = next(shallow, None)
+    return below if end is None else "\n".join([*lines[:end], ""])
