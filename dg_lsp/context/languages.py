@@ -48,6 +48,10 @@ class Language:
     """
     checks_broken: bool = False
     """Fills are checked where the text around them has errors; elsewhere they are valid there."""
+    fillers: tuple[str, ...] = ("", "a", "a;", "a,")
+    """Texts of which one makes code with a gap valid, once its brackets are closed."""
+    headers: tuple[str, ...] = ("a() ", "if (a) ")
+    """The same before brackets that the code after the gap closes."""
     endings: tuple[str, ...] = ("",)  # complete a valid beginning of a line; `{indentation}` is the line's own
     continuation: re.Pattern[str] | None = None  # matches a line that continues a statement above it
     indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning

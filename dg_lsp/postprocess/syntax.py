@@ -13,7 +13,7 @@ from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
-from dg_lsp.postprocess.text_edits import OPENERS, balance
+from dg_lsp.postprocess.text_edits import OPENER_OF, OPENERS, balance
 
 REACH = 6000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
@@ -30,6 +30,7 @@ class Surroundings:
     language: Language
     grammar: Grammar
     is_cut: bool  # the file has text above `above`
+    is_whole: bool  # it begins and ends without indentation, as whole definitions do
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
@@ -49,15 +50,17 @@ class Surroundings:
         landmarks = list(language.landmark.finditer(above + line_prefix))
         if is_cut and not landmarks:
             return None
+        num_below = sum(not match["indentation"] for match in language.landmark.finditer(below))
         below = _to_landmark(below, language.landmark, is_cut=len(after) > REACH)
         # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match.start() for match in landmarks if not match["indentation"]]
         first = at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
+        is_whole = (bool(at_margin) or not is_cut) and (num_below > 1 or len(after) <= REACH)
         if is_cut and not at_margin and not language.checks_broken:
             depth = min(len(match["indentation"]) for match in landmarks)
             first = [match.start() for match in landmarks if len(match["indentation"]) == depth][-1]
             below = _to_depth(below, depth)
-        return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0)
+        return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0, is_whole)
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -80,12 +83,29 @@ class Surroundings:
         # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
         is_strict = self.language.checks_broken
-        if not is_strict and ((num_before and not is_own_line) or self._is_beyond(fill)):
+        if not is_strict and ((num_before and not is_own_line and not self._is_sound()) or self._is_beyond(fill)):
             return fill
         if (num_before or not is_strict) and self._can_be_finished(fill, alone=is_strict and not is_own_line):
             return fill
-        num_allowed = 0 if is_own_line else num_before
+        num_allowed = num_before if is_strict and not is_own_line else 0
         return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
+
+    def _is_sound(self) -> bool:
+        """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
+        if not self.is_whole or self.language.has_macros:
+            return False
+        for before, after in (
+            (self.above + self.line_prefix, self.line_rest + self.below),
+            (self.above, self.below),
+        ):
+            left = balance(before + after, self.language)
+            openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
+            quote = "" if openers else left.quote
+            heads = self.language.fillers if not openers else ("", *self.language.headers)
+            texts = (quote + left.closers + text + openers for text in heads)
+            if any(self._count(before + text + after) == 0 for text in texts):
+                return True
+        return False
 
     def _is_beyond(self, fill: str) -> bool:
         """True if errors with `fill` are no evidence, in a language whose errors count in valid surroundings only.

@@ -79,6 +79,7 @@ def expand_indentation(text: str) -> str:
 
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 OPENERS = tuple(_CLOSERS)
+OPENER_OF = {closer: opener for opener, closer in _CLOSERS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ class Balance:
     quote: str  # the opening quotes of an unfinished string, or empty
     num_stray: int  # closing brackets without an opening one, and strings cut off by a line end
     openings: tuple[int, ...] = ()  # offsets of the open brackets, in the order of `closers`
-    first_stray: int | None = None  # offset of the first closing bracket without an opening one
+    strays: str = ""  # closing brackets without an opening one
+    first_stray: int | None = None  # offset of the first one
 
     @property
     def num_unmatched(self) -> int:
@@ -100,7 +102,7 @@ class Balance:
 def balance(text: str, language: Language = PLAIN) -> Balance:
     """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
     opened: list[tuple[str, int]] = []
-    num_stray, at, first_stray = 0, 0, None
+    num_stray, at, strays, first_stray = 0, 0, "", None
     while match := _code_piece(language).search(text, at):
         piece, at = match[0], match.end()
         if piece in _CLOSERS:
@@ -108,19 +110,22 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
         elif piece in language.quotes or piece in language.multiline:
             end = _string_piece(piece, piece in language.multiline).match(text, at)
             if end is None:
-                return _balance_of(opened, piece, num_stray, first_stray)
+                return _balance_of(opened, piece, num_stray, strays, first_stray)
             num_stray, at = num_stray + (end[0][-1] == "\n"), end.end()
         elif opened and piece == opened[-1][0]:
             opened.pop()
         elif piece in ")]}":
-            num_stray += 1
+            num_stray, strays = num_stray + 1, strays + piece
             first_stray = match.start() if first_stray is None else first_stray
-    return _balance_of(opened, "", num_stray, first_stray)
+    return _balance_of(opened, "", num_stray, strays, first_stray)
 
 
-def _balance_of(opened: list[tuple[str, int]], quote: str, num_stray: int, first_stray: int | None) -> Balance:
+def _balance_of(
+    opened: list[tuple[str, int]], quote: str, num_stray: int, strays: str, first_stray: int | None
+) -> Balance:
     closers = "".join(closer for closer, _ in reversed(opened))
-    return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), first_stray)
+    openings = tuple(offset for _, offset in reversed(opened))
+    return Balance(closers, quote, num_stray, openings, strays, first_stray)
 
 
 @lru_cache(None)
