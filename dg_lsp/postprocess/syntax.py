@@ -59,7 +59,7 @@ class Surroundings:
         if is_cut and not at_margin and not language.checks_broken:
             depth = min(len(match["indentation"]) for match in landmarks)
             first = [match.start() for match in landmarks if len(match["indentation"]) == depth][-1]
-            below = _to_depth(below, depth)
+            below, is_whole = _to_depth(below, depth, language.landmark)
         return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0, is_whole)
 
     @classmethod
@@ -219,15 +219,26 @@ def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:
     if len(at_margin) < 2 and not is_cut:
         return below
     end = at_margin[1] if len(at_margin) > 1 else found[-1].start() if found else below.rfind("\n") + 1
-    lines = below[:end].split("\n")
-    while len(lines) > 1 and lines[-2].lstrip().startswith("@"):
+    return _without_decorators(below[:end])
+
+
+def _without_decorators(text: str) -> str:
+    """`text` without the decorators or attributes of what followed it."""
+    lines = text.split("\n")
+    while len(lines) > 1 and lines[-2].lstrip().startswith(("@", "#[")):
         lines = [*lines[:-2], ""]
     return "\n".join(lines)
 
 
-def _to_depth(below: str, depth: int) -> str:
-    """`below` up to its first line that is less deep: the end of a class whose beginning is not parsed."""
+def _to_depth(below: str, depth: int, landmark: re.Pattern[str]) -> tuple[str, bool]:
+    """`below` up to its first line that is less deep, the end of a class whose beginning is not parsed.
+
+    Else up to its last landmark of this depth; False without one.
+    """
     lines = below.split("\n")
     shallow = (number for number, line in enumerate(lines) if line.strip() and depth_of(line) < depth)
     end = next(shallow, None)
-    return below if end is None else "\n".join([*lines[:end], ""])
+    if end is not None:
+        return "\n".join([*lines[:end], ""]), True
+    found = [match.start() for match in landmark.finditer(below) if len(match["indentation"]) == depth]
+    return (_without_decorators(below[: found[-1]]), True) if found else (below, False)
