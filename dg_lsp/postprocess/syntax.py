@@ -60,7 +60,9 @@ class Surroundings:
             depth = min(len(match["indentation"]) for match in landmarks)
             first = [match.start() for match in landmarks if len(match["indentation"]) == depth][-1]
             below, is_whole = _to_depth(below, depth, language.landmark)
-        return cls(above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0, is_whole)
+        return cls(
+            above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0, is_whole
+        )
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -83,7 +85,8 @@ class Surroundings:
         # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
         is_strict = self.language.checks_broken
-        if not is_strict and ((num_before and not is_own_line and not self._is_sound()) or self._is_beyond(fill)):
+        is_known = self.is_whole and (not num_before or is_own_line or self._is_sound())
+        if not is_strict and (not is_known or self._is_beyond(fill)):
             return fill
         if (num_before or not is_strict) and self._can_be_finished(fill, alone=is_strict and not is_own_line):
             return fill
@@ -92,7 +95,7 @@ class Surroundings:
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
-        if not self.is_whole or self.language.has_macros:
+        if self.language.has_macros:
             return False
         for before, after in (
             (self.above + self.line_prefix, self.line_rest + self.below),
