@@ -21,7 +21,7 @@ from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex, imports_of
 from dg_lsp.settings import ModelSettings, PrivacySettings, Settings
@@ -91,7 +91,8 @@ def measure(engine: Engine, cases: list[TestCase], collect: Collect, share: floa
         began = time.perf_counter()
         chunks = collect(case)
         counts["ms"] += round(1e3 * (time.perf_counter() - began))
-        request = FillRequest(case.snapshot, case.offset, snippets=Snippets(chunks, share))
+        snippets = Snippets(chunks, share)
+        request = FillRequest(case.snapshot, case.offset, snippets=snippets, priority=Priority.INVOKED)
         result = engine.fill(replace(request, early_stop_ms=0.0), deadline=float("inf"))
         is_right = result.text.split("\n")[0].rstrip() == case.reference.split("\n")[0].rstrip()
         rights.append(is_right and bool(result.candidates))

@@ -2,7 +2,8 @@
 
     python benchmarks/filters.py CASES.jsonl.gz [--limit 300]
 
-Prints a Markdown table. The cases are those of `dg-lsp bench infill`, with references that parse.
+Prints Markdown tables. The cases are those of `dg-lsp bench infill`, with references that parse. The last table has
+what automatic requests hide; a completion is right there if its first line is.
 """
 
 import argparse
@@ -13,8 +14,9 @@ from pathlib import Path
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.languages import language_of
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess import validate as judging
 from dg_lsp.postprocess.text_edits import balance, cut_lines
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
@@ -42,7 +44,7 @@ def faults(case: TestCase, fill: str) -> set[str]:
     if (len(last) > 2 and last == following) or (rest.strip() and fill.rstrip().endswith(rest.strip())):
         found.add(FAULTS[0])
     line = case.prefix[case.prefix.rfind("\n") + 1 :]
-    typed, whole = balance(line + rest, "#"), balance(line + fill + rest, "#")
+    typed, whole = (balance(text, language_of("python")) for text in (line + rest, line + fill + rest))
     if len(whole.closers) > len(typed.closers) or bool(whole.quote) > bool(typed.quote):
         found.add(FAULTS[1])
     error = syntax_error(case.prefix + fill + case.suffix)
@@ -71,7 +73,8 @@ def measure(engine: Engine, recorder: Recorder, cases: list[TestCase]) -> list[s
     off, on, reasons, lost, won = Counter(), Counter(), Counter(), Counter(), Counter()
     for case in cases:
         snapshot = Snapshot("file:///case.py", 0, case.prefix + case.suffix)
-        request = FillRequest(snapshot, len(case.prefix), max_lines=None if case.kind == "block" else 1)
+        max_lines = None if case.kind == "block" else 1
+        request = FillRequest(snapshot, len(case.prefix), max_lines=max_lines, priority=Priority.INVOKED)
         result = drain(engine.run(request))
         raw = cut_lines(recorder.raw.decode("utf-8", "replace").replace("\r\n", "\n"), recorder.max_lines)
         reference = case.reference.rstrip()
@@ -99,6 +102,26 @@ def measure(engine: Engine, recorder: Recorder, cases: list[TestCase]) -> list[s
     return lines
 
 
+def hidden(engine: Engine, cases: list[TestCase], least: float) -> list[str]:
+    """Lines of the table of completions that an automatic request hides, with the request of the language server."""
+    wrong, right = Counter[str](), Counter[str]()
+    for case in cases:
+        candidates = engine.fill(FillRequest(case.snapshot, case.offset)).candidates
+        if not candidates:
+            continue
+        [best] = candidates
+        fault = "(shown)" if best.fault is None else best.fault.value
+        reason = fault if best.confidence >= least else "low-confidence"
+        is_right = best.text.split("\n")[0].rstrip() == case.reference.split("\n")[0].rstrip()
+        (right if is_right else wrong)[reason] += 1
+    reasons = sorted({*wrong, *right}, key=lambda reason: -wrong[reason])
+    return [
+        f"| not shown unasked, of {len(cases)} | wrong | right |",
+        "|---|---|---|",
+        *(f"| {reason} | {wrong[reason]} | {right[reason]} |" for reason in reasons),
+    ]
+
+
 def main() -> None:
     """Reads the arguments and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -119,6 +142,7 @@ def main() -> None:
     module.judge = recorder  # type: ignore[assignment]
     try:
         print("\n".join(measure(engine, recorder, cases[: arguments.limit])))
+        print("\n".join(["", *hidden(engine, cases[: arguments.limit], completion.min_confidence)]))
     finally:
         engine.close()
 

@@ -1,17 +1,14 @@
 """The settings tree: the default is in the field, and the sentence below the field describes it.
 
-Sources, later ones win: the defaults, `dg-lsp.toml`, LSP `initializationOptions`, the command line. Keys are spelled
-the same everywhere. A bad value is reported once, and the default is used instead; all other values stay.
+Sources, later ones win: the defaults, the user's `dg-lsp.toml`, the workspace's, LSP `initializationOptions`, the
+command line. Keys are spelled the same everywhere. A bad value is reported once, and the default is used instead; all
+other values stay.
 """
 
 import difflib
 import json
-import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -20,7 +17,6 @@ from attrs import field, validators
 
 from dg_lsp.errors import SettingsError
 
-FILE_NAME = "dg-lsp.toml"
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request", "causal")
 DECODERS = ("auto", "diffusion", "autoregressive", "speculative", "prompt-lookup", "infill")
 FIMS = (
@@ -28,6 +24,9 @@ FIMS = (
     *("santacoder", "deepseek", "codestral", "codellama", "zeta", "seed-coder"),
 )
 """The families of `dg_lsp/canvas/fim_families.toml`, except that of dg-lsp's own models."""
+
+MAX_NAMED = 8
+"""Unknown keys that one message names."""
 
 _INTERNAL = {"internal": True}
 
@@ -42,11 +41,11 @@ class CompletionSettings:
     deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
     """Milliseconds after which the stable part of a completion is shown, or nothing."""
     early_stop_ms: float = field(default=150.0, validator=validators.ge(0))
-    """Milliseconds after which the stable whole lines are shown without waiting for the rest; 0 always waits."""
+    """Milliseconds of an idle machine, counted in passes, after which whole lines are enough; 0 always waits."""
     max_tokens: int = field(default=64, validator=validators.ge(1))
     """Maximum length; longer than one canvas is continued canvas by canvas."""
     min_confidence: float = field(default=0.05, validator=[validators.ge(0), validators.le(1)])
-    """Hide automatic suggestions whose estimated probability of being right is lower; 0 shows all."""
+    """Hide automatic suggestions and rewrites whose estimated probability of being right is lower; 0 shows all."""
     decoder: str = field(default="auto", validator=validators.in_(DECODERS))
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True
@@ -92,7 +91,7 @@ def _patterns(_instance: object, attribute: "attrs.Attribute[tuple[str, ...]]", 
 
 @attrs.frozen
 class PrivacySettings:
-    """Files that are never sent to a model, and the audit log."""
+    """Files that are never sent to a model, folders that the user trusts, and the audit log."""
 
     exclude_secrets: bool = True
     """Exclude files that usually contain keys or passwords: `.env`, `*.pem`, `id_rsa` and similar ones."""
@@ -102,6 +101,8 @@ class PrivacySettings:
     """Exclude the files that the workspace's `.gitignore` files name."""
     exclude_languages: tuple[str, ...] = ()
     """LSP language ids without completions, such as `markdown`."""
+    trusted_folders: tuple[str, ...] = ()
+    """Folders whose `dg-lsp.toml` may also choose models and exclude less, with all folders in them."""
     audit_log: str = ""
     """File that receives one line of numbers for each request, never text; empty: no log."""
 
@@ -155,6 +156,8 @@ class RemoteSettings:
 
     url: str = field(default="", validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"))
     """Base address of the server, such as `http://127.0.0.1:8000`; empty: the model runs in this process."""
+    allow_http: bool = False
+    """Use an `http` address of another machine too, although others on the way can read code and key."""
     api: str = field(default="completions", validator=validators.in_(("completions", "infill", "chat")))
     """`/v1/completions`, `/infill` or `/v1/chat/completions`."""
     model: str = ""
@@ -265,8 +268,9 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
     Raises:
         SettingsError: unknown keys, wrong types or values out of range; the message names all of them in one line.
     """
-    if unknown := _unknown_keys(tree):
-        raise SettingsError("; ".join(map(_unknown_setting, unknown)))
+    if unknown := unknown_keys(tree):
+        rest = [f"{len(unknown) - MAX_NAMED} more"] if len(unknown) > MAX_NAMED else []
+        raise SettingsError("; ".join([*map(_unknown_setting, unknown[:MAX_NAMED]), *rest]))
     base = cattrs.unstructure(over or Settings())
     try:
         return _CONVERTER.structure(_merge(base, tree), Settings)
@@ -275,7 +279,8 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
         raise SettingsError("; ".join(reasons)) from error
 
 
-def _unknown_keys(tree: Mapping[str, Any]) -> list[str]:
+def unknown_keys(tree: Mapping[str, Any]) -> list[str]:
+    """The dotted keys of a tree that are no settings."""
     groups = {one.name for one in attrs.fields(Settings)}
     given = (
         [f"{group}.{key}" for key in value] if isinstance(value, Mapping) and group in groups else [group]
@@ -288,7 +293,8 @@ def _unknown_setting(key: str) -> str:
     """The message for an unknown key, with the nearest known one."""
     same_name = [one for one in KEYS if one.endswith(f".{key.rpartition('.')[2]}")]
     near = same_name or difflib.get_close_matches(key, [*KEYS, *(one.name for one in attrs.fields(Settings))], 1)
-    return f"unknown setting {key}" + "".join(f" (did you mean {one}?)" for one in near[:1])
+    shown = key if key.isprintable() else ascii(key)  # a hostile file could control the terminal
+    return f"unknown setting {shown:.120}" + "".join(f" (did you mean {one}?)" for one in near[:1])
 
 
 def _reason(error: BaseException, kind: type | None) -> str:
@@ -304,66 +310,3 @@ def _merge(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
-
-
-def read_settings(path: Path, over: Settings | None = None) -> Settings:
-    """Settings from a TOML file.
-
-    Raises:
-        SettingsError: the file is unreadable or not TOML, or has bad values; the message names file, line and key.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from error
-    try:
-        return parse_settings(tree, over)
-    except SettingsError as error:
-        line = next((_line_of(text, key) for key in _unknown_keys(tree)), 0)
-        raise SettingsError(f"{path}{f':{line}' if line else ''}: {error}") from error
-
-
-def _line_of(text: str, key: str) -> int:
-    """1-based line of a dotted key in TOML text, or of its table; 0 if it is not found."""
-    group, _, name = map(re.escape, key.rpartition("."))
-    table = re.search(rf"^[ \t]*\[[ \t]*{group}[ \t]*\]", text, re.MULTILINE) if group else None
-    line = re.compile(rf"^[ \t]*[\[\"']*({group}\.)?{name}\b", re.MULTILINE)
-    found = line.search(text, table.end() if table else 0)
-    return text.count("\n", 0, found.start()) + 1 if found else 0
-
-
-def settings_file(start: Path) -> Path | None:
-    """The nearest `dg-lsp.toml` in this directory or above it."""
-    with suppress(OSError):  # a directory above is not readable
-        return next((path for folder in (start, *start.parents) if (path := folder / FILE_NAME).is_file()), None)
-    return None
-
-
-def file_settings(path: Path, names: Collection[str]) -> Settings:
-    """The settings of a file. A relative path of a model is relative to the file's directory, see `resolve_path`.
-
-    Raises:
-        SettingsError: the file or a value in it is bad, or it has settings that only the user may choose.
-    """
-    settings = read_settings(path)
-    is_private = settings.remote != RemoteSettings() or settings.privacy.audit_log
-    if is_private and path.parent != _expanded("~"):
-        raise SettingsError(
-            f"{path} sets remote or privacy.audit_log: a folder must not decide where your code goes or which files are"
-            f" written; move it to {FILE_NAME} in your home or to the editor's settings, or pass --remote"
-        )
-    name = resolve_path(settings.model.name, path.parent, names)
-    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=name))
-
-
-def resolve_path(model: str, folder: Path, names: Collection[str]) -> str:
-    """The name of a model with a path relative to `folder` made absolute; known names stay."""
-    return model if model in names else str(folder / _expanded(model))
-
-
-def _expanded(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # a home that the system does not know
-        return Path(path)

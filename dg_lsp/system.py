@@ -120,17 +120,37 @@ def _address_space() -> int:
 
 
 VARIABLE = "DG_LSP_DATA_DIR"
-"""Environment variable with another folder."""
+"""Environment variable with another folder for data."""
+CONFIG_VARIABLE = "DG_LSP_CONFIG_DIR"
+"""Environment variable with another folder for settings."""
 
 
 def data_folder() -> Path:
     """The user's folder for dg-lsp data; it may not exist yet."""
-    if given := os.environ.get(VARIABLE):
-        return Path(given).expanduser()
+    return _user_folder(VARIABLE, "XDG_DATA_HOME", "~/.local/share", "LOCALAPPDATA", "~/AppData/Local")
+
+
+def config_folder() -> Path:
+    """The user's folder for dg-lsp settings; it may not exist."""
+    return _user_folder(CONFIG_VARIABLE, "XDG_CONFIG_HOME", "~/.config", "APPDATA", "~/AppData/Roaming")
+
+
+def _user_folder(variable: str, xdg: str, xdg_default: str, windows: str, windows_default: str) -> Path:
+    if given := os.environ.get(variable):
+        return expanded(given)
     if sys.platform == "darwin":
-        base = Path("~/Library/Application Support")
+        base = "~/Library/Application Support"
     elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local")
+        base = os.environ.get(windows) or windows_default
     else:
-        base = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share")
-    return base.expanduser() / "dg-lsp"
+        base = os.environ.get(xdg) or xdg_default
+        base = base if expanded(base).is_absolute() else xdg_default  # a relative path would be a folder of any project
+    return expanded(base) / "dg-lsp"
+
+
+def expanded(path: str) -> Path:
+    """The path with `~` replaced by the home, if the system knows it."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

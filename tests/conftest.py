@@ -9,6 +9,9 @@ from hypothesis import settings
 # the tests' own servers are on this machine: a proxy cannot reach them
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
+# nor do they read the developer's settings
+os.environ["DG_LSP_CONFIG_DIR"] = os.devnull
+
 # property tests never fail because the machine is busy
 settings.register_profile("dg-lsp", deadline=None)
 settings.load_profile("dg-lsp")
@@ -37,6 +40,20 @@ class Giant(str):
 @pytest.fixture
 def giant_line():
     return Giant()
+
+
+@pytest.fixture
+def user_settings(tmp_path_factory, monkeypatch):
+    """`user_settings(text)` writes the user's settings file."""
+    folder = tmp_path_factory.mktemp("config")
+    monkeypatch.setenv("DG_LSP_CONFIG_DIR", str(folder))
+
+    def write(text):
+        path = folder / "dg-lsp.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
 
 
 @pytest.fixture(scope="session")

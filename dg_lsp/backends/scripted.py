@@ -94,6 +94,16 @@ class ScriptedDenoiser:
         self.num_prefilled += num_decoded
         return num_decoded
 
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`; always exact."""
+        denoiser.check_slot(slot, self.num_slots)
+        return 0
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`; always exact."""
+        denoiser.check_slot(slot, self.num_slots)
+        return 0
+
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
     ) -> list[Prediction]:
@@ -120,7 +130,7 @@ class ScriptedDenoiser:
         self._slots[slot] = prompt, self._targets(prompt)
         next_ids = token_ids([text[0] + NUM_SPECIALS if text else END_ID for text in targets])
         confidence = np.full(len(new), 0.99, np.float32)
-        return Prediction(next_ids, next_ids, confidence, _entropy(confidence))
+        return Prediction(next_ids, next_ids, confidence, _entropy(confidence), confidence)
 
     def close(self) -> None:
         """Idempotent."""
@@ -164,7 +174,9 @@ class ScriptedDenoiser:
         unsure = rng.random(length) >= confidence if temperature > 0 else np.zeros(length, dtype=np.bool_)
         noise = rng.integers(NUM_SPECIALS, VOCAB_SIZE, length) if temperature > 0 else argmax
         sampled = np.where(unsure, noise, argmax).astype(np.int32)
-        return Prediction(argmax, sampled, confidence, _entropy(confidence))
+        # the rest of the probability is spread evenly over the other bytes
+        sampled_confidence = np.where(sampled == argmax, confidence, (1 - confidence) / 255).astype(np.float32)
+        return Prediction(argmax, sampled, confidence, _entropy(confidence), sampled_confidence)
 
 
 def _entropy(confidence: Floats) -> Floats:

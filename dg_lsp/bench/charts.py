@@ -16,7 +16,17 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from dg_lsp.bench.metrics import CUTS, Table, milliseconds, number, percent, quantile, shorten
+from dg_lsp.bench.metrics import (
+    CUTS,
+    CalibrationBin,
+    Table,
+    calibration_table,
+    milliseconds,
+    number,
+    percent,
+    quantile,
+    shorten,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,6 +108,27 @@ def step_histogram(values: Mapping[str, Sequence[float]], baseline: str = "") ->
     edges = np.arange(0, end + width + 1, width) - 0.5
     show = partial(number, digits=1)
     return _histogram("steps", caption, values, baseline, lambda value: show(value).removesuffix(".0"), edges)
+
+
+def calibration(groups: Mapping[str, Sequence[CalibrationBin]], baseline: str = "") -> Chart:
+    """Share of right first lines by confidence, one line for each contender."""
+
+    def draw(figure: "Figure") -> None:
+        axes = figure.subplots()
+        axes.plot((0, 1), (0, 1), color=_RULE)
+        for (name, bins), look in zip(groups.items(), _looks(groups, baseline), strict=True):
+            x, y = ([getattr(one, field) for one in bins] for field in ("confidence", "right"))
+            axes.plot(x, y, marker="o", linewidth=_LINE_WIDTH, label=_label(name), **look)
+        axes.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="mean confidence")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+        figure.legend(loc="outside upper left", ncols=3, labelcolor=_SOFT, frameon=False)
+
+    caption = (
+        "Share of the fills whose first line is right, by their mean confidence. On the thin line the confidence is the"
+        " probability of being right."
+    )
+    return _chart("calibration", caption, draw, 360, calibration_table(groups))
 
 
 def _histogram(

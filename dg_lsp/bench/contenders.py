@@ -13,7 +13,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 
 ANSWER_SECONDS = 600.0
@@ -51,6 +51,18 @@ class RequestOptions:
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
     is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
+
+    @property
+    def time_limits(self) -> str:
+        """Explanation for a report."""
+        limits = []
+        if self.deadline_ms is not None and self.deadline_ms < 1e3 * ANSWER_SECONDS:
+            limits.append(f"a deadline of {self.deadline_ms:g} ms")
+        if self.early_stop_ms:
+            limits.append(f"an early stop after {self.early_stop_ms:g} ms")
+        elif self.early_stop_ms is None and self.deadline_ms is not None:
+            limits.append("the early stop of the settings")
+        return f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
 
     def num_lines(self, case: TestCase) -> int | None:
         """Maximum number of lines for a case; None for any number."""
@@ -120,6 +132,7 @@ class EngineContender:
             decoder=self.decoder,
             early_stop_ms=self.options.early_stop_ms,
             deadline_ms=self.options.deadline_ms,
+            priority=Priority.INVOKED,
         )
 
 
@@ -139,5 +152,5 @@ def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *,
         costs = costs if result.steps else {}
     else:
         costs |= {"prefill_ms": timings.prefill, "model_ms": timings.prefill + timings.predict}
-        costs["confidence"] = best.score if best else None
+        costs["confidence"] = best.confidence if best else None
     return attempt_for(case, contender, result.decoder.value, result.text, ms, rejection=result.reason, **costs)

@@ -34,7 +34,7 @@ class Attempt:
 
     The shown items are in the order of their departure; the last one is final. The latency ends with the final answer,
     shown or not. Steps are forward passes after the prefill, tokens include the end token, and the confidence is the
-    mean log probability per token in nats. The model time includes the prefill.
+    estimated probability that the first line is right. The model time includes the prefill.
     """
 
     case: str
@@ -234,6 +234,65 @@ def decoder_tables(attempts: Iterable[Attempt]) -> list[Table]:
         groups = grouped(listed, lambda attempt: attempt.decoder)
         several |= {f"{contender}: {name}": group for name, group in groups.items() if len(groups) > 1}
     return [summary_table("By decoder", several)] if several else []
+
+
+CONFIDENCES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+"""Lower ends of the ranges of a calibration."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationBin:
+    """The fills in a range of confidence, and the fills from there on; shares are between 0 and 1."""
+
+    least: float
+    num: int
+    confidence: float  # mean
+    right: float  # share whose first line is right; a calibrated model has as many as its mean confidence
+    shown_above: float  # share of all fills that this confidence as the minimum would show
+    right_above: float  # share of these whose first line is right
+    hits_kept: float  # share of all right fills that it would show
+
+
+def calibration(attempts: Iterable[Attempt]) -> list[CalibrationBin]:
+    """Ranges of confidence that have fills, ascending; empty if no fill has one."""
+    known = [(one.confidence, one.is_first_line) for one in attempts if one.confidence is not None and one.shown]
+    hits, bins = sum(is_right for _, is_right in known), []
+    for least, end in zip(CONFIDENCES, (*CONFIDENCES[1:], math.inf), strict=True):
+        inside = [one for one in known if least <= one[0] < end]
+        above = [is_right for confidence, is_right in known if confidence >= least]
+        if inside:
+            mean, right = (share(sum(one[i] for one in inside), len(inside)) for i in (0, 1))
+            shares = share(len(above), len(known)), share(sum(above), len(above)), share(sum(above), hits)
+            bins.append(CalibrationBin(least, len(inside), mean, right, *shares))
+    return bins
+
+
+def calibration_table(groups: Mapping[str, Sequence[CalibrationBin]]) -> Table:
+    """One row for each range, by the name of the contender."""
+    columns = (
+        "confidence from",
+        "fills",
+        "mean confidence",
+        "right",
+        "shown from here on",
+        "right of these",
+        "hits kept",
+    )
+    rows = {
+        name: [
+            (
+                f"{one.least:g}",
+                number(one.num),
+                *map(percent, (one.confidence, one.right, one.shown_above, one.right_above, one.hits_kept)),
+            )
+            for one in bins
+        ]
+        for name, bins in groups.items()
+    }
+    note = (
+        "Right: the first line is. A minimum confidence hides the rows above it; the last three columns are its price."
+    )
+    return Table("Confidence against right first lines", columns, rows, note)
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from dg_lsp import __version__
 from dg_lsp.bench import metrics
-from dg_lsp.bench.charts import Chart, latency_histogram, step_histogram, useful_by, visible
+from dg_lsp.bench.charts import Chart, calibration, latency_histogram, step_histogram, useful_by, visible
 from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run, flattened
@@ -164,6 +164,7 @@ def benchmark_page(title: str, run: Run, tables: Sequence[metrics.Table], films:
     sections = (
         Section("numbers", "Numbers", tables),
         Section("charts", "Time and steps", _charts(attempts) if run.attempts else []),
+        Section("confidence", "Confidence", _calibrations(attempts)),
         Section("films", "Films", films),
         Section("misses", "Misses", list(_misses(attempts))),
         Section("machine", "Machine and options", facts),
@@ -202,6 +203,11 @@ def _charts(attempts: Attempts) -> list[Chart]:
     return [*charts, step_histogram(steps, BASELINE)] if steps else charts
 
 
+def _calibrations(attempts: Attempts) -> list[Chart]:
+    groups = {name: bins for name, listed in attempts.items() if (bins := metrics.calibration(listed))}
+    return [calibration(groups, BASELINE)] if groups else []
+
+
 _MEANINGS = {
     "wrong": "The first line of the shown text differs from that of the reference.",
     "late": f"Useful, but after {metrics.CUTS[-1]:,} ms; not a miss.",
@@ -212,6 +218,11 @@ _MEANINGS = {
     "repeats-itself": "It repeats the same few words.",
     "low-confidence": "Its estimated probability of being right is too low.",
     "syntax-error": "It would add a syntax error.",
+    "hollow": "It is a header without a body, or an empty body.",
+    "no-effect": "It assigns a variable to itself.",
+    "exists": "It defines or imports a name that exists above.",
+    "closers": "It consists of closing brackets.",
+    "licence": "It is a licence header of the training data.",
     "unchanged": "It equals the text that it would replace.",
     "indentation": "The lines below would be indented too deeply.",
     "not-text": "It is not valid UTF-8, or has control characters.",

@@ -24,7 +24,16 @@ import cattrs
 import dg_lsp
 from dg_lsp.bench.contenders import Contender
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.metrics import Attempt, Table, by_kind, count, decoder_tables, summary_table
+from dg_lsp.bench.metrics import (
+    Attempt,
+    Table,
+    by_kind,
+    calibration,
+    calibration_table,
+    count,
+    decoder_tables,
+    summary_table,
+)
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.errors import InputFileError
 
@@ -243,8 +252,10 @@ def run_cases(
 
 
 def infill_tables(run: Run) -> list[Table]:
-    """Summaries by kind, and by decoder if there were several."""
-    return [summary_table("By kind", by_kind(run.attempts)), *decoder_tables(run.attempts)]
+    """Summaries by kind, by decoder if there were several, and the calibration of a model that has a confidence."""
+    bins = calibration(run.attempts)
+    tables = [calibration_table({"": bins})] if bins else []
+    return [summary_table("By kind", by_kind(run.attempts)), *decoder_tables(run.attempts), *tables]
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:

@@ -101,7 +101,7 @@ class FimOrder(StrEnum):
     """Which part of a fill-in-the-middle prompt comes first."""
 
     SUFFIX_FIRST = "suffix-first"  # typing changes only the end of the prompt
-    PREFIX_FIRST = "prefix-first"  # qwen, CodeGemma, StarCoder; every keystroke decodes the suffix again
+    PREFIX_FIRST = "prefix-first"  # Qwen, CodeGemma, StarCoder; a keystroke moves the suffix in the cache
 
 
 FimTemplate = tuple[int | str, ...]

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from dg_lsp.cli import loading, servers
-from dg_lsp.cli.loading import Json, configure
+from dg_lsp.cli.loading import Json, configure_user
 from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rules, daemon_options, parse_address
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon
@@ -43,7 +43,9 @@ def start(
     endpoint = Endpoint.of_user()
     access = {"hosts": allow_host or [], "origins": allow_origin or []}
     key_file = api_key_file and str(api_key_file.absolute())
-    given = daemon_options(configure({}), exit_when_idle=exit_when_idle, http=http, api_key_file=key_file, **access)
+    given = daemon_options(
+        configure_user({}), exit_when_idle=exit_when_idle, http=http, api_key_file=key_file, **access
+    )
     CrashLog(endpoint.crashes).clear()
     if foreground:
         return _run(endpoint, given, lambda: _print_address(endpoint, "listens"))

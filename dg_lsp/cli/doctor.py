@@ -47,7 +47,7 @@ class Checkup:
     """Results so far; a part that failed is None, and its error is one of the problems. The fields are JSON keys."""
 
     software: dict[str, str | None] = field(default_factory=dict)
-    settings_file: str | None = None
+    settings_files: list[str] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
     runtime: dict[str, Any] | None = None  # the llama.cpp library that is loaded
     model: dict[str, Any] | None = None
@@ -91,7 +91,7 @@ def report(checkup: Checkup) -> Iterator[str]:
 def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
     for name, version in checkup.software.items():
         yield name, version or "not installed"
-    yield "settings file", checkup.settings_file or "none, the defaults are used"
+    yield "settings files", ", ".join(checkup.settings_files) or "none, the defaults are used"
     for device in checkup.devices:
         free, total = _megabytes(device["memory_free"]), _megabytes(device["memory_total"])
         memory = f", {free} of {total} free" if device["memory_total"] else ""  # some drivers do not report it
@@ -133,7 +133,7 @@ def _megabytes(size: float) -> str:
 def examine(over: Mapping[str, Any]) -> Checkup:
     """Checks every part that a completion needs; expected errors become problems."""
     from dg_lsp.context.languages import WHEELS_EXTRA, missing_grammars
-    from dg_lsp.settings import settings_file
+    from dg_lsp.settings_files import user_file, workspace_file
     from dg_lsp.system import peak_bytes
 
     checkup = Checkup(software=_software())
@@ -141,8 +141,8 @@ def examine(over: Mapping[str, Any]) -> Checkup:
     checkup.problems += [f"{name} is not installed: reinstall dg-lsp with its dependencies" for name in missing]
     if grammars := missing_grammars():
         checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: pip install '{WHEELS_EXTRA}'")
-    path = settings_file(Path.cwd())
-    checkup.settings_file = str(path) if path else None
+    files = (user_file(), workspace_file(Path.cwd()))
+    checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
         _try_model(checkup, configure(over))
     except DgLspError as error:
@@ -216,9 +216,9 @@ def _runtime() -> dict[str, Any]:
 
 def _timed_fill(engine: "Engine", load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
     from dg_lsp.context.document import Snapshot
-    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.engine.request import FillRequest, Priority
 
-    request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE))
+    request = FillRequest(Snapshot("doctor.py", 0, _BEFORE + _AFTER), len(_BEFORE), priority=Priority.INVOKED)
     result = engine.fill(request, deadline=deadline)
     return {
         "text": result.text,

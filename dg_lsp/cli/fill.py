@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import Decoder, Format, GpuLayers, Json, Model, Remote, Seed, Threads, Write
+from dg_lsp.cli.loading import Decoder, EvenSecret, Format, GpuLayers, Json, Model, Remote, Seed, Threads, Write
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -29,6 +29,7 @@ def fill(
     visual: Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")] = False,
     as_json: Json = False,
     write: Write = False,
+    even_secret: EvenSecret = False,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
@@ -37,7 +38,7 @@ def fill(
 
     from dg_lsp.cli.output import fill_object, timing_line
     from dg_lsp.cli.source import SourceFile, parse_position
-    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.engine.request import FillRequest, Priority
 
     path, line, column = parse_position(position)
     source = SourceFile.read(path)
@@ -45,6 +46,8 @@ def fill(
     if write:
         source.check_writable()
     settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    if not even_secret:
+        loading.check_allowed(source, settings)
     if prompt_format is not None:
         completion = attrs.evolve(settings.completion, prompt_format=prompt_format.value)
         settings = attrs.evolve(settings, completion=completion)
@@ -56,6 +59,7 @@ def fill(
         deadline_ms=deadline,
         seed=seed,
         decoder=decoder,
+        priority=Priority.INVOKED,
     )
     with loading.timed_engine(settings) as (engine, load_ms):
         result = _run(engine, request, visual=visual, as_json=as_json)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from dg_lsp.canvas.spec import Checkpoint, DecoderName, ModelSpec, PromptFormat
-from dg_lsp.models.registry import AUTO, gpu_memory, known_names, locate, ready_path, select
+from dg_lsp.canvas.spec import Checkpoint, DecoderName, FimOrder, ModelSpec, PromptFormat
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
     from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
+    from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
     from dg_lsp.settings import Settings
 
@@ -32,6 +32,7 @@ Format = Annotated[PromptFormat | None, Option("--prompt-format", help="Prompt f
 SuffixLines = Annotated[int | None, Option(min=0, metavar="N", help="Lines after the cursor's line in the prompt.")]
 Deadline = Annotated[float | None, Option(min=1, metavar="MS", help="Return the stable part this long after the load.")]
 Seed = Annotated[int, Option(min=0, metavar="N", help="Random seed; the same seed gives the same result.")]
+EvenSecret = Annotated[bool, Option("--even-secret", help="Send the file to the model even if it is excluded.")]
 Write = Annotated[bool, Option("--write", help="Write the result to the file.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON object only.")]
 
@@ -48,12 +49,48 @@ def overrides(
     return {name: {key: value for key, value in part.items() if value is not None} for name, part in tree.items()}
 
 
-def configure(over: Mapping[str, Any]) -> "Settings":
-    """Defaults, then the nearest settings file in the working directory or above it, then `over`."""
-    from dg_lsp.settings import file_settings, parse_settings, settings_file
+def configure_user(over: Mapping[str, Any]) -> "Settings":
+    """Defaults, the user's file, then `over`: for servers that any folder may share."""
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import parse_settings
+    from dg_lsp.settings_files import user_settings
 
-    path = settings_file(Path.cwd())
-    return parse_settings(over, file_settings(path, known_names()) if path else None)
+    return parse_settings(over, user_settings(known_names()))
+
+
+def configure(over: Mapping[str, Any]) -> "Settings":
+    """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
+
+    Prints on standard error what is ignored of a folder's file.
+    """
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import parse_settings
+    from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
+
+    settings = user_settings(known_names())
+    if (path := workspace_file(Path.cwd())) is not None:
+        settings, messages = with_workspace_file(settings, path, known_names())
+        for message in messages:
+            typer.echo(f"dg-lsp: {message}", err=True)
+    return parse_settings(over, settings)
+
+
+def check_allowed(source: "SourceFile", settings: "Settings") -> None:
+    """Raises InputFileError if the settings exclude a file that would be sent to the model."""
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.context.exclusion import Exclusion
+    from dg_lsp.errors import InputFileError
+
+    path = source.path.absolute()
+    snapshot = Snapshot(path.as_uri(), 0, source.text, source.language)
+    reason = Exclusion(settings.privacy).reason(snapshot)
+    if reason is None and settings.privacy.exclude_gitignored:
+        from dg_lsp.server.workspace_index import WorkspaceExclusion
+
+        roots = [folder.as_uri() for folder in path.parents if (folder / ".git").exists()]
+        reason = WorkspaceExclusion(settings.privacy, roots).exclusion_reason(snapshot)
+    if reason is not None:
+        raise InputFileError(f"{source.path} is not sent to the model: {reason}; use --even-secret to send it anyway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +114,7 @@ class LoadedModel:
             "fim_family": (spec.fim.family or "unknown") if spec.fim else None,
             "fim_order": spec.fim.order.value if spec.fim else None,
             "fim_evidence": (spec.fim.evidence or "none") if spec.fim else None,
+            "suffix_while_typing": self._suffix_while_typing(),
             "vocab_size": spec.vocab_size,
             "canvas_lengths": list(spec.canvas_lengths),
             "max_prompt_tokens": spec.max_prompt_tokens,
@@ -98,19 +136,37 @@ class LoadedModel:
             return f"{spec.name} has the tokens of {fim.family} models, but not their name: {advice}"
         return f"{spec.name} has fill-in-the-middle tokens of no known family, so their order is a guess: {advice}"
 
+    def _suffix_while_typing(self) -> str | None:
+        """What a typed character costs of the text after the cursor; None in formats other than `fim`."""
+        fim = self.spec.fim
+        if self.spec.prompt_format is not PromptFormat.FIM or fim is None or isinstance(self.weights, Checkpoint):
+            return None
+        if fim.order is FimOrder.SUFFIX_FIRST:
+            return "kept: it comes first"
+        problem = self.weights.shift_problem
+        return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
+
+
+def memories(*, with_gpu: bool = True) -> tuple[tuple[str, int] | None, int]:
+    """Name and free bytes of the largest GPU memory that llama.cpp can use, or None, and the machine's free bytes."""
+    from dg_lsp.backends.llamacpp import devices
+    from dg_lsp.models.registry import gpu_memory
+    from dg_lsp.system import system_free
+
+    gpus = [(device.name, device.kind, device.memory_free) for device in devices()] if with_gpu else []
+    return gpu_memory(gpus, system_free()), system_free()
+
 
 def with_model_chosen(settings: "Settings") -> "Settings":
     """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
+    from dg_lsp.models.registry import AUTO, ready_path, select
+
     if settings.model.name != AUTO:
         return settings
     import attrs
 
-    from dg_lsp.backends.llamacpp import devices
-    from dg_lsp.system import system_free
-
-    found = devices() if settings.model.gpu_layers else ()
-    gpus = [(device.name, device.kind, device.memory_free) for device in found]
-    chosen = select(gpu_memory(gpus, system_free()), lambda preset: ready_path(preset) is not None)
+    gpu, _ = memories(with_gpu=bool(settings.model.gpu_layers))
+    chosen = select(gpu, lambda preset: ready_path(preset) is not None)
     typer.echo(f"dg-lsp: {AUTO} selects {chosen.name}: {chosen.reason}", err=True)
     return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 
@@ -118,6 +174,7 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 def load_model(settings: "Settings") -> LoadedModel:
     """Locates and loads the model of the settings. Raises as `open_engine` does."""
     from dg_lsp.models.metadata import describe, read_folder
+    from dg_lsp.models.registry import known_names, locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)

@@ -31,7 +31,7 @@ from dg_lsp.cli.source import SourceFile
 from dg_lsp.engine.audit import read_records
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError, UsageError
 from dg_lsp.models.registry import locate
@@ -121,7 +121,7 @@ class Cases:
             how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": _progress_bar}
             run = runner.run_cases(cases, contenders, header, self.output, **how)
             films = _films(run, contenders[0], cases) if self.html else ()
-        return replace(run, notes=(options.length.sentence, *run.notes)), films
+        return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes)), films
 
 
 def request_options(length: str, max_lines: int | None, *others: Any) -> RequestOptions:
@@ -188,13 +188,15 @@ def _open_contenders(
         decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
         for name, decoder in decoders.items():
             own = opened.pop() if opened else loading.open_local(settings)[1]
-            costs = measure_costs(own) if decoder is DecoderName.AUTO else None
+            needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
+            costs = measure_costs(own) if needs_costs else None
             add(EngineContender(name, LocalEngine(own, own.tokenizer, settings.completion, costs), decoder, options))
         engine = next(one.engine for one in contenders if isinstance(one, EngineContender))
         if choice.pretrained is not None:
             runtime = attrs.evolve(settings.model, name=choice.pretrained)
             _, other = loading.open_local(attrs.evolve(settings, model=runtime))
-            pretrained = LocalEngine(other, other.tokenizer, settings.completion)
+            costs = measure_costs(other) if options.early_stop_ms else None
+            pretrained = LocalEngine(other, other.tokenizer, settings.completion, costs)
             add(EngineContender(PRETRAINED, pretrained, DecoderName.AUTOREGRESSIVE, options))
         if choice.llama_server is not None:
             more = {"gpu_layers": settings.model.gpu_layers, "max_tokens": settings.completion.max_tokens}
@@ -231,7 +233,13 @@ def measure_replay(
             events, is_complete = _play(played, replay.EngineCompleter(opened.engine, file.attempts.values()), file)
     attempts = tuple(event.attempt for event in events if isinstance(event, replay.RequestEvent))
     notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
-    notes = (*replay.assumptions(played, selection), *notes, *(() if is_complete else (runner.INTERRUPTED_NOTE,)))
+    limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
+    notes = (
+        *replay.assumptions(played, selection),
+        limit,
+        *notes,
+        *(() if is_complete else (runner.INTERRUPTED_NOTE,)),
+    )
     run, summary = runner.Run(header, attempts, is_complete, notes), replay.summarize_replay(events)
     return _finish(run, replay.replay_tables(run, summary), replay.replay_json(run, summary) if as_json else None, html)
 
@@ -287,7 +295,8 @@ def fill_samples(places: Path, settings: Settings) -> int:
 
     def fill(position: SamplePosition) -> FillResult:
         source = SourceFile.read(places.parent / position.file)
-        request = FillRequest(source.snapshot(), source.offset_at(position.line, position.col))
+        offset = source.offset_at(position.line, position.col)
+        request = FillRequest(source.snapshot(), offset, priority=Priority.INVOKED)
         return engine.fill(request, deadline=math.inf)
 
     with closing(engine):

@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from dg_lsp.cli import loading
-from dg_lsp.cli.loading import GpuLayers, Json, Model, Remote, Seed, Threads, Write
+from dg_lsp.cli.loading import EvenSecret, GpuLayers, Json, Model, Remote, Seed, Threads, Write
 
 if TYPE_CHECKING:
     from dg_lsp.cli.source import SourceFile
@@ -26,6 +26,7 @@ def rewrite(
     seed: Seed = 0,
     as_json: Json = False,
     write: Write = False,
+    even_secret: EvenSecret = False,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
@@ -41,6 +42,8 @@ def rewrite(
     if write:
         source.check_writable()
     settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    if not even_secret:
+        loading.check_allowed(source, settings)
     wait_ms = math.inf if deadline is None else deadline
     request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
 

@@ -14,7 +14,6 @@ from dg_lsp.cli import loading
 from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
-from dg_lsp.models.registry import known_names
 from dg_lsp.system import python_command
 
 if TYPE_CHECKING:
@@ -63,12 +62,15 @@ def lsp(
 
 
 def _settings(over: dict[str, Any]) -> "Settings":
-    """The settings; an invalid file is reported and ignored, because the editor needs a server."""
+    """The settings without the workspace's, which the editor names later.
+
+    An invalid file is reported and ignored, because the editor needs a server.
+    """
     from dg_lsp.settings import parse_settings
 
     from_command_line = parse_settings(over)
     try:
-        return configure(over)
+        return loading.configure_user(over)
     except SettingsError as error:
         typer.echo(f"dg-lsp: {' '.join(str(error).split())} (the file is ignored)", err=True)
         return from_command_line
@@ -100,7 +102,9 @@ def _use_daemon(settings: "Settings", over: Mapping[str, Any], use: DaemonUse | 
 
 def daemon_options(settings: "Settings", *, exit_when_idle: bool, **http: Any) -> dict[str, Any]:
     """All that a daemon needs, as JSON values that mean the same in any directory."""
-    from dg_lsp.settings import resolve_path, settings_tree
+    from dg_lsp.models.registry import known_names
+    from dg_lsp.settings import settings_tree
+    from dg_lsp.settings_files import resolve_path
 
     tree = settings_tree(settings)
     tree["model"]["name"] = resolve_path(settings.model.name, Path.cwd(), known_names())

@@ -1,12 +1,16 @@
 """Exclusion: documents that are never sent to a model, neither for completion nor as context of other files.
 
+Secrets in the context of other files are masked.
+
 Patterns have the syntax of .gitignore files and are matched by `pathspec`: the last match decides, `!` negates.
 """
 
 import functools
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pathspec import GitIgnoreSpec
@@ -14,16 +18,58 @@ from pathspec import GitIgnoreSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.settings import PrivacySettings
 
-SECRETS = (
-    ".env*", "!.env.example", "!.env.sample", "!.env.template", "!.envrc.example", ".envrc",
-    "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.asc", "*.gpg",
-    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "!id_*.pub",
-    ".netrc", "_netrc", ".pgpass", ".my.cnf", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd", ".dockercfg",
-    "credentials", "credentials.json", "credentials.toml", "secrets.json", "secrets.toml", "secrets.yml",
-    "secrets.yaml", "*.tfvars", "*.tfstate", "*.tfstate.backup", "service-account*.json", "*.ovpn",
-    "**/.docker/config.json", "**/.kube/config", ".aws/", ".gnupg/", ".ssh/",
+SECRET_FILES = (
+    ".env*", "*.env", "!.env.example", "!.env.sample", "!.env.template", "!.envrc.example",
+    "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.jks", "*.jceks", "*.bks", "*.keystore", "*.keytab",
+    "*.kdb", "*.kdbx", "*.ppk", "*.snk", "*.asc", "*.gpg", "*.pgp", "*.agekey", "*.keychain", "*.keychain-db",
+    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "!id_*.pub", "*.ovpn",
+    ".netrc", "_netrc", ".authinfo", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".msmtprc", ".fetchmailrc",
+    ".npmrc", ".yarnrc.yml", ".pypirc", "pip.conf", "pip.ini", "auth.json", ".git-credentials", ".htpasswd",
+    ".htdigest", ".dockercfg", "kubeconfig", "kubeconfig.json", "kubeconfig.y*ml", "*.kubeconfig", "*.tfvars",
+    "*.tfvars.json", "*.tfstate", "*.tfstate.*", ".terraformrc", ".boto", ".s3cfg", "rclone.conf",
+    "*accesskeys*.csv", "rootkey.csv", "application_default_credentials.json", "service-account*.json",
+    "service_account*.json", "client_secret*.json", "client-secret*.json", "*firebase-adminsdk*.json",
+    "credentials", "credentials.csv", "credentials.ini", "credentials.json", "credentials.toml", "credentials.xml",
+    "credentials.y*ml", "secrets.ini", "secrets.json", "secrets.toml", "secrets.xml", "secrets.y*ml",
+    "token", "token.json", "tokens.json", "*.token", ".*token", "stored_tokens", "sitemanager.xml", "recentservers.xml",
+    ".vault-pass*", ".vault_pass*", "vault-password*", "vault_password*", "logins.json", "key4.db", "cookies.txt",
+    "cookies.sqlite", ".*history", ".histfile", ".lesshst", ".viminfo", "fish_history", "consolehost_history.txt",
 )  # fmt: skip
-"""Files that usually contain keys or passwords."""
+"""Names of files that usually contain keys or passwords, in lower case."""
+SECRET_PATHS = (
+    ".ssh/", ".gnupg/", ".password-store/", ".aws/", ".azure/", ".oci/", ".kube/", ".env.d/", ".envs/",
+    "**/.docker/config.json", "**/.m2/settings*.xml", "**/.gradle/*.properties", "**/gh/hosts.yml",
+    "**/gcloud/*credentials*",
+)  # fmt: skip
+"""The same for folders, and for names that are usual elsewhere too."""
+_BACKUP = re.compile(r"(~|\.(bak|backup|old|orig|save|sw[a-p]|tmp))+$")
+_TRAILING = re.compile(r"[. ]+(?=/|$)")  # ignored by Windows
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[\w+/=\s\\:,-]*)",
+    re.DOTALL,
+)
+_KEY_LINES = re.compile(  # of a key whose beginning is not part of the text
+    r"(?:^[ \t#*/\"']*[A-Za-z0-9+/]{60,76}(?:\\n)?[\"', +\\]*\n){2,}"
+    r"(?:[ \t#*/\"']*[A-Za-z0-9+/]+={0,2}(?![^\s\"'\\]))?",
+    re.MULTILINE,
+)
+_TOKEN = re.compile(
+    r"\b(?:"
+    r"A(?:KI|SI|BI|CC)A[A-Z2-7]{16}\b|ABSK[\w+/]{60,}"  # Amazon
+    r"|gh[pousr]_\w{36,}|github_pat_\w{22,}|gl(?:pat|ptt|dt|rt|cbt|soat)-[\w-]{20,}"
+    r"|sk-[\w-]{16,}|sk-live-\w+|(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,}"
+    r"|xai-\w{20,}|gsk_\w{20,}|hf_[A-Za-z0-9]{30,}"
+    r"|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}"
+    r"|npm_\w{36}|pypi-[\w-]{50,}|dckr_pat_[\w-]{20,}|do[opr]_v1_[a-f0-9]{64}|SG\.[\w-]{16,}\.[\w-]{16,}"
+    r"|hv[sbr]\.[\w-]{20,}|dapi[a-f0-9]{32}|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}|lin_api_\w{30,}|glsa_\w{32,}"
+    r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|\d{8,10}:AA[\w-]{33}"
+    r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"  # a JSON web token
+    r")|(?<=AccountKey=)[\w+/]{40,}={0,2}|(?<=hooks\.slack\.com/services/)[\w/]{20,}"
+    r"|(?<=://)[^\s/:@\"']{1,64}:[^\s/@\"']{1,128}(?=@)"  # user and password of an address
+)
+MASK = "***"
+"""Stands for a private key or a token in a snippet."""
 MAX_CHARS = 20_000_000  # longer documents are excluded
 _INSPECTED_CHARS = 8000  # at the beginning of a document decide whether it is text
 _ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
@@ -53,7 +99,7 @@ class Exclusion:
         settings = self.settings
         if snapshot.language in settings.exclude_languages:
             return ExclusionReason.LANGUAGE
-        if (by_path := self.path_reason(path_of(snapshot.uri))) is not None:
+        if (by_path := self._uri_reason(snapshot.uri)) is not None:
             return by_path
         if len(snapshot.text) > MAX_CHARS:
             return ExclusionReason.GIANT
@@ -61,9 +107,35 @@ class Exclusion:
 
     def path_reason(self, path: str) -> ExclusionReason | None:
         """Why a file is excluded by its path, before it is read, or None."""
-        if self.settings.exclude_secrets and _compiled(SECRETS).match_file(path):
+        if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
         return ExclusionReason.PATTERN if _compiled(self.settings.exclude_patterns).match_file(path) else None
+
+    def _uri_reason(self, uri: str) -> ExclusionReason | None:
+        """By the path of a URI; for a file on this machine also by the path that its links lead to."""
+        path = path_of(uri)
+        reason = self.path_reason(path)
+        if reason is None and urlsplit(uri).scheme == "file":
+            with suppress(OSError, ValueError, RuntimeError):  # unreadable, a NUL, links in a circle
+                target = Path("/" + path).resolve().as_posix().lstrip("/")
+                return self.path_reason(target) if target != path else None
+        return reason
+
+
+@functools.lru_cache(maxsize=1024)
+def is_secret(path: str) -> bool:
+    """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
+    path = _TRAILING.sub("", path.replace("\\", "/").casefold())
+    files, name = _compiled(SECRET_FILES), path.rstrip("/").rpartition("/")[2]
+    is_file = files.match_file(name) or files.match_file(_BACKUP.sub("", name))
+    return is_file or _compiled(SECRET_PATHS).match_file(path)
+
+
+def mask_secrets(text: str) -> str:
+    """The text with private keys, also incomplete ones, and tokens of known forms replaced by `***`."""
+    for pattern in (_PRIVATE_KEY, _KEY_LINES, _TOKEN):
+        text = pattern.sub(MASK, text)
+    return text
 
 
 def path_of(uri: str) -> str:

@@ -25,6 +25,7 @@ class Prediction:
     sampled_ids: TokenIds  # shape (L,): drawn from the tempered distribution; the argmax at temperature 0
     confidence: Floats  # shape (L,): probability of the argmax, at `temperature` (at 1 when the temperature is 0)
     entropy: Floats  # shape (L,): nats, of the same distribution as `confidence`
+    sampled_confidence: Floats  # shape (L,): probability of the sampled token, in the same distribution
     unexpanded_ids: TokenIds | None = None
     """Shape (L,): the most probable token except the expansion token; set only by models that have one."""
     unexpanded_confidence: Floats | None = None  # shape (L,): its probability when the expansion token is excluded
@@ -66,7 +67,8 @@ class Passes(Protocol):
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """Makes the slot hold exactly this prompt and returns the number of tokens that were decoded.
 
-        The longest common prefix with the slot's previous content is kept.
+        The longest common prefix with the slot's previous content is kept. Where the suffix follows the prefix, a
+        runtime may also keep the suffix's states when the prefix changes; see `Denoiser.drift`.
 
         Raises:
             RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
@@ -115,6 +117,17 @@ class Denoiser(Passes, Protocol):
     @property
     def footprint(self) -> Footprint:
         """Memory that the model holds. Thread-safe."""
+        ...
+
+    def drift(self, slot: int) -> int:
+        """Edits of the prefix that kept states of the suffix have not seen; 0 if the slot is exact."""
+        ...
+
+    def refresh(self, slot: int) -> int:
+        """One short pass that decodes kept states again; returns the number of tokens, 0 if nothing is left.
+
+        The slot may lose what follows its suffix. `drift` is 0 when all passes are done. Raises as `prefill` does.
+        """
         ...
 
     def close(self) -> None:

@@ -83,8 +83,14 @@ class Resizing:
         ids, confidence = prediction.unexpanded_ids, prediction.unexpanded_confidence
         if self._sampling.expand_id is None or self._room > 0 or ids is None or confidence is None:
             return prediction
-        sampled = np.where(prediction.sampled_ids == self._sampling.expand_id, ids, prediction.sampled_ids)
-        return replace(prediction, argmax_ids=ids, sampled_ids=sampled, confidence=confidence)
+        is_expansion = prediction.sampled_ids == self._sampling.expand_id
+        return replace(
+            prediction,
+            argmax_ids=ids,
+            sampled_ids=np.where(is_expansion, ids, prediction.sampled_ids),
+            confidence=confidence,
+            sampled_confidence=np.where(is_expansion, confidence, prediction.sampled_confidence),
+        )
 
     def deleting(self, draft_ids: TokenIds) -> Flags:
         """Positions where the draft holds the delete token."""
@@ -124,9 +130,9 @@ def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: 
     forced = _forced_position(done, prediction, sampling.order)
     draft = np.where(done, step.canvas_ids, prediction.argmax_ids)
     confidence = np.where(done, step.confidence, prediction.confidence)
-    if explore and prediction.sampled_ids[forced] != draft[forced]:
+    if explore:
         draft[forced] = prediction.sampled_ids[forced]
-        confidence[forced] = 1 - confidence[forced]  # an upper bound: the mass of all other tokens
+        confidence[forced] = prediction.sampled_confidence[forced]
     taken = ~done if is_last else ~done & (prediction.confidence > sampling.confidence_threshold)
     taken[forced] = not done[forced]
     ends = among(draft, end_ids)

@@ -39,11 +39,11 @@ class CompletionCache:
         before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
         self._entries.append(_Entry(_key(request), offset, before, after, request.num_candidates, result))
 
-    def find(self, request: FillRequest) -> FillResult | None:
+    def find(self, request: FillRequest, min_confidence: float = 0.0) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
 
-        Its candidates begin at the request's cursor. Its steps and times are 0, since nothing is computed. Candidates
-        of too low confidence stay hidden.
+        Its candidates begin at the request's cursor; those below `min_confidence` are hidden. Its steps and times are
+        0, since nothing is computed.
         """
         key = _key(request)
         for entry in reversed(self._entries):
@@ -52,7 +52,7 @@ class CompletionCache:
             if rests := _rests(entry, request.snapshot, request.offset):
                 known = replace(
                     entry.result,
-                    candidates=rests[: request.num_candidates],
+                    candidates=rests,
                     hidden=(),
                     rejections=(),
                     steps=0,
@@ -60,8 +60,8 @@ class CompletionCache:
                     cached_tokens=entry.result.prompt_tokens,
                     timings=NO_TIME,
                     is_cached=True,
-                )
-                return known.confident(request.min_confidence)
+                ).confident(min_confidence)
+                return replace(known, candidates=known.candidates[: request.num_candidates])
         return None
 
 

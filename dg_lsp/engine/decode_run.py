@@ -36,9 +36,10 @@ class KVSlots:
         self.user: object = None  # the request that used the model last
 
     def choose(self, prompt_ids: TokenIds) -> int:
-        """The slot that shares at least half of the prompt; without one, the least recently used."""
-        best = max(self._held, key=lambda slot: self.num_shared(slot, prompt_ids))
-        if 2 * self.num_shared(best, prompt_ids) < len(prompt_ids):
+        """The slot that shares at least half of the prompt, start and end; without one, the least recently used."""
+        shared = {slot: self._num_alike(slot, prompt_ids) for slot in self._held}
+        best = max(shared, key=lambda slot: shared[slot])
+        if 2 * shared[best] < len(prompt_ids):
             best = next(iter(self._held))
         self._held.move_to_end(best)
         return best
@@ -46,6 +47,11 @@ class KVSlots:
     def num_shared(self, slot: int, prompt_ids: TokenIds) -> int:
         """How many of the prompt's first tokens the slot holds."""
         return common_prefix_length(self._held[slot], prompt_ids)
+
+    def _num_alike(self, slot: int, prompt_ids: TokenIds) -> int:
+        """First and last tokens that the slot's prompt has in common with this one."""
+        num_shared, held = self.num_shared(slot, prompt_ids), self._held[slot]
+        return num_shared + common_prefix_length(held[num_shared:][::-1], prompt_ids[num_shared:][::-1])
 
     def hold(self, slot: int, prompt_ids: TokenIds) -> None:
         """Records that the slot holds this prompt now."""
@@ -207,14 +213,22 @@ def _overridden(prediction: Prediction, matches: Sequence[tuple[int, RepetitionM
     if not matches:
         return prediction
     argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
-    confidence = prediction.confidence.copy()
+    confidence, sampled_confidence = prediction.confidence.copy(), prediction.sampled_confidence.copy()
     for at, match in matches:
         agrees = argmax_ids[at] == match.token
         confidence[at] = max(confidence[at], match.confidence) if agrees else match.confidence
-        if sampled_ids[at] == argmax_ids[at]:
-            sampled_ids[at] = match.token
+        if sampled_ids[at] == argmax_ids[at] or sampled_ids[at] == match.token:
+            sampled_ids[at], sampled_confidence[at] = match.token, confidence[at]
+        else:  # the other tokens share what the repetition leaves
+            sampled_confidence[at] = min(sampled_confidence[at], 1 - confidence[at])
         argmax_ids[at] = match.token
-    return replace(prediction, argmax_ids=argmax_ids, sampled_ids=sampled_ids, confidence=confidence)
+    return replace(
+        prediction,
+        argmax_ids=argmax_ids,
+        sampled_ids=sampled_ids,
+        confidence=confidence,
+        sampled_confidence=sampled_confidence,
+    )
 
 
 class DecodeRun:
@@ -276,6 +290,7 @@ class DecodeRun:
             timings=self._watch.timings(),
             decoder=self.name,
             slot=self.task.slot,
+            drift=self._model.denoiser.drift(self.task.slot),
         )
 
 

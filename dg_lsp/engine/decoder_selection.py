@@ -24,6 +24,7 @@ CANVAS_TOKENS = (8, 32)
 VERIFIED_TOKENS = 4  # tokens of a pass that verifies a draft: the newest token, and about three drafted ones
 _PROMPT_TOKENS = 64
 _ROUNDS = 4
+_USUAL_MS = 5.0  # of a pass, where costs were not measured
 _CANDIDATES = tuple(name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL))
 
 Points = tuple[tuple[int, float], ...]
@@ -134,6 +135,20 @@ class DecoderSelection:
         Infinite without costs, and for a decoder without expected passes.
         """
         return min((self._ms(row, kind) for row in _rows(self._spec, decoder, kind)), default=math.inf)
+
+    def num_passes(self, ms: float, decoder: DecoderName, num_tokens: int) -> float:
+        """Passes over canvases of so many tokens that take about this time on an idle machine.
+
+        A power of two: costs that were measured a little differently give the same number.
+        """
+        if math.isinf(ms):
+            return ms
+        costs = self.costs or StepCosts()
+        kinds = [costs.predict(num_tokens)] if decoder.needs_canvas else []
+        if decoder.needs_causal_head:
+            kinds.append(costs.extend(VERIFIED_TOKENS if kinds else 1))
+        mean_ms = sum(kinds) / len(kinds)
+        return float(2.0 ** round(math.log2(ms / (mean_ms if 0 < mean_ms < math.inf else _USUAL_MS))))
 
     def _fastest(self, kind: PositionKind) -> DecoderName:
         has_canvas, has_head = self._spec.sampling is not None, self._spec.has_causal_head

@@ -17,11 +17,11 @@ from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
-from dg_lsp.engine.decoders.base import Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
-from dg_lsp.engine.stop_criteria import Limits, limits_of
+from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
 from dg_lsp.settings import CompletionSettings
 
@@ -104,6 +104,15 @@ class Engine(ABC):
             BackendError: the runtime or the server failed.
         """
 
+    @property
+    def is_exact(self) -> bool:
+        """No cached prompt is an approximation; otherwise `refresh` computes it again."""
+        return True
+
+    def refresh(self) -> Generator[Progress, None, None]:
+        """Decodes again what the cache holds approximately, one short pass for each value. Raises `BackendError`."""
+        yield from ()
+
     @abstractmethod
     def configured(self, settings: CompletionSettings) -> Self:
         """An engine with other settings over the same model; one of the two at a time may be used.
@@ -169,6 +178,10 @@ class LocalEngine(Engine):
             model = self._model_for(decoder)
             layout = self._layout(request, model, decoder)
             limits = limits_of(request, self.settings, model.spec, decoder, deadline, layout, num_canvases)
+            stop_ms = early_stop_ms(request, self.settings, limits.deadline)
+            num_tokens = num_canvases * limits.canvas_length
+            passes = self.decoder_selection.num_passes(stop_ms, decoder, num_tokens)
+            limits = replace(limits, early_stop_passes=passes)
             repetition = None
             if self.settings.repetition and self.spec.repetition_match:
                 repetition = model.buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
@@ -178,7 +191,8 @@ class LocalEngine(Engine):
             verdicts = [self._judge(draft, run, request) for draft in drafts]
             candidates, rejections = rank(verdicts)
         best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
-        return run.result(best, candidates[: request.num_candidates], rejections).confident(request.min_confidence)
+        result = run.result(best, candidates[: request.num_candidates], rejections)
+        return result.confident(request.min_confidence(self.settings))
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""
@@ -189,7 +203,7 @@ class LocalEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
-        return Rewrite(self._model, request, end, self.run, check_syntax=self.settings.check_syntax).run()
+        return Rewrite(self._model, request, end, self.run, self.settings).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
@@ -208,6 +222,21 @@ class LocalEngine(Engine):
             return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
         text = model.decode(draft.ids[: request.max_tokens]).decode("utf-8", "replace")
         return run.result(draft, (Candidate(text, draft.score),), ())
+
+    @property
+    def is_exact(self) -> bool:
+        """See `Engine.is_exact`."""
+        denoiser = self._model.denoiser
+        return not any(map(denoiser.drift, range(denoiser.num_slots)))
+
+    def refresh(self) -> Generator[Progress, None, None]:
+        """See `Engine.refresh`."""
+        model, number = self._model, 0
+        model.slots.user = None  # an interrupted request restores its slot
+        for slot in range(model.denoiser.num_slots):
+            while model.denoiser.refresh(slot):
+                number += 1
+                yield Progress(0, number, EMPTY, EMPTY.ids, EMPTY.confidence)
 
     def configured(self, settings: CompletionSettings) -> Self:
         """See `Engine.configured`. Slots and token caches are shared."""

@@ -24,7 +24,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
-from dg_lsp.engine.stop_criteria import Limits, limits_of, meets_stop_criteria
+from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of, meets_stop_criteria
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
@@ -80,11 +80,15 @@ class RemoteEngine(Engine):
             prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             counts = limits.max_tokens, request.num_candidates
             query = RemoteQuery(RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request))
-        answer = yield from watch.relay(self._stream(query, limits))
+            # a server reports no passes
+            seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
+            early_stop = limits.deadline - seconds + early_stop_ms(request, self.settings, limits.deadline) / 1e3
+        answer = yield from watch.relay(self._stream(query, limits, early_stop))
         with watch.stage("postprocess"):
             verdicts = [self._judge_text(text, answer, request, limits) for text in answer.texts or ("",)]
             candidates, rejections = rank(verdicts)
-        return self._result(answer, candidates[: request.num_candidates], rejections, watch)
+        result = self._result(answer, candidates[: request.num_candidates], rejections, watch)
+        return result.confident(request.min_confidence(self.settings))
 
     def frames(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Frame, None, FillResult]:
         """See `Engine.frames`: no frame, only the result."""
@@ -141,15 +145,21 @@ class RemoteEngine(Engine):
         """Closes the connections."""
         self._model.close()
 
-    def _stream(self, query: RemoteQuery, limits: Limits) -> Generator[Progress, None, RemoteAnswer]:
-        """The answer, as far as it is needed; then the request is cancelled."""
+    def _stream(
+        self, query: RemoteQuery, limits: Limits, early_stop: float = math.inf
+    ) -> Generator[Progress, None, RemoteAnswer]:
+        """The answer, as far as it is needed; then the request is cancelled.
+
+        Whole lines are enough from `early_stop` on, in `time.monotonic` seconds.
+        """
         deadline = limits.deadline if limits.deadline < math.inf else time.monotonic() + NO_DEADLINE_SECONDS
         answers = self._model.stream(query, deadline)
         answer = RemoteAnswer()
         try:
             for number, answer in enumerate(answers, start=1):
                 is_fill = query.task is RemoteTask.FILL and len(answer.texts) == query.num_answers
-                if is_fill and all(meets_stop_criteria(text, limits) for text in answer.texts):
+                is_early = time.monotonic() >= early_stop
+                if is_fill and all(meets_stop_criteria(text, limits, is_early=is_early) for text in answer.texts):
                     break
                 text = answer.texts[0] if answer.texts else ""
                 yield StreamProgress(0, number, EMPTY, NOTHING, EMPTY.confidence, text=text)
@@ -170,7 +180,8 @@ class RemoteEngine(Engine):
 
     def _judge_rewrite(self, answer: RemoteAnswer, request: RewriteRequest, limits: Limits) -> Candidate | Rejection:
         text = answer.texts[0] if answer.texts else ""
-        if not (answer.is_finished or (limits.max_lines is not None and meets_stop_criteria(text, limits))):
+        has_all = limits.max_lines is not None and meets_stop_criteria(text, limits, is_early=False)
+        if not (answer.is_finished or has_all):
             return Rejection(Reason.UNFINISHED)
         shown = cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass")
         return judge_attempt(shown, request, 0.0, check_syntax=self.settings.check_syntax)

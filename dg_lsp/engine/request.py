@@ -9,6 +9,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.settings import CompletionSettings
 
 CHAT_MAX_TOKENS = 1024  # longest answer of a chat that sets no length
 CHAT_DEADLINE_MS = 60_000.0
@@ -18,12 +19,12 @@ Result_co = TypeVar("Result_co", covariant=True)
 class Priority(IntEnum):
     """Order of requests, the most urgent first. A more urgent request interrupts the one that runs."""
 
-    TYPED = 0  # an automatic completion: out of date at the next keystroke
+    TYPED = 0  # an automatic completion: out of date at the next keystroke, and hidden if it is probably wrong
     INVOKED = 1  # a completion that the user requested
     REWRITE = 2
     CHAT = 3
     WARM_UP = 4  # only decodes a prompt
-    SPECULATION = 5  # the fill that would follow if the user accepted the last one; any other request ends it
+    SPECULATION = 5  # the fill that follows if the user accepts the last one, or a refresh; any other request ends it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,6 @@ class FillRequest(EngineRequest[FillResult]):
     decoder: DecoderName | None = None  # None takes the setting
     seed: int = 0
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
-    min_confidence: float = 0.0
-    """Candidates of a lower confidence are rejected: the setting for an automatic request, 0 for an invoked one."""
     priority: Priority = field(default=Priority.TYPED, compare=False)
     cursor: Cursor = field(init=False, repr=False, compare=False)
     """The lines around the offset, computed once for all that look at them."""
@@ -61,6 +60,10 @@ class FillRequest(EngineRequest[FillResult]):
     def line_limit(self) -> int | None:
         """Most lines of the fill; None is any number."""
         return allowed_lines(self.cursor) if self.max_lines is None else self.max_lines
+
+    def min_confidence(self, settings: CompletionSettings) -> float:
+        """Candidates of a lower confidence are hidden; none where the user requested them."""
+        return settings.min_confidence if self.priority is Priority.TYPED else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,14 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
-    min_confidence: float = 0.0  # see `FillRequest.min_confidence`
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRequest(EngineRequest[None]):
+    """In idle time: decodes again what the cache holds approximately."""
+
+    priority: ClassVar = Priority.SPECULATION
+    name: ClassVar = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ class FillResult:
     decoder: DecoderName = DecoderName.AUTO  # the decoder that ran; `auto` where none did
     is_cached: bool = False  # the rest of an earlier fill that the user has typed into so far
     slot: int = -1  # of the KV cache; -1 where none was taken
-    hidden: tuple[Candidate, ...] = ()  # below the minimum confidence; kept for the keys that the user types next
+    drift: int = 0  # edits of the prefix that cached states of the suffix have not seen
+    hidden: tuple[Candidate, ...] = ()  # improbable or faulty: kept for the keys that the user types next
 
     @classmethod
     def unfinished(cls) -> "FillResult":
@@ -46,13 +47,14 @@ class FillResult:
         return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
 
     def confident(self, least: float) -> "FillResult":
-        """The result with all candidates below this confidence hidden, and the others shown."""
+        """The result without the candidates below this confidence or with a fault, which are hidden; 0 shows all."""
         every = (*self.candidates, *self.hidden)
-        hidden = tuple(one for one in every if one.confidence < least)
-        unsure = (Rejection(Reason.LOW_CONFIDENCE, one.text) for one in hidden)
-        others = (one for one in self.rejections if one.reason is not Reason.LOW_CONFIDENCE)
-        shown = tuple(one for one in every if one.confidence >= least)
-        return replace(self, candidates=shown, hidden=hidden, rejections=(*unsure, *others))
+        shown = tuple(one for one in every if not least or (one.confidence >= least and one.fault is None))
+        hidden = tuple(one for one in every if one not in shown)
+        refused = tuple(Rejection(one.fault or Reason.LOW_CONFIDENCE, one.text) for one in hidden)
+        known = [Rejection(one.fault or Reason.LOW_CONFIDENCE, one.text) for one in self.hidden]
+        others = tuple(one for one in self.rejections if one not in known)
+        return replace(self, candidates=shown, hidden=hidden, rejections=(*refused, *others))
 
     @property
     def text(self) -> str:
@@ -63,6 +65,11 @@ class FillResult:
     def reason(self) -> Reason | None:
         """Why there is no candidate; None with a candidate, and if nothing was rejected."""
         return None if self.candidates or not self.rejections else self.rejections[0].reason
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Nothing was stable at the deadline: the same request may have a candidate later."""
+        return not self.candidates and any(one.reason is Reason.UNFINISHED for one in self.rejections)
 
     @property
     def tokens_per_forward(self) -> float:

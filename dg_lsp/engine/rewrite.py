@@ -17,12 +17,22 @@ from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, RewriteResult, Timings
 from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import RequestError
+from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
+from dg_lsp.settings import CompletionSettings
 
 GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
 SPARE = 96
 MAX_TRIES = 4  # tries with other tokens replaced, where the result of the first cannot be shown
-RETRY_REASONS = (Reason.SYNTAX_ERROR, Reason.UNCHANGED, Reason.REPEATS_ITSELF, Reason.EMPTY)
+RETRY_REASONS = (
+    Reason.SYNTAX_ERROR,
+    Reason.HOLLOW,
+    Reason.LICENCE,
+    Reason.UNCHANGED,
+    Reason.REPEATS_ITSELF,
+    Reason.EMPTY,
+    Reason.LOW_CONFIDENCE,
+)
 Fill = Callable[..., Generator[Progress, None, FillResult]]
 
 
@@ -41,7 +51,7 @@ class Rewrite:
     """One request at work."""
 
     def __init__(
-        self, model: EngineModel, request: RewriteRequest, deadline: float, fill: Fill, *, check_syntax: bool
+        self, model: EngineModel, request: RewriteRequest, deadline: float, fill: Fill, settings: CompletionSettings
     ) -> None:
         """`deadline` is in `time.monotonic` seconds; `fill` is `Engine.run`.
 
@@ -53,7 +63,7 @@ class Rewrite:
         self._request = checked_request(request, model.spec, is_instructed=self._is_instructed)
         self._deadline = deadline
         self._fill = fill
-        self._check_syntax = check_syntax
+        self._settings = settings
         self._watch = Stopwatch()
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
@@ -76,7 +86,13 @@ class Rewrite:
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
         fill = FillRequest(
-            snapshot, offset, max_lines=max_lines, early_stop_ms=0.0, seed=seed, snippets=request.snippets
+            snapshot,
+            offset,
+            max_lines=max_lines,
+            early_stop_ms=0.0,
+            seed=seed,
+            snippets=request.snippets,
+            priority=request.priority,
         )
         result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:
@@ -135,10 +151,11 @@ class Rewrite:
     def _judge(self, attempt: RewriteAttempt) -> Candidate | Rejection:
         if not attempt.is_whole:
             return Rejection(Reason.UNFINISHED)
-        verdict = judge_attempt(attempt.text, self._request, attempt.score, check_syntax=self._check_syntax)
+        check_syntax = self._settings.check_syntax
+        verdict = judge_attempt(attempt.text, self._request, attempt.score, check_syntax=check_syntax)
         if isinstance(verdict, Rejection):
             return verdict
-        if attempt.confidence < self._request.min_confidence:
+        if attempt.confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=attempt.confidence)
 
@@ -188,9 +205,9 @@ def instruction_note(request: RewriteRequest, result: RewriteResult) -> str:
     """What became of the instruction if the model follows none; empty otherwise."""
     if not request.instruction.strip() or result.follows_instructions:
         return ""
-    if language_of(request.snapshot.language).commented(request.instruction):
-        return f"{result.model} follows no instructions: it received this one as a comment"
-    return f"{result.model} follows no instructions, and this file takes no comment: it did not receive this one"
+    has_comments = bool(language_of(request.snapshot.language).commented(request.instruction))
+    fate = "it received this one as a comment" if has_comments else "in a file without comments it receives none"
+    return f"{result.model} follows no instructions: {fate} ({instruction_model()} follows them)"
 
 
 def rewrite_prompt(
@@ -213,6 +230,7 @@ def judge_attempt(answer: bytes, request: RewriteRequest, score: float, *, check
         score=score,
         check_syntax=check_syntax,
         must_fix_errors=request.must_fix_errors,
+        instruction=request.instruction,
     )
 
 

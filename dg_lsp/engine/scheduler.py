@@ -5,10 +5,11 @@ checks it between steps. There the thread also turns to more urgent requests and
 waits for a chat. Nothing else in dg-lsp starts a thread for the model.
 
 Idle time after a fill goes into the next one: while the user reads the suggestion, the thread computes the fill that
-follows if it is accepted. Any request stops that.
+follows if it is accepted, and then what the cache holds approximately. Any request stops that.
 """
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -21,7 +22,7 @@ from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
@@ -37,7 +38,7 @@ Request = FillRequest | RewriteRequest | ChatRequest
 class Job:
     """A request on its way through the scheduler."""
 
-    request: Request
+    request: Request | RefreshRequest
     deadline: float  # `time.monotonic` seconds
     future: Future[Any]
     settings: CompletionSettings
@@ -54,7 +55,7 @@ class Job:
     def key(self) -> Key:
         """Of two jobs with the same key the newer one wins."""
         request = self.request
-        name = request.name if isinstance(request, ChatRequest) else request.snapshot.uri
+        name = request.name if isinstance(request, ChatRequest | RefreshRequest) else request.snapshot.uri
         return request.client, name, type(request)
 
     @property
@@ -73,6 +74,8 @@ class Job:
             return engine.rewrite(self.request, deadline=self.deadline)
         if isinstance(self.request, ChatRequest):
             return engine.chat(self.request, deadline=self.deadline)
+        if isinstance(self.request, RefreshRequest):
+            return engine.refresh()
         return engine.run(self.request, deadline=self.deadline)
 
 
@@ -128,7 +131,7 @@ class ModelTime:
 
     total: float = 0.0
     stale: float = 0.0  # for requests that were cancelled, by a newer one or by the client
-    speculative: float = 0.0  # for fills that no client had requested
+    speculative: float = 0.0  # for what no client had requested
 
 
 class Scheduler:
@@ -174,7 +177,7 @@ class Scheduler:
         queued: Job | None = job
         if isinstance(request, FillRequest) and job.settings.type_through:
             with self._changed:
-                if (cached := self._cache.find(request)) is not None:
+                if (cached := self._cache.find(request, request.min_confidence(job.settings))) is not None:
                     queued = self._next_fill(job, request, cached)
         must_wait = self._enqueue(job, queued)
         if cached is not None:
@@ -331,9 +334,13 @@ class Scheduler:
     def _keep(self, job: Job, request: FillRequest, result: FillResult) -> None:
         with self._changed:
             self._cache.keep(request, result)
-            is_last = not (job.is_speculative or self._queue or job.future.done())
-            if is_last and (speculation := self._next_fill(job, request, result)) is not None:
-                self._queue.add(speculation)
+            if self._queue or job.future.done():
+                return
+            following = None if job.is_speculative else self._next_fill(job, request, result)
+            if following is None and self._engine is not None and not self._engine.is_exact:
+                following = Job(RefreshRequest(), math.inf, Future(), job.settings)
+            if following is not None:
+                self._queue.add(following)
 
     def _next_fill(self, job: Job, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""

@@ -23,15 +23,11 @@ class Limits:
     max_lines: int | None
     num_canvases: int = 1  # canvases that share each pass
     deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
-    early_stop: float = math.inf  # `time.monotonic` seconds from which whole lines are enough
+    early_stop_passes: float = math.inf  # passes after which whole lines are enough
 
     def is_over(self) -> bool:
         """The deadline has passed."""
         return time.monotonic() >= self.deadline
-
-    def can_stop_early(self) -> bool:
-        """Whole lines are enough by now."""
-        return time.monotonic() >= self.early_stop
 
 
 def limits_of(
@@ -43,18 +39,16 @@ def limits_of(
     layout: Layout = OPEN,
     num_canvases: int = 1,
 ) -> Limits:
-    """The request's limits; where it sets none, those of the settings, the cursor and the model.
+    """The request's limits but the early stop; where it sets none, those of the settings, the cursor and the model.
 
-    `deadline`, in `time.monotonic` seconds, is that of a request submitted earlier; None counts from now, and
-    `math.inf` turns the early stop off. `layout` has what stands in the canvas beside the fill.
+    `deadline`, in `time.monotonic` seconds, is that of a request submitted earlier; None counts from now. `layout` has
+    what stands in the canvas beside the fill.
 
     Raises:
         RequestError: the canvas is longer than the model's longest, or has no room for a fill.
     """
-    seconds = (request.deadline_ms or settings.deadline_ms) / 1e3
     if deadline is None:
-        deadline = time.monotonic() + seconds
-    early_stop_ms = settings.early_stop_ms if request.early_stop_ms is None else request.early_stop_ms
+        deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
     max_lines = request.line_limit
     length = canvas_length(settings.canvas_length, spec, max_lines, layout, decoder) if decoder.needs_canvas else 0
     return Limits(
@@ -63,8 +57,13 @@ def limits_of(
         max_lines=max_lines,
         num_canvases=num_canvases,
         deadline=deadline,
-        early_stop=deadline - seconds + early_stop_ms / 1e3 if early_stop_ms else math.inf,
     )
+
+
+def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: float) -> float:
+    """Milliseconds after which whole lines are enough; infinite for never, and where there is no deadline."""
+    wanted = settings.early_stop_ms if request.early_stop_ms is None else request.early_stop_ms
+    return wanted if wanted and deadline < math.inf else math.inf
 
 
 def canvas_length(
@@ -104,12 +103,13 @@ class StopCriteria:
     limits: Limits
     stop: str = ""  # the fill ends before a line that begins with it, unless it is empty
 
-    def is_met(self, ids: TokenIds, *, is_ended: bool) -> bool:
-        """The fill has ended, is long enough, or repeats itself."""
+    def is_met(self, ids: TokenIds, *, is_ended: bool, num_passes: int) -> bool:
+        """The fill has ended, is long enough after so many passes, or repeats itself."""
         if is_ended or len(ids) >= self.limits.max_tokens:
             return True
         text = self.decode(ids).decode("utf-8", "replace")
-        return meets_stop_criteria(text, self.limits) or self._find_stop(text) is not None
+        is_early = num_passes >= self.limits.early_stop_passes
+        return meets_stop_criteria(text, self.limits, is_early=is_early) or self._find_stop(text) is not None
 
     def shown_bytes(self, ids: TokenIds, *, is_ended: bool) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""
@@ -142,15 +142,15 @@ class StopCriteria:
         return max(0, at - 1) if at >= 0 else None
 
 
-def meets_stop_criteria(text: str, limits: Limits) -> bool:
-    """The text has as many lines as may be shown, or whole ones by the time of the early stop, or repeats itself."""
+def meets_stop_criteria(text: str, limits: Limits, *, is_early: bool) -> bool:
+    """The text has as many lines as may be shown, or whole ones if `is_early`, or it repeats itself."""
     num_ends = text.count("\n")
     if _loops(text, num_ends):
         return True
     if not num_ends:
         return False
     has_all = limits.max_lines is not None and num_ends >= limits.max_lines
-    return has_all or (limits.can_stop_early() and bool(text[: text.rindex("\n")].strip()))
+    return has_all or (is_early and bool(text[: text.rindex("\n")].strip()))
 
 
 def _loops(text: str, num_ends: int) -> bool:

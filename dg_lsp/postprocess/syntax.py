@@ -1,15 +1,20 @@
 """Syntax checks with tree-sitter, whose grammars recover from errors: an unfinished buffer is the normal state.
 
-Not checked: indentation, names, and errors that a grammar accepts (Python's accepts `print x`).
+Not checked by them: indentation, names, and errors that a grammar accepts (Python's accepts `print x`). Where the
+result must not break a file, CPython's own parser decides.
 """
 
+import ast
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
+from textwrap import dedent
 from typing import Self
 
 from tree_sitter import Language as Grammar
-from tree_sitter import Node, Parser
+from tree_sitter import Node, Parser, Point, Tree
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
@@ -17,6 +22,68 @@ from dg_lsp.postprocess.text_edits import OPENER_OF, OPENERS, balance
 
 REACH = 6000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
+MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
+_BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
+_NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
+
+
+class Validity(IntEnum):
+    """What CPython accepts of a text."""
+
+    INVALID = 0
+    PARSES = 1  # with an error that its compiler finds: `return` outside of a function
+    COMPILES = 2
+
+
+def python_validity(text: str) -> Validity:
+    """What the Python that runs this program accepts of `text`. Nothing of it is executed."""
+    source = text.removeprefix("\ufeff")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for validity, flags in ((Validity.COMPILES, 0), (Validity.PARSES, ast.PyCF_ONLY_AST)):
+            try:
+                compile(source, "<buffer>", "exec", flags, dont_inherit=True)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):  # a NUL, a lone surrogate, deep nesting
+                continue
+            return validity
+    return Validity.INVALID
+
+
+class VariantParser:
+    """Parses variants of one text: after the first, only what differs from it."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._parser = Parser(grammar)
+        self._first: tuple[bytes, Tree] | None = None
+
+    def root(self, text: str) -> Node:
+        """The root of the syntax tree."""
+        data = text.encode()
+        if self._first is None:
+            self._first = data, self._parser.parse(data)
+            return self._first[1].root_node
+        first, tree = self._first
+        start = _num_common(first, data)
+        limit = min(len(first), len(data)) - start
+        end = min(limit, _num_common(first[start:][::-1], data[start:][::-1]))
+        tree = tree.copy()
+        ends = len(first) - end, len(data) - end
+        points = _point(first, start), _point(first, ends[0]), _point(data, ends[1])
+        tree.edit(start, *ends, *points)
+        return self._parser.parse(data, tree).root_node
+
+
+def _num_common(left: bytes, right: bytes) -> int:
+    """Length of the common beginning."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
+    return low
+
+
+def _point(data: bytes, offset: int) -> Point:
+    return Point(data.count(b"\n", 0, offset), offset - data.rfind(b"\n", 0, offset) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +95,7 @@ class Surroundings:
     line_rest: str
     below: str  # from the end of the cursor's line
     language: Language
-    grammar: Grammar
+    parser: VariantParser
     is_cut: bool  # the file has text above `above`
     is_whole: bool  # it begins and ends without indentation, as whole definitions do
 
@@ -61,7 +128,14 @@ class Surroundings:
             first = [match.start() for match in landmarks if len(match["indentation"]) == depth][-1]
             below, is_whole = _to_depth(below, depth, language.landmark)
         return cls(
-            above[first:], line_prefix, line_rest, line_end + below, language, grammar, is_cut or first > 0, is_whole
+            above[first:],
+            line_prefix,
+            line_rest,
+            line_end + below,
+            language,
+            VariantParser(grammar),
+            is_cut or first > 0,
+            is_whole,
         )
 
     @classmethod
@@ -79,12 +153,16 @@ class Surroundings:
         cursor; the fill without its last lines; the first line of an unfinished docstring. Unless the language says
         otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
-        if self.num_errors(fill) == 0:
+        num_errors = self.num_errors(fill)
+        if num_errors == 0 or (num_errors > MAX_ERRORS and not self.language.checks_broken):
             return fill
         num_before = self.num_errors("")
         # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
         is_strict = self.language.checks_broken
+        if not is_strict and self._is_torn(fill):
+            sound = (text for text in self._versions(fill) if not self._is_torn(text))
+            return next((text for text in sound if self.num_errors(text) <= num_before), None)
         is_known = self.is_whole and (not num_before or is_own_line or self._is_sound())
         if not is_strict and (not is_known or self._is_beyond(fill)):
             return fill
@@ -124,6 +202,24 @@ class Surroundings:
         after = self.line_rest + self.below
         with_fill, without = (balance(before + text + after, self.language).num_unmatched for text in (fill, ""))
         return with_fill == 0 or with_fill < without
+
+    def _is_torn(self, fill: str) -> bool:
+        """True if a bracket or quote of the fill or of the cursor's line has a wrong partner, or none at all."""
+        start = len(self.above)
+        end = start + len(self.line_prefix + fill)
+        whole = balance(self.above + self.line_prefix + fill + self.line_rest + self.below, self.language)
+        if whole.mismatch:
+            opening, closing = whole.mismatch
+            if closing < start:
+                return False  # the language's brackets have other meanings above
+            if opening >= start or (closing < end and opening >= 0):
+                return opening < end + len(self.line_rest)
+        strays = whole.strays.replace("}", "") if self.is_cut else whole.strays
+        if not self.is_whole or self.language.has_macros or not (whole.closers or whole.quote or strays):
+            return False
+        line = balance(self.line_prefix + fill + self.line_rest, self.language)
+        opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
+        return line.num_unmatched > (opens_block and len(line.closers) == 1)
 
     def strands_block(self, fill: str) -> bool:
         """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.
@@ -204,15 +300,57 @@ class Surroundings:
         """Number of syntax errors of the text with `fill` at the cursor."""
         return self._count(self.above + self.line_prefix + fill + self.line_rest + self.below)
 
+    def num_hollow(self, fill: str) -> int:
+        """Number of blocks without a statement that does something, in the text with `fill` at the cursor.
+
+        0 outside Python, where an empty block needs no statement.
+        Counted: headers without a body, and bodies of `pass`, `...`, comments and strings only. Not counted: handlers
+        of exceptions, and classes with a base.
+        """
+        text, num = self.above + self.line_prefix + fill + self.line_rest + self.below, 0
+        waiting = [self._root(text)] if self.language.id == "python" else []
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.named_children)
+            if node.child_by_field_name("superclasses") is None:
+                bodies = (node.child_by_field_name(name) for name in ("body", "consequence"))
+                num += any(body is not None and _BLOCK.search(body.type) and _is_hollow(body) for body in bodies)
+        return num
+
+    def empties(self, old: str, new: str) -> bool:
+        """True if whole lines at the cursor contain statements, and `new` only comments, strings and the like.
+
+        False inside brackets, where a string is an element.
+        """
+        if self.line_prefix.strip() or (self.line_rest.strip() and not old.endswith("\n")):
+            return False
+        if balance(self.above, self.language).closers:
+            return False
+        is_hollow = [_is_hollow(self._root(dedent(self.line_prefix + text))) for text in (old, new)]
+        return is_hollow == [False, True]
+
+    def _root(self, text: str) -> Node:
+        return self.parser.root(text)
+
     def _count(self, text: str) -> int:
         """Number of error and missing nodes in the syntax tree of `text`."""
-        root = Parser(self.grammar).parse(text.encode()).root_node
+        root = self._root(text)
         num, waiting = 0, [root] if root.has_error else []
         while waiting:
             node: Node = waiting.pop()
             num += node.is_error or node.is_missing
             waiting.extend(child for child in node.children if child.has_error or child.is_missing)
         return num
+
+
+def _is_hollow(block: Node) -> bool:
+    """True if no statement of the block does something."""
+    statements = (node for node in block.named_children if "comment" not in node.type)
+    # an expression alone; `"a",` has two children
+    only = (
+        node.child(0) if node.type == "expression_statement" and node.child_count == 1 else node for node in statements
+    )
+    return all(node is not None and node.type in _NO_EFFECT for node in only)
 
 
 def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
 from dg_lsp.context.languages import PLAIN, Language
@@ -71,6 +72,12 @@ def trim_blanks(text: str, *, is_line_end: bool) -> str:
     return joined.rstrip() if is_line_end else joined
 
 
+def drop_leading_blanks(fill: str, cursor: Cursor) -> str:
+    """Removes blanks at the start of a fill after an opening bracket, a dot or a blank."""
+    is_extra = bool(cursor.line_prefix.strip()) and cursor.line_prefix.endswith(("(", "[", "{", ".", " "))
+    return fill.lstrip(" ") if is_extra else fill
+
+
 def expand_indentation(text: str) -> str:
     """Converts leading tabs to spaces; tabs inside a line stay."""
     lines = text.split("\n")
@@ -92,6 +99,8 @@ class Balance:
     openings: tuple[int, ...] = ()  # offsets of the open brackets, in the order of `closers`
     strays: str = ""  # closing brackets without an opening one
     first_stray: int | None = None  # offset of the first one
+    mismatch: tuple[int, int] | None = None
+    """Offsets of the first bracket or string that is closed wrongly, and of what closes it; -1 if nothing is open."""
 
     @property
     def num_unmatched(self) -> int:
@@ -102,7 +111,7 @@ class Balance:
 def balance(text: str, language: Language = PLAIN) -> Balance:
     """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
     opened: list[tuple[str, int]] = []
-    num_stray, at, strays, first_stray = 0, 0, "", None
+    num_stray, at, strays, first_stray, mismatch = 0, 0, "", None, None
     while match := _code_piece(language).search(text, at):
         piece, at = match[0], match.end()
         if piece in _CLOSERS:
@@ -110,22 +119,24 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
         elif piece in language.quotes or piece in language.multiline:
             end = _string_piece(piece, piece in language.multiline).match(text, at)
             if end is None:
-                return _balance_of(opened, piece, num_stray, strays, first_stray)
-            num_stray, at = num_stray + (end[0][-1] == "\n"), end.end()
+                return _balance_of(opened, piece, num_stray, strays, first_stray, mismatch)
+            if end[0][-1] == "\n":
+                num_stray, mismatch = num_stray + 1, mismatch or (match.start(), match.start())
+            at = end.end()
         elif opened and piece == opened[-1][0]:
             opened.pop()
         elif piece in ")]}":
             num_stray, strays = num_stray + 1, strays + piece
             first_stray = match.start() if first_stray is None else first_stray
-    return _balance_of(opened, "", num_stray, strays, first_stray)
+            if opened or piece != "}":  # a block may begin above the text
+                mismatch = mismatch or (opened[-1][1] if opened else -1, match.start())
+    return _balance_of(opened, "", num_stray, strays, first_stray, mismatch)
 
 
-def _balance_of(
-    opened: list[tuple[str, int]], quote: str, num_stray: int, strays: str, first_stray: int | None
-) -> Balance:
+def _balance_of(opened: list[tuple[str, int]], quote: str, *others: Any) -> Balance:
     closers = "".join(closer for closer, _ in reversed(opened))
-    openings = tuple(offset for _, offset in reversed(opened))
-    return Balance(closers, quote, num_stray, openings, strays, first_stray)
+    num_stray, *places = others
+    return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), *places)
 
 
 @lru_cache(None)

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from textwrap import dedent
 
-from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, line_start
+from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
-from dg_lsp.postprocess import text_edits
-from dg_lsp.postprocess.syntax import Surroundings
+from dg_lsp.postprocess import filters, text_edits
+from dg_lsp.postprocess.syntax import Surroundings, Validity, python_validity
 
 
 class Reason(StrEnum):
@@ -18,11 +19,28 @@ class Reason(StrEnum):
     REPEATS_PREFIX = "repeats-prefix"  # it repeats the lines before the cursor
     REPEATS_ITSELF = "repeats-itself"  # it repeats a few words in a loop
     SYNTAX_ERROR = "syntax-error"  # it adds a syntax error
+    HOLLOW = "hollow"  # a header without a body, or an empty one; a rewrite that leaves only comments and strings
+    NO_EFFECT = "no-effect"  # it assigns a variable to itself
+    EXISTS = "exists"  # it defines or imports a name again
+    CLOSERS = "closers"  # only closing brackets
+    LICENCE = "licence"  # a licence header of the training data
     INDENTATION = "indentation"  # the next line is deeper, but the fill opens no block
     UNCHANGED = "unchanged"  # a rewrite equal to the original text
     NOT_TEXT = "not-text"  # its bytes are not UTF-8 or contain control characters
     LOW_CONFIDENCE = "low-confidence"  # its estimated probability of being right is too low for an automatic completion
     UNFINISHED = "unfinished"  # the deadline passed before any line was stable
+
+
+FILTERS = (
+    (Reason.LICENCE, filters.adds_licence),
+    (Reason.HOLLOW, filters.is_unfinished),
+    (Reason.NO_EFFECT, filters.assigns_to_itself),
+    (Reason.EXISTS, filters.exists_above),
+    (Reason.CLOSERS, filters.is_closers),
+    (Reason.REPEATS_ITSELF, filters.loops),
+    (Reason.INDENTATION, filters.is_indented_at_margin),
+)
+"""What hides a candidate from a user who did not ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,7 @@ class Candidate:
     text: str
     score: float  # mean log probability per token, in nats; higher is better
     confidence: float = 1.0  # the model's probability that the first line is right; 1 where it is unknown
+    fault: Reason | None = None  # why it is not worth showing unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +98,14 @@ def judge(
         return Rejection(Reason.SYNTAX_ERROR, joined)
     if surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
-    return Candidate(style.from_model(valid, buffer_cursor.line_prefix), score)
+    fault = next((reason for reason, has_fault in FILTERS if has_fault(valid, cursor, language)), None)
+    return Candidate(style.from_model(valid, buffer_cursor.line_prefix), score, fault=fault)
 
 
 def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:
     """Limits the number of lines, aligns the indentation and trims blanks."""
     first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
-    text = first + end + text_edits.expand_indentation(others)
+    text = text_edits.drop_leading_blanks(first, cursor) + end + text_edits.expand_indentation(others)
     text = text_edits.cut_lines(text_edits.skip_blank_lines(text, cursor), max_lines)
     text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end))
     aligned = text_edits.align(text, cursor, language)
@@ -102,11 +122,14 @@ def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
 
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
-    """Distinct candidates (ignoring trailing blanks) by descending score, ties in order; and the rejections."""
+    """Distinct candidates by descending score, ties in order; and the rejections.
+
+    Of candidates that differ only in blanks and line ends, the best one is kept.
+    """
     everything = list(results)
     best: dict[str, Candidate] = {}
     for candidate in sorted((one for one in everything if isinstance(one, Candidate)), key=lambda one: -one.score):
-        best.setdefault(candidate.text.rstrip(), candidate)
+        best.setdefault("".join(candidate.text.split()), candidate)
     return tuple(best.values()), tuple(one for one in everything if isinstance(one, Rejection))
 
 
@@ -119,11 +142,14 @@ def judge_rewrite(
     score: float,
     check_syntax: bool,
     must_fix_errors: bool = False,
+    instruction: str = "",
 ) -> Candidate | Rejection:
     """The replacement of `[start, end)` of the buffer, or the reason why it is refused.
 
     A selection that ended with a line end still does, and vice versa. With `check_syntax` the buffer must not have more
-    syntax errors than before; with `must_fix_errors` it must have fewer, if it had any.
+    syntax errors or empty blocks than before, and Python that CPython accepted must be accepted; with `must_fix_errors`
+    it must have fewer errors, if it had any. A licence header is refused unless the selection or the instruction has
+    one of its phrases.
     """
     text = text_edits.to_text(answer)
     if text is None:
@@ -137,13 +163,39 @@ def judge_rewrite(
     shaped = _with_end_of(old, text_edits.deepen(text_edits.expand_indentation(text), old))
     if shaped == old:
         return Rejection(Reason.UNCHANGED, text)
-    surroundings = Surroundings.around(snapshot, start, end, style) if check_syntax else None
+    if filters.is_licence(shaped) and not filters.is_licence(old) and "licen" not in instruction.lower():
+        return Rejection(Reason.LICENCE, text)
+    new = style.from_model(shaped, snapshot.text[line_start(snapshot.text, start) : start])
+    broken = _broken(snapshot, start, end, old, shaped, new, must_fix_errors) if check_syntax else None
+    return Rejection(broken, text) if broken else Candidate(new, score)
+
+
+def _broken(
+    snapshot: Snapshot, start: int, end: int, old: str, shaped: str, new: str, must_fix_errors: bool
+) -> Reason | None:
+    """What is wrong with the buffer after a rewrite; `old` and `shaped` are the range in the model's style."""
+    surroundings = Surroundings.around(snapshot, start, end, TextStyle.of(snapshot.text, start))
     if surroundings:
         num_old, num_new = surroundings.num_errors(old), surroundings.num_errors(shaped)
         if num_new > num_old or (must_fix_errors and num_new >= num_old > 0):
-            return Rejection(Reason.SYNTAX_ERROR, text)
-    line_prefix = snapshot.text[line_start(snapshot.text, start) : start]
-    return Candidate(style.from_model(shaped, line_prefix), score)
+            return Reason.SYNTAX_ERROR
+    if snapshot.language == "python" and _breaks_python(snapshot.text, start, end, new):
+        return Reason.SYNTAX_ERROR
+    if surroundings and surroundings.num_hollow(shaped) > surroundings.num_hollow(old):
+        return Reason.HOLLOW
+    return Reason.HOLLOW if surroundings and surroundings.empties(old, shaped) else None
+
+
+def _breaks_python(text: str, start: int, end: int, new: str) -> bool:
+    """True if CPython accepts less of the buffer than before, or of the range if the buffer was invalid elsewhere."""
+    validity = python_validity(text)
+    if validity is not Validity.INVALID:
+        return python_validity(text[:start] + new + text[end:]) < validity
+    indentation = text[line_start(text, start) : start]
+    if indentation != indentation_of(indentation):
+        return False
+    parses = [python_validity(dedent(indentation + body)) > Validity.INVALID for body in (text[start:end], new)]
+    return parses == [True, False]
 
 
 def _with_end_of(old: str, new: str) -> str:

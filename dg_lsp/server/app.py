@@ -22,14 +22,19 @@ from dg_lsp.models.registry import known_names
 from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.session import OpenScheduler, Server
 from dg_lsp.server.transport import StdoutWriter, accept_client, read_messages, stdin_reader
-from dg_lsp.settings import Settings, file_settings, parse_settings, resolve_path, settings_file
+from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.settings_files import resolve_path, user_file, with_workspace_file, workspace_file
 
 OpenEngine = Callable[[Settings], Engine]
 NUM_INVOKED = 3
 """Candidates of a request by the user; automatic requests get one."""
 SECTION = "dg-lsp"
-EDITOR_KEYS = ("editorInfo", "editorPluginInfo")
-"""Options that describe the client, as sent to Copilot's server. They are no settings."""
+TRUST = "isTrusted"
+"""Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
+USER_FILE_KEYS = (("remote", "key_variable"), ("remote", "keyring"))
+"""Settings that a client cannot change: it would choose which of the user's secrets a server receives."""
+EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST)
+"""Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
 
 def create_server(open_scheduler: OpenScheduler, settings: Settings) -> Server:
@@ -55,7 +60,9 @@ def initialize(ls: Server, params: types.InitializeParams) -> None:
     ls.documents.encoding = Encoding(ls.workspace.position_encoding or Encoding.UTF16)
     ls.exclusion.set_folders(_folders(ls) or filter(None, [params.root_uri]))
     options = params.initialization_options
-    settings, file_errors = workspace_settings(_first_folder(ls), ls.settings)
+    trust = options.get(TRUST) if isinstance(options, Mapping) else None
+    editor_trusts = trust if isinstance(trust, bool) else None
+    settings, file_errors = workspace_settings(_first_folder(ls), ls.settings, editor_trusts=editor_trusts)
     settings, option_errors = parse_options(options, settings, _first_folder(ls))
     ls.initial_errors = file_errors + option_errors
     ls.configure(settings)
@@ -110,7 +117,6 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         at.snapshot,
         at.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
-        min_confidence=0.0 if is_invoked else ls.settings.completion.min_confidence,
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         snippets=ls.snippets(at.snapshot, at.offset),
     )
@@ -153,16 +159,17 @@ def _first_folder(ls: Server) -> Path | None:
     return next(iter(ls.exclusion.roots), None)
 
 
-def workspace_settings(folder: Path | None, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Settings of the nearest file in the folder or above it, and an error if that file is invalid.
-
-    Without a valid file, `settings` are returned: those of the working directory, which may be outside the workspace.
-    """
-    path = settings_file(folder) if folder is not None else None
+def workspace_settings(
+    folder: Path | None, settings: Settings, *, editor_trusts: bool | None = None
+) -> tuple[Settings, tuple[str, ...]]:
+    """`settings` with the nearest file in the folder or above it applied, and messages for what is ignored."""
+    path = workspace_file(folder) if folder is not None else None
     if path is None:
         return settings, ()
+    if editor_trusts and path.parent != folder:  # the editor's trust ends with its folder
+        editor_trusts = None
     try:
-        return file_settings(path, known_names()), ()
+        return with_workspace_file(settings, path, known_names(), editor_trusts=editor_trusts)
     except SettingsError as error:
         return settings, (f"{error} (the file is ignored)",)
 
@@ -176,6 +183,9 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
         return base, () if options is None else ("initializationOptions must be an object",)
     errors = []
     for path, value in _leaves({key: value for key, value in options.items() if key not in EDITOR_KEYS}):
+        if path in USER_FILE_KEYS:
+            errors.append(f"{'.'.join(path)} is not used: set it in {user_file()}")
+            continue
         tree = value
         if path == ("model", "name") and isinstance(value, str) and folder is not None:
             tree = resolve_path(value, folder, known_names())

@@ -5,11 +5,11 @@ would be lost otherwise.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
-from dg_lsp.context.exclusion import path_of
+from dg_lsp.context.exclusion import mask_secrets, path_of
 from dg_lsp.context.snippets import (
     NO_SNIPPETS,
     CodeWindow,
@@ -116,13 +116,14 @@ class ContextProvider:
         self._diagnostics[document.uri] = tuple([*new, *kept][:MAX_RECORDED])
 
     def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
-        """Snippets for a cursor; never text of an excluded file."""
+        """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
         line = snapshot.text.count("\n", 0, offset)
         imports = imports_of(snapshot.text) if settings.imports and snapshot.language == LANGUAGE else ()
         known, key = self._collection, (settings, imports, self._exclusion.roots)
         is_near = known is not None and known.uri == snapshot.uri and abs(known.line - line) <= NEAR_LINES
         if known is None or not is_near or known.key != key:
-            collected = tuple(self._collect(snapshot, offset, settings, imports))
+            found = self._collect(snapshot, offset, settings, imports)
+            collected = tuple(replace(one, text=mask_secrets(one.text)) for one in found)
             known = self._collection = _Collection(snapshot.uri, line, key, collected)
         # the settings may have changed since
         excluded = self._exclusion.is_excluded
@@ -167,7 +168,8 @@ class ContextProvider:
         found = [one for one in self._diagnostics.get(snapshot.uri, ()) if one[0] in near][:MAX_DIAGNOSTICS]
         lines = [f"{line.strip()}: {' '.join(message.split())[:MAX_MESSAGE_CHARS]}" for line, message in found]
         path = f"problems in {shown_path(snapshot.uri)}"
-        return [Snippet(SnippetSource.DIAGNOSTICS, path, TextStyle().to_model("\n".join(lines)))] if lines else []
+        text = TextStyle().to_model(mask_secrets("\n".join(lines)))
+        return [Snippet(SnippetSource.DIAGNOSTICS, path, text)] if lines else []
 
     def _keep_last_edit(self) -> None:
         """Records the lines around the last edit as they are now."""

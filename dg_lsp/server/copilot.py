@@ -83,7 +83,6 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
         strength=INLINE_EDIT_STRENGTH,
         deadline_ms=INLINE_EDIT_MS,
         snippets=server.snippets(snapshot, start),
-        min_confidence=server.settings.completion.min_confidence,
     )
     try:
         result = await server.rewrite(request)

@@ -11,11 +11,12 @@ from uuid import uuid4
 from lsprotocol import types
 
 from dg_lsp.engine.decoders.base import Progress
-from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.scheduler import OnStep
 from dg_lsp.errors import DgLspError
+from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.server.documents import Change, Document, minimal_changes
 from dg_lsp.server.session import Server
@@ -33,6 +34,9 @@ _MESSAGES = {
     Reason.EMPTY: "the model returned nothing",
     Reason.UNCHANGED: "the model would leave it as it is",
     Reason.SYNTAX_ERROR: "the result has a syntax error",
+    Reason.HOLLOW: "the result would leave nothing of the code",
+    Reason.LICENCE: "the model wrote a licence header",
+    Reason.LOW_CONFIDENCE: "the model is too unsure of the result",
     Reason.INDENTATION: "the result would leave the lines below indented too deeply",
     Reason.REPEATS_ITSELF: "the model repeated itself",
     Reason.REPEATS_PREFIX: "the model repeated the code above",
@@ -98,7 +102,14 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
     snapshot, deadline_ms = document.snapshot(), ls.settings.rewrite.deadline_ms
     snippets = ls.snippets(snapshot, start)
-    request = FillRequest(snapshot, start, deadline_ms=deadline_ms, early_stop_ms=0.0, snippets=snippets)
+    request = FillRequest(
+        snapshot,
+        start,
+        deadline_ms=deadline_ms,
+        early_stop_ms=0.0,
+        snippets=snippets,
+        priority=Priority.INVOKED,
+    )
     if not (candidates := await ls.fill(request)):
         raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
     await _apply(ls, document, (Change(start, start, candidates[0].text),), "dg-lsp: complete this block")
@@ -199,14 +210,34 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
 
 def _selection_actions(ls: Server, document: Document, where: types.Range) -> list[types.CodeAction]:
     argument, strength = {"uri": document.uri, "range": where}, ls.settings.rewrite.strength
-    experimental = ls.client_capabilities.experimental
-    ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
-    can_ask = isinstance(ours, dict) and ASK in (ours.get("commands") or ())
     return [
-        _action("Rewrite selection…" if can_ask else "Rewrite selection", ASK if can_ask else REWRITE, argument),
+        *_instruction_actions(ls, argument),
         _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
         _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
     ]
+
+
+def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
+    """The rewrite by an instruction, where the client has an input box for it.
+
+    It is disabled, with the name of a model that would do it, where the model follows no instructions.
+    """
+    experimental, engine = ls.client_capabilities.experimental, ls.engine
+    ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
+    if not isinstance(ours, dict) or ASK not in (ours.get("commands") or ()):
+        return []
+    action = _action("Rewrite selection…", ASK, argument)
+    if engine is None or engine.follows_instructions:
+        return [action]
+    document = ls.client_capabilities.text_document
+    shows_disabled = document is not None and document.code_action and document.code_action.disabled_support
+    action.command, action.disabled = None, types.CodeActionDisabled(_no_instructions(engine.spec.name))
+    return [action] if shows_disabled else []
+
+
+def _no_instructions(model: str) -> str:
+    """Why a model gets no instructions, and which one does."""
+    return f"{model} follows no instructions; {instruction_model()} does (setting model.name)"
 
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:

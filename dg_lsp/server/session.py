@@ -22,11 +22,12 @@ from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime, OnStep, Scheduler, SchedulerSession
 from dg_lsp.errors import BackendError, DgLspError, RemoteError
-from dg_lsp.postprocess.validate import Candidate, Reason
+from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.transport import Protocol
@@ -141,10 +142,8 @@ class Server(LanguageServer):
         """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
         self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
         """Running rewrites by document. A change of the document cancels its rewrite."""
-        self.initial_errors: tuple[str, ...] = ()
-        """Invalid settings found by `initialize`, shown after `initialized`."""
-        self.exit_code: int | None = None
-        """Set by `exit`, which ends the session."""
+        self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
+        self.exit_code: int | None = None  # set by `exit`, which ends the session
         self._shown_errors: set[str] = set()
         self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
         self._open_scheduler = open_scheduler
@@ -257,13 +256,16 @@ class Server(LanguageServer):
             self.log(types.MessageType.Info, f"no completions in {snapshot.uri}: {reason}")
         return True
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine of the settings; None while it loads and if it cannot be loaded."""
+        ready = self._scheduler.ready if self._scheduler is not None else None
+        return ready.result() if ready is not None and ready.done() and ready.exception() is None else None
+
     def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
         """Code of other files for a cursor, if the model takes it and the settings allow it."""
-        ready = self._scheduler.ready if self._scheduler is not None else None
-        if ready is None or not ready.done() or ready.exception() is not None:
-            return NO_SNIPPETS
-        settings = self.settings.context
-        is_allowed = takes_snippets(ready.result().spec, settings.enabled)
+        engine, settings = self.engine, self.settings.context
+        is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
     def offered(self, title: str) -> types.Command:
@@ -303,8 +305,7 @@ class Server(LanguageServer):
         self.log(types.MessageType.Error, f"fill failed: {_error_message(error)}")
 
     def _report_success(self, result: FillResult) -> None:
-        is_answer = bool(result.candidates) or all(one.reason is not Reason.UNFINISHED for one in result.rejections)
-        if self.status.state is State.ERROR and is_answer and not result.is_cached:
+        if self.status.state is State.ERROR and not (result.is_unfinished or result.is_cached):
             self.status.update(state=State.READY, message="")
             self.update_status()
             self.log(types.MessageType.Info, "the server answers again")

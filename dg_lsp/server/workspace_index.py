@@ -2,6 +2,7 @@
 
 import ast
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,10 @@ class WorkspaceExclusion:
 
     def _spec(self, path: Path) -> GitIgnoreSpec | None:
         try:
-            modified = path.stat().st_mtime_ns
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):  # git reads no links either, and a pipe would never end
+                return None
+            modified = status.st_mtime_ns
             known = self._specs.get(path)
             if known is None or known[0] != modified:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -257,10 +261,20 @@ class WorkspaceIndex:
             package = folder.joinpath(*parts)
             candidates = [*([package.with_name(f"{package.name}.py")] if parts else []), package / "__init__.py"]
             for candidate in candidates:
-                is_inside = any(candidate.is_relative_to(root) for root in self._exclusion.roots)
-                if is_inside and (file := self._file(candidate)) is not None:
+                if self._is_inside(candidate) and (file := self._file(candidate)) is not None:
                     return file
         return None
+
+    def _is_inside(self, path: Path) -> bool:
+        """Whether a file is in the workspace, and also where its links lead."""
+        roots = self._exclusion.roots
+        if not any(path.is_relative_to(root) for root in roots):
+            return False
+        try:
+            target = path.resolve()
+            return any(target.is_relative_to(root.resolve()) for root in roots)
+        except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
+            return False
 
     def _file(self, path: Path) -> _IndexedFile | None:
         """The file as it is now; None if it cannot be read or is excluded."""
@@ -287,15 +301,14 @@ class WorkspaceIndex:
         return (status.st_mtime_ns, status.st_size, status.st_ino) if is_shown else None
 
     def _read(self, path: Path) -> str | None:
-        """The text of the buffer or the file. The target of a symbolic link must not be excluded either."""
+        """The text of the buffer or the file."""
         if (document := self._documents.at_path(path)) is not None:
             return document.lines.text
         try:
             text = path.read_text(encoding="utf-8")
-            target = path.resolve()
         except (OSError, ValueError):
             return None
-        return None if self._exclusion.is_excluded(_snapshot(target, text)) else text
+        return None if self._exclusion.is_excluded(_snapshot(path, text)) else text
 
 
 def _snapshot(path: Path, text: str = "") -> Snapshot:

@@ -29,7 +29,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.errors import InputFileError
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
@@ -244,7 +244,9 @@ def decoder_statistics(denoiser: Denoiser, tokenizer: Tokenizer, cases: Iterable
     for case, (name, (decoder, num_candidates)) in itertools.product(known, STATISTICS_KEYS.items()):
         counting.passes.clear()
         max_lines = 1 if case.kind == CaseKind.WHOLE_LINE else None
-        request = FillRequest(case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder)
+        request = FillRequest(
+            case.snapshot, case.offset, num_candidates, max_lines, decoder=decoder, priority=Priority.INVOKED
+        )
         result = engine.fill(request, deadline=float("inf"))
         passes = [counting.passes[kind] for kind in ("single", "verify", "canvas")]
         rows.setdefault(f"{case.kind}.{name}", []).append([*passes, first_lines_match(result.text, case.reference)])

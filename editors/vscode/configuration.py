@@ -17,9 +17,13 @@ import attrs
 from dg_lsp import __version__, settings
 
 PACKAGE = Path(__file__).with_name("package.json")
-NOT_IN_EDITORS = ("http.", "daemon.")
+NOT_IN_EDITORS = ("http.", "daemon.", "privacy.trusted_folders", "remote.key_variable", "remote.keyring")
+"""What only `dg-lsp serve` reads, what is read before the editor sends any, and what only the user's file may set."""
 NOT_IN_WORKSPACES = ("dg-lsp.remote.", "dg-lsp.privacy.audit_log")
 """A folder must not decide where the user's code is sent or which files are written."""
+RESTRICTED = ("dg-lsp.context.", "dg-lsp.privacy.", "dg-lsp.model.", "dg-lsp.remote.", "dg-lsp.rewrite.preview")
+RESTRICTED_OWN = ("dg-lsp.languages", "dg-lsp.server.path", "dg-lsp.trace.server")
+"""Settings that run, load or send something; a folder that is not trusted cannot change them."""
 OWN: dict[str, dict[str, Any]] = {
     "dg-lsp.enable": {
         "type": "boolean",
@@ -114,7 +118,10 @@ def configuration() -> list[dict[str, Any]]:
 def generated(package: dict[str, Any]) -> dict[str, Any]:
     """The package with the current version and settings."""
     contributes = {**package["contributes"], "configuration": configuration()}
-    return {**package, "version": __version__, "contributes": contributes}
+    restricted = [*RESTRICTED_OWN, *(key for key, _ in properties() if key.startswith(RESTRICTED))]
+    workspaces = {**package["capabilities"]["untrustedWorkspaces"], "restrictedConfigurations": restricted}
+    capabilities = {**package["capabilities"], "untrustedWorkspaces": workspaces}
+    return {**package, "version": __version__, "capabilities": capabilities, "contributes": contributes}
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_prediction_has_one_value_for_each_position(denoiser):
         for ids in (prediction.argmax_ids, prediction.sampled_ids):
             assert ids.shape == (length,) and ids.dtype == np.int32
             assert ((ids >= 0) & (ids < denoiser.spec.vocab_size)).all()
-        for floats in (prediction.confidence, prediction.entropy):
+        for floats in (prediction.confidence, prediction.entropy, prediction.sampled_confidence):
             assert floats.shape == (length,) and floats.dtype == np.float32
         assert ((prediction.confidence > 0) & (prediction.confidence <= 1)).all()
         assert ((prediction.entropy >= 0) & (prediction.entropy <= np.log(denoiser.spec.vocab_size) + 1e-3)).all()
@@ -100,6 +100,11 @@ def test_samples_follow_the_seed(denoiser):
     first, again, other = samples
     assert np.array_equal(first.sampled_ids, again.sampled_ids)
     assert not np.array_equal(first.sampled_ids, other.sampled_ids)
+    for prediction in samples:
+        is_best = prediction.sampled_ids == prediction.argmax_ids
+        assert np.allclose(prediction.sampled_confidence[is_best], prediction.confidence[is_best])
+        assert (prediction.sampled_confidence[~is_best] > 0).all()
+        assert (prediction.sampled_confidence <= prediction.confidence).all()
 
 
 @pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask", *BIDIRECTIONAL], indirect=True)
@@ -112,6 +117,7 @@ def test_token_of_a_masked_canvas_predicts_itself(denoiser):
         assert np.array_equal(prediction.argmax_ids[positions], held)
         assert np.array_equal(prediction.sampled_ids[positions], held)
         assert (prediction.confidence[positions] == 1).all()
+        assert (prediction.sampled_confidence[positions] == 1).all()
         assert (prediction.entropy[positions] == 0).all()
 
 
@@ -150,6 +156,14 @@ def test_prefill_decodes_only_new_tokens(denoiser):
     changed = ids.copy()
     changed[3] = 30 if ids[3] != 30 else 31
     assert denoiser.prefill(0, changed) == len(ids) - 3
+
+
+def test_exact_slot_has_nothing_to_refresh(denoiser):
+    denoiser.prefill(0, encoded(denoiser))
+    assert (denoiser.drift(0), denoiser.refresh(0)) == (0, 0)
+    for method in (denoiser.drift, denoiser.refresh):
+        with pytest.raises(RequestError):
+            method(4)
 
 
 def test_reused_prefix_predicts_the_same(denoiser):

@@ -20,7 +20,7 @@ def attempt_of(case="s", contender="diffusion", *shown, **changes):
         "latency_ms": shown[-1][0] if shown else 40.0,
         "steps": 4,
         "tokens": 9,
-        "confidence": -0.1,
+        "confidence": 0.6,
         "prefill_ms": 10.0,
         "model_ms": 30.0,
     }

@@ -2,11 +2,16 @@ import re
 
 import pytest
 
-from dg_lsp.bench.charts import latency_histogram, step_histogram, useful_by
+from dg_lsp.bench.charts import calibration, latency_histogram, step_histogram, useful_by
+from dg_lsp.bench.metrics import CalibrationBin
+
+
+def numbers_of(chart, group):
+    return [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in chart.table.groups[group]]
 
 
 def numbers(chart):
-    return [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in chart.table.groups[""]]
+    return numbers_of(chart, "")
 
 
 def heights(drawing, variable):
@@ -22,6 +27,17 @@ def test_useful_by_counts_misses():
     assert rows[1][1:] == rows[2][1:] == ["0.0 %"] * 6
     assert len(heights(chart.drawing, "series0")) == 4  # it rises three times
     assert 'aria-label="Useful by: Share of all requests' in chart.drawing
+
+
+def test_calibration_rises_with_the_share_of_right_fills():
+    bins = [CalibrationBin(least, 10, least + 0.1, right, 1.0, right, 1.0) for least, right in ((0.0, 0.2), (0.5, 0.6))]
+    chart = calibration({"auto": bins})
+    assert numbers_of(chart, "auto") == [
+        ["0", "10", "10.0 %", "20.0 %", "100.0 %", "20.0 %", "100.0 %"],
+        ["0.5", "10", "60.0 %", "60.0 %", "100.0 %", "60.0 %", "100.0 %"],
+    ]
+    curve = re.search(r'<path d="M [\d.]+ ([\d.]+) +L [\d.]+ ([\d.]+) +"[^>]*var\(--series0\)', chart.drawing)
+    assert float(curve[1]) > float(curve[2]), "a larger share is higher up"
 
 
 def test_colours_depend_on_the_theme_and_there_are_no_styles():

@@ -5,6 +5,8 @@ import pytest
 from dg_lsp.bench.metrics import (
     Attempt,
     ShownItem,
+    calibration,
+    calibration_table,
     count,
     decoder_tables,
     first_lines_match,
@@ -138,3 +140,22 @@ def test_intervals_of_shares_are_those_of_wilson():
     for hits, num, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)):
         assert wilson_interval(hits / num, num) == pytest.approx((low, high), abs=1e-4)
     assert wilson_interval(0, 0) == (0, 1)
+
+
+def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
+    right, wrong = (10.0, "x\nz"), (10.0, "y")
+    unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
+    known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
+    bins = calibration([*unknown, *(attempt(item, confidence=value) for item, value in known)])
+    assert [(one.least, one.num, round(one.confidence, 4), one.right) for one in bins] == [
+        (0.0, 1, 0.01, 0.0),
+        (0.02, 2, 0.035, 0.5),
+        (0.7, 2, 0.85, 1.0),
+    ]
+    above = [(one.shown_above, one.right_above, one.hits_kept) for one in bins]
+    assert above == [(1.0, 0.6, 1.0), (0.8, 0.75, 1.0), (0.4, 1.0, pytest.approx(2 / 3))]
+    [row, *_] = calibration_table({"": bins}).groups[""]
+    assert [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] == [
+        "0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %",
+    ]  # fmt: skip
+    assert calibration(unknown) == []

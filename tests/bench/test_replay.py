@@ -49,11 +49,16 @@ class TickingDenoiser(ScriptedDenoiser):
         return super().predict(*args, **kwargs)
 
 
-def completer_of(fill, tokens_per_step=64, recorded=()):
+def completer_of(fill, tokens_per_step=64, recorded=(), min_confidence=0.05):
     """An engine completer and its denoiser."""
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
-    settings = CompletionSettings(check_syntax=False, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
+    settings = CompletionSettings(
+        check_syntax=False,
+        deadline_ms=60_000,
+        decoder=DecoderName.DIFFUSION.value,
+        min_confidence=min_confidence,
+    )
     return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), recorded, clock), denoiser
 
 
@@ -62,9 +67,9 @@ def replay_of(*tasks, spread=0.0, on_matching_key=MatchingKey.REQUEST, limit=Non
     return Replay([TypingTask(*task) for task in tasks], replace(TYPING, spread=spread), editor, seed, limit)
 
 
-def typed(text, fill, *, tokens_per_step=64, head="", tail="", **options):
+def typed(text, fill, *, tokens_per_step=64, head="", tail="", min_confidence=0.05, **options):
     """Events and numbers of one session."""
-    completer, _ = completer_of(fill, tokens_per_step)
+    completer, _ = completer_of(fill, tokens_per_step, min_confidence=min_confidence)
     events = list(replay_of(("a.py", "python", head, text, tail), **options).run(completer))
     return events, summarize_replay(events)
 
@@ -99,6 +104,15 @@ def test_an_item_is_accepted_after_the_reaction_time():
     assert ticks(events)[-1] == 64
     assert summary["keystrokes_saved"] == pytest.approx((13 - 8 - 1) / 13, abs=1e-4)
     assert summary["chars_accepted_share"] == pytest.approx(5 / 13, abs=1e-4)
+
+
+def test_an_item_that_is_probably_wrong_is_not_shown():
+    events, summary = typed("total = first", at(total_="= first"), min_confidence=0.999)
+    assert not accepted(events)
+    assert (summary["show_rate"], summary["num_displayed"], hand(events)) == (0, 0, "total = first")
+    assert [event.attempt.rejection for event in requests(events) if event.attempt.case == "a.py:1:7"] == [
+        "low-confidence"
+    ]
 
 
 def test_the_request_after_an_acceptance_has_no_debounce():

@@ -66,7 +66,7 @@ def hostile(hostile_page):
 
 def test_a_page_has_all_sections(tree):
     assert tree.texts("title") == tree.texts("h1") == ["bench plain"]
-    headings = ["Numbers", "Time and steps", "Films", "Misses", "Machine and options"]
+    headings = ["Numbers", "Time and steps", "Confidence", "Films", "Misses", "Machine and options"]
     assert tree.texts("h2") == headings
     [navigation] = tree.texts("nav")
     assert all(heading in navigation for heading in headings)

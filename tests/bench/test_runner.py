@@ -109,7 +109,7 @@ def test_an_engine_answers_with_its_costs_or_a_rejection():
     assert attempt.ttfue_ms == attempt.latency_ms == attempt.shown[0].ms
     assert 0 < attempt.prefill_ms <= attempt.model_ms <= attempt.latency_ms
     assert (attempt.steps, attempt.tokens) == (4, len("width * height") + 1)
-    assert attempt.confidence < 0
+    assert 0.5 < attempt.confidence < 1
     assert (attempt.passes, attempt.rejection) == (None, None)
     attempt = contender("    ").answer(LINE_END)
     assert (attempt.shown, attempt.rejection, attempt.confidence) == ((), "empty", None)
@@ -153,6 +153,19 @@ def test_a_deadline_and_an_early_stop_shorten_the_fill():
         for ms in (0.0, 0.001)
     ]
     assert texts == ["a = w\n    b = h", "a = w"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({}, "No deadline or early stop shortened a fill."),
+        ({"deadline_ms": 6e5, "early_stop_ms": 0.0}, "No deadline or early stop shortened a fill."),
+        ({"deadline_ms": 800.0}, "The fills had a deadline of 800 ms and the early stop of the settings."),
+        ({"deadline_ms": 6e5, "early_stop_ms": 150.0}, "The fills had an early stop after 150 ms."),
+    ],
+)
+def test_a_report_names_the_time_limits(limits, sentence):
+    assert RequestOptions(**limits).time_limits == sentence
 
 
 def test_a_warm_contender_has_the_prompt_in_its_cache():

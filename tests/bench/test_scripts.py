@@ -1,4 +1,4 @@
-"""Scripts in `benchmarks/`: the parts of a step, the GPU benchmarks at toy size, and the lower bound of a step."""
+"""Scripts in `benchmarks/`: parts of a step, broken rewrites, GPU benchmarks at toy size, the lower bound of a step."""
 
 import json
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp.diffusiongemma import supports_bidirectional
+from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.engine.engine import LocalEngine
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
@@ -49,6 +51,22 @@ def test_a_step_has_parts_and_the_cached_prompt_saves_time(step_parts):
     assert min(parts["decode"], parts["reduction"], parts["sampling"], parts["python"]) > 0
     assert {"16", "32"} <= set(found["cache_gains"])
     assert all(one["recomputed"] > one["cached"] for one in found["cache_gains"].values())
+
+
+@pytest.mark.parametrize(
+    ("fill", "row"), [("abc = 2", "| 1 | 6 | 6 | 0 |  |"), ("print 3", "| 1 | 6 | 0 | 0 | syntax-error 6 |")]
+)
+def test_rewrites_that_are_shown_and_that_break_the_file_are_counted(script, capsys, monkeypatch, tmp_path, fill, row):
+    def open_engine(settings):
+        denoiser = ScriptedDenoiser(fill)
+        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+
+    module = script("rewrites")
+    monkeypatch.setattr(module, "open_engine", open_engine)
+    (tmp_path / "a.py").write_text("abc = 1\n")
+    monkeypatch.setattr(sys, "argv", ["rewrites.py", str(tmp_path), "--number", "6", "--strengths", "1"])
+    module.main()
+    assert capsys.readouterr().out.splitlines()[-1] == row
 
 
 @needs_runtime

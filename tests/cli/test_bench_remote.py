@@ -15,12 +15,6 @@ REFERENCES = {case.prefix: case.reference for case in read_cases(Path(__file__).
 ONE_THREAD = ("--threads", "1", "--gpu-layers", "0")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path
-
-
 @pytest.fixture
 def oracle():
     """A server that answers with all references, and reports no costs."""
@@ -66,10 +60,10 @@ def test_infill_of_a_server_that_reports_no_costs(dg_lsp, data, oracle):
     assert oracle.url in page
 
 
-def test_secrets_are_not_written_down(dg_lsp, data, oracle, home, monkeypatch):
+def test_secrets_are_not_written_down(dg_lsp, data, oracle, user_settings, monkeypatch):
     monkeypatch.setenv("DG_LSP_REMOTE_KEY", "sk-sesame-4711")
     extra = json.dumps({"api_token": "sk-treasure-1"})
-    (home / "dg-lsp.toml").write_text(f"[remote]\nextra = {json.dumps(extra)}\n")
+    user_settings(f"[remote]\nextra = {json.dumps(extra)}\n")
     outcome = dg_lsp("bench", "infill", data, "--remote", oracle.url, "--output", "run.jsonl", "--html", "out.html")
     assert outcome.code == 0
     assert b"sk-sesame-4711" in oracle.requests[0]
@@ -112,8 +106,8 @@ def test_a_decoder_for_a_server_is_refused(dg_lsp, data, oracle, command):
     assert oracle.requests == []
 
 
-def test_steps_of_a_server_are_refused(dg_lsp, home):
-    (home / "dg-lsp.toml").write_text('[remote]\nurl = "http://127.0.0.1:9"\n')
+def test_steps_of_a_server_are_refused(dg_lsp, user_settings):
+    user_settings('[remote]\nurl = "http://127.0.0.1:9"\n')
     assert "name a model with --model" in dg_lsp("bench", "steps").error(2)
 
 

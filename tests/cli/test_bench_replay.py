@@ -3,6 +3,7 @@ from functools import partial
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.bench import replay
 from dg_lsp.bench.replay import EngineCompleter
 from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
@@ -34,7 +35,7 @@ def model(monkeypatch, tmp_path):
 
     monkeypatch.setattr(measurements, "open_model", open_model)
     # the model takes no time, however busy this machine is
-    monkeypatch.setattr(measurements, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
+    monkeypatch.setattr(replay, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
     return denoiser
 

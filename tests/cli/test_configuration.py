@@ -1,7 +1,8 @@
 from pathlib import Path
 
 from dg_lsp.cli.loading import configure, overrides
-from dg_lsp.settings import Settings, settings_file
+from dg_lsp.settings import Settings
+from dg_lsp.settings_files import workspace_file
 
 NOTHING = overrides(model=None, gpu_layers=None, threads=None)
 
@@ -11,7 +12,7 @@ def test_the_nearest_file_above_is_read(tmp_path, monkeypatch):
     deep.mkdir(parents=True)
     (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
     monkeypatch.chdir(deep)
-    assert settings_file(Path.cwd()) == tmp_path / "dg-lsp.toml"
+    assert workspace_file(Path.cwd()) == tmp_path / "dg-lsp.toml"
     assert configure(NOTHING).completion.max_tokens == 7
     (tmp_path / "a" / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
     assert configure(NOTHING).completion.max_tokens == 8
@@ -27,23 +28,31 @@ def test_an_unreadable_directory_is_ignored(monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "is_file", refuse)
-    assert settings_file(Path("/a/b")) is None
+    assert workspace_file(Path("/a/b")) is None
 
 
-def test_options_of_the_command_line_override_the_file(tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'a.gguf'\nthreads = 3\ngpu_layers = 4\n")
+def test_later_sources_override_earlier_ones(tmp_path, user_settings):
+    user_settings(
+        "[model]\nname = 'a.gguf'\nthreads = 3\ngpu_layers = 4\n[completion]\nmax_tokens = 7\nspeculate = false\n"
+    )
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
     settings = configure(overrides(model="b.gguf", gpu_layers=None, threads=0))
-    assert settings.model.name == "b.gguf"
-    assert settings.model.threads == 0
-    assert settings.model.gpu_layers == 4
+    assert (settings.model.name, settings.model.threads, settings.model.gpu_layers) == ("b.gguf", 0, 4)
+    assert (settings.completion.max_tokens, settings.completion.speculate) == (8, False)
 
 
-def test_a_relative_model_path_is_relative_to_the_file(tmp_path, monkeypatch):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'models/a.gguf'\n")
-    monkeypatch.chdir(tmp_path / "sub")
-    assert configure(NOTHING).model.name == str(tmp_path / "models/a.gguf")
-    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = '/models/a.gguf'\n")
+def test_a_relative_model_path_is_relative_to_the_file(user_settings):
+    path = user_settings("[model]\nname = 'models/a.gguf'\n")
+    assert configure(NOTHING).model.name == str(path.parent / "models/a.gguf")
+    user_settings("[model]\nname = '/models/a.gguf'\n")
     assert configure(NOTHING).model.name == "/models/a.gguf"
-    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'dg-mini'\n")
+    user_settings("[model]\nname = 'dg-mini'\n")
     assert configure(NOTHING).model.name == "dg-mini"
+
+
+def test_ignored_keys_of_a_folder_are_printed_in_one_line(tmp_path, capsys):
+    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'a.gguf'\nthreads = 1\n")
+    assert configure(NOTHING) == Settings()
+    [line] = capsys.readouterr().err.splitlines()
+    assert "ignored model.name, model.threads" in line
+    assert f"add {tmp_path} to privacy.trusted_folders" in line

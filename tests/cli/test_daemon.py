@@ -119,8 +119,8 @@ def test_a_daemon_that_an_editor_starts_goes_on_where_the_port_is_taken(capsys):
                 http_of(**how)
 
 
-def test_a_daemon_in_the_foreground_with_http(dg_lsp, monkeypatch, endpoint):
-    Path("dg-lsp.toml").write_text('[daemon]\nhttp = "127.0.0.1:0"\n')
+def test_a_daemon_in_the_foreground_with_http(dg_lsp, monkeypatch, endpoint, user_settings):
+    user_settings('[daemon]\nhttp = "127.0.0.1:0"\n')
     outcomes = []
     thread = threading.Thread(target=lambda: outcomes.append(dg_lsp("daemon", "start", "--foreground")))
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
@@ -168,13 +168,15 @@ def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, arguments, has_recor
     assert outcome.err == ("dg-lsp: no daemon here; this editor gets a model of its own\n" if uses_daemon else "")
 
 
-def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path):
-    Path("dg-lsp.toml").write_text("[model]\nthreads = 2\n")
+def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path, user_settings):
+    user_settings("[model]\nthreads = 2\n")
+    Path("dg-lsp.toml").write_text("[completion]\nmax_tokens = 3\n")  # the editor may open another folder
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
     [(_, hello, command, given)] = sessions
     assert hello["over"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["threads"] == 2
+    assert hello["settings"]["completion"]["max_tokens"] == 64
     assert command[1] == "-P"
     assert json.loads(given) == {"settings": hello["settings"], "exit_when_idle": True}
     dg_lsp("lsp", "--daemon", "start")

@@ -19,10 +19,10 @@ needs_runtime = pytest.mark.skipif(
 
 
 @pytest.fixture
-def position(tmp_path):
+def position(tmp_path, user_settings):
     path = tmp_path / "a.py"
     path.write_text(BUFFER)
-    (tmp_path / "dg-lsp.toml").write_text("completion = { max_tokens = 16 }\nmodel = { num_slots = 1 }\n")
+    user_settings("completion = { max_tokens = 16 }\nmodel = { num_slots = 1 }\n")
     return f"{path}:4"
 
 

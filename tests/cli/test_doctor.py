@@ -1,11 +1,12 @@
 import pytest
 import tiny_masked
 
+from dg_lsp import gguf
 from dg_lsp.cli.doctor import Checkup, report
 from dg_lsp.models.registry import BUNDLED
 
 KEYS = [
-    *("software", "settings_file", "devices", "runtime", "model", "threads", "costs", "decoders", "fill"),
+    *("software", "settings_files", "devices", "runtime", "model", "threads", "costs", "decoders", "fill"),
     *("memory_bytes", "warnings", "problems"),
 ]
 
@@ -32,6 +33,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
         "suffix-first",
         [],
     )
+    assert found["model"]["suffix_while_typing"] == "kept: it comes first"
     assert found["model"]["size_bytes"] == pytest.approx(BUNDLED[0].path.stat().st_size, rel=0.3)
     assert found["devices"]
     assert found["runtime"]["kind"] in ("stock", "overlay", "whole")
@@ -54,6 +56,22 @@ def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp
     assert "prompt_format: prefix\n" in shown.out
 
 
+@pytest.mark.parametrize("scaling", ["none", "yarn"])
+def test_a_prefix_first_model_is_shown_with_the_cost_of_its_suffix_while_typing(dg_lsp, tmp_path, scaling):
+    plain, path = tmp_path / "plain.gguf", tmp_path / "qwen.gguf"
+    fim_ids = {"pre": 2, "suf": 3, "mid": 4}
+    tiny_masked.write(plain, tiny_masked.make("qwen2"), name="qwen", mask_id=None, fim_ids=fim_ids)
+    header = gguf.read_header(plain)
+    values = {**header.values, "qwen2.rope.scaling.type": gguf.text(scaling)}
+    with path.open("wb") as file:
+        gguf.write_gguf(file, values, [gguf.copied(plain, tensor) for tensor in header.tensors.values()])
+    outcome = dg_lsp("models", "show", path)
+    assert outcome.code == 0
+    problem = "decoded again at each character: scaled rotations (yarn)"
+    cost = problem if scaling == "yarn" else "moved, and decoded again in idle time"
+    assert f"suffix_while_typing: {cost}\n" in outcome.out
+
+
 def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp):
     outcome = dg_lsp("doctor", "--model", "gone.gguf")
     assert (outcome.code, outcome.err) == (3, "")
@@ -72,7 +90,7 @@ def test_an_invalid_settings_file_is_a_problem(dg_lsp, tmp_path):
     outcome = dg_lsp("doctor", "--json")
     assert outcome.code == 3
     assert "nonsense" in outcome.json["problems"][0]
-    assert outcome.json["settings_file"] == str(tmp_path / "dg-lsp.toml")
+    assert outcome.json["settings_files"] == [str(tmp_path / "dg-lsp.toml")]
 
 
 def test_a_missing_package_and_a_runtime_that_does_not_load_are_problems(dg_lsp, monkeypatch):

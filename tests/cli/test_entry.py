@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dg_lsp"]
 HEAVY = (
     *("llama_cpp", "pygls", "lsprotocol", "fastapi", "numpy", "tree_sitter", "attrs"),
-    *("dg_lsp.engine", "dg_lsp.server"),
+    *("dg_lsp.engine", "dg_lsp.server", "dg_lsp.models.registry"),
 )
 
 

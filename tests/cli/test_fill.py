@@ -27,6 +27,24 @@ def tree(tmp_path):
     return lambda: {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+def test_an_excluded_file_is_filled_only_with_even_secret(dg_lsp, script, source, tmp_path, user_settings):
+    secret = tmp_path / ".Env"
+    secret.write_text("KEY=\n")
+    (tmp_path / "linked.py").symlink_to(secret)
+    user_settings('[privacy]\nexclude_patterns = ["b.py"]\nexclude_gitignored = true\n')
+    (tmp_path / "b.py").write_text("x = 1\n")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("c.py\n")
+    (tmp_path / "c.py").write_text("x = 1\n")
+    for name, reason in ((".Env", "secrets"), ("linked.py", "secrets"), ("b.py", "pattern"), ("c.py", ".gitignore")):
+        message = dg_lsp("fill", f"{tmp_path / name}:1").error(2)
+        assert reason in message
+        assert "use --even-secret" in message
+        assert script.denoiser is None
+    assert dg_lsp("fill", f"{secret}:1", "--even-secret", "--json").json["text"]
+    assert dg_lsp("fill", f"{source}:4").code == 0
+
+
 def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, source, tree):
     script.fill = "self.x"
     before = tree()

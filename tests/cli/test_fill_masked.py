@@ -37,14 +37,14 @@ def written(tmp_path_factory):
 
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
 @pytest.mark.parametrize("attention", ["auto", "per_request", "causal"])
-def test_a_gap_is_filled(dg_lsp, written, tmp_path, monkeypatch, architecture, attention):
+def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, monkeypatch, architecture, attention):
     def open_engine(settings, opens=loading.open_engine):
         completion = attrs.evolve(settings.completion, check_syntax=False, confidence_threshold=0.2)
         return opens(attrs.evolve(settings, completion=completion))
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     (tmp_path / "a.py").write_text(BEFORE + AFTER)
-    (tmp_path / "dg-lsp.toml").write_text(
+    user_settings(
         f"[model]\nprompt_attention = '{attention}'\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\n"
     )
     path = written(architecture)

@@ -9,9 +9,16 @@ import pytest
 import tiny_diffusiongemma
 from huggingface_hub import constants
 
+from dg_lsp import system
+from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
+from dg_lsp.cli import conversion, pull
+from dg_lsp.cli.pull import Pull
+from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
+from dg_lsp.models.build_runtime import BuildOptions
 from dg_lsp.models.registry import BUNDLED, PRESETS, Preset, find_family
+from dg_lsp.runtime import RuntimeSearch
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +35,24 @@ def test_list_prints_names_and_sizes(dg_lsp):
     assert [row.split()[0] for row in others] == [preset.name for preset in PRESETS]
     assert all(f"not here yet: dg-lsp models pull {row.split()[0]}  (" in row for row in others)
     assert "Gemma Terms of Use" in others[-1]
+
+
+def test_list_prints_whether_a_model_fits_into_the_gpu(dg_lsp, monkeypatch):
+    monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
+    monkeypatch.setattr(system, "system_free", lambda: 4 << 30)
+    rows = {row.split()[0]: row for row in dg_lsp("models", "list").out.splitlines()}
+    assert "needs 6.3 GB of memory, fits here: RTX; made for: GPU with 8 GB" in rows["dream-coder-7b"]
+    assert "needs 52.1 GB of memory, does not fit here: 8.6 GB free; " in rows["diffusiongemma-bf16"]
+
+
+def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
+    def fail():
+        raise BackendError("no library")
+
+    monkeypatch.setattr(llamacpp, "devices", fail)
+    outcome = dg_lsp("models", "list")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(outcome.out.splitlines()) == 1 + len(PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +160,7 @@ def test_fill_with_a_model_that_is_not_pulled_names_the_command(dg_lsp, hub, kno
 
 
 def test_pull_fetches_another_file_of_the_repository(dg_lsp, hub, known):
+    hub.files["Tiny.Q2_K.gguf"] = WEIGHTS
     outcome = dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q2_K.gguf", "--revision", "main")
     assert (outcome.code, outcome.out) == (0, f"{TINY.folder / 'Tiny.Q2_K.gguf'}\n")
     failed = dg_lsp("models", "pull", "tiny", "--file", "Tiny.Q9.gguf")
@@ -164,27 +190,33 @@ def test_the_user_accepts_or_declines_the_terms(dg_lsp, hub, known, monkeypatch,
     assert bool(hub.requests) is (code == 0)
 
 
-def test_a_model_with_code_is_converted_by_the_user(dg_lsp, hub, known, tmp_path):
-    hub.files["code.py"] = b""
-    tiny = dataclasses.replace(TINY, patterns=("Tiny.Q8_0.gguf", "code.py"), needs_conversion=True)
-    known(tiny)
+def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, known):
+    known(dataclasses.replace(TINY, patterns=("Tiny.Q2_K.gguf",), sha256=""))
     outcome = dg_lsp("models", "pull", "tiny")
-    fetched, ready = TINY.folder / "Tiny.Q8_0.gguf", TINY.folder / "tiny.gguf"
-    command = f"dg-lsp models convert {fetched} -o {ready} --trust-remote-code"
-    assert outcome.out == f"{fetched}\n"
-    assert outcome.err.splitlines()[-1] == f"next, once: {command}"
-    assert f"fetched, to be converted once: {command}" in dg_lsp("models", "list").out
-    sample = tmp_path / "a.py"
-    sample.write_text("x = \n")
-    assert f"run {command}" in dg_lsp("fill", f"{sample}:1", "--model", "tiny").error(3)
-    ready.write_bytes(WEIGHTS)
-    assert dg_lsp("models", "pull", "tiny").out == f"{ready}\n"
-    assert dg_lsp("fill", f"{sample}:1", "--model", "tiny", "--json").code in (0, 1)
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "tiny is on this machine, but its test fill failed: " in outcome.err.splitlines()[-1]
+    path = TINY.folder / "Tiny.Q2_K.gguf"
+    path.write_bytes(path.read_bytes())
+    hub.requests.clear()
+    again = dg_lsp("models", "pull", "tiny")
+    assert [line for line in again.err.splitlines() if line.startswith("[")] == ["[1/1] test"]
+    assert (again.code, hub.requests) == (3, [])
+
+
+def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
+    known(dataclasses.replace(TINY, sha256=""))
+    dg_lsp("models", "pull", "tiny")
+    outcome = dg_lsp("models", "rm", "tiny")
+    assert (outcome.code, outcome.out) == (0, f"removed {TINY.folder} (0.0 GB)\n")
+    assert not TINY.folder.exists()
+    shown = dg_lsp("models", "show", "tiny").out
+    assert f"sha256: that of the first download, commit {hub_server.COMMIT}\n" in shown
+    assert "tiny is not on this machine" in dg_lsp("models", "rm", "tiny").error(2)
+    assert "dg-mini is bundled and stays" in dg_lsp("models", "rm", "dg-mini").error(2)
+    assert "dg-maxi is not a known model" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
 def test_auto_selects_the_bundled_model_on_a_cpu(dg_lsp, hub, known, monkeypatch):
-    from dg_lsp.backends import llamacpp
-
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("CPU", "cpu", 1 << 35, 1 << 36),))
     outcome = dg_lsp("models", "show", "auto")
     assert outcome.code == 0
@@ -193,8 +225,6 @@ def test_auto_selects_the_bundled_model_on_a_cpu(dg_lsp, hub, known, monkeypatch
 
 
 def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monkeypatch, tmp_path):
-    from dg_lsp.backends import llamacpp
-
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
     assert "tiny would fit: dg-lsp models pull tiny" in dg_lsp("models", "show", "auto").err
     dg_lsp("models", "pull", "tiny")
@@ -208,11 +238,12 @@ def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monke
     assert '"model": "dg-mini"' in on_cpu.out
 
 
-def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_path):
+def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_path, monkeypatch):
     file = tmp_path / "Gemma.gguf"
     tiny_diffusiongemma.write_diffusion_gguf(tiny_repacked, file)
     hub.files["Gemma.gguf"] = file.read_bytes()
     known(dataclasses.replace(TINY, patterns=("Gemma.gguf",), sha256="", needs_conversion=True))
+    monkeypatch.setattr(Pull, "_test", lambda _: None)  # only a changed llama.cpp runs it
     outcome = dg_lsp("models", "pull", "tiny")
     ready = TINY.folder / "tiny.gguf"
     assert (outcome.code, outcome.out) == (0, f"{ready}\n")
@@ -220,9 +251,26 @@ def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_p
     assert names == ["tiny.gguf", "tiny.selfcond.gguf"]
     hub.requests.clear()
     again = dg_lsp("models", "pull", "tiny")
-    assert (again.out, again.err, hub.requests) == (outcome.out, "", [])
+    assert (again.out, hub.requests) == (outcome.out, [])
     assert "  dg.noise = uniform\n" in dg_lsp("models", "show", "tiny").out
     assert dg_lsp("models", "pull", "tiny", "--revision", "main").out == outcome.out
+
+
+def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, known, monkeypatch):
+    built = []
+    monkeypatch.setattr(pull, "find_runtime", lambda: RuntimeSearch(None))
+    monkeypatch.setattr(conversion, "make_runtime", built.append)
+    monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
+    known(dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True))
+    outcome = dg_lsp("models", "pull", "tiny")
+    assert [line for line in outcome.err.splitlines() if line.startswith("[")] == [
+        "[1/4] download",
+        "[2/4] convert",
+        "[3/4] build",
+        "[4/4] test",
+    ]
+    assert built == [BuildOptions()]
+    assert dg_lsp("models", "pull", "tiny").err == ""
 
 
 def test_a_failed_conversion_keeps_the_download(dg_lsp, hub, known):

@@ -20,6 +20,13 @@ def test_a_diff_is_shown_and_the_file_is_not_changed(dg_lsp, script, file):
     assert file.read_bytes() == SOURCE.encode()
 
 
+def test_an_excluded_file_is_rewritten_only_with_even_secret(dg_lsp, script, file):
+    file = file.rename(file.with_name("A.ENV"))
+    assert "--even-secret" in dg_lsp("rewrite", f"{file}:2-2").error(2)
+    assert script.denoiser is None
+    assert dg_lsp("rewrite", f"{file}:2-2", "--even-secret").code == 0
+
+
 def test_write_changes_only_the_given_lines(dg_lsp, script, file):
     outcome = dg_lsp("rewrite", f"{file}:2", "--write")
     assert outcome.code == 0
@@ -41,6 +48,24 @@ def test_without_a_result_the_exit_code_is_1_and_nothing_is_written(dg_lsp, scri
     assert outcome.code == 1
     assert "unchanged" in outcome.out
     assert file.read_bytes() == SOURCE.encode()
+
+
+@pytest.mark.parametrize("strength", ["0.3", "1"])
+def test_a_file_that_parses_is_not_overwritten_by_one_that_does_not(dg_lsp, script, file, strength):
+    # CPython refuses the leading zero, which tree-sitter accepts
+    source, script.fill = "x = [\n    1111,\n]\n", "0111,"
+    file.write_text(source)
+    for seed in range(5):
+        outcome = dg_lsp("rewrite", f"{file}:2-2", "--strength", strength, "--seed", seed, "--write")
+        assert (outcome.code, file.read_text()) == (1, source)
+
+
+def test_a_rewrite_that_the_model_is_unsure_of_is_not_shown(dg_lsp, script, file, monkeypatch):
+    assert dg_lsp("rewrite", f"{file}:2-2").code == 0
+    (file.parent / "dg-lsp.toml").write_text("[completion]\nmin_confidence = 1.0\n")
+    outcome = dg_lsp("rewrite", f"{file}:2-2", "--write")
+    assert (outcome.code, file.read_bytes()) == (1, SOURCE.encode())
+    assert "low-confidence" in outcome.out
 
 
 @pytest.mark.parametrize(

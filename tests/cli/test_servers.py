@@ -1,7 +1,5 @@
 """`dg-lsp lsp` and `dg-lsp serve`: options and errors. The servers themselves: tests/e2e and tests/http."""
 
-from pathlib import Path
-
 import pytest
 
 from dg_lsp.cli.servers import parse_address
@@ -44,8 +42,8 @@ def test_options_of_the_command_line_override_the_clients_options(dg_lsp, langua
     assert script.settings.model.num_slots == 2
 
 
-def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server):
-    Path("dg-lsp.toml").write_text("nonsense = 1\n")
+def test_the_server_starts_despite_an_invalid_settings_file(dg_lsp, language_server, user_settings):
+    user_settings("nonsense = 1\n")
     assert "nonsense" in dg_lsp("lsp", "--threads", 1).error(0)
     [(_, (_, settings))] = language_server
     assert settings == parse_settings({"model": {"threads": 1}})

@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from dg_lsp.context import exclusion
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, is_binary, path_of
+from dg_lsp.context.exclusion import MASK, Exclusion, ExclusionReason, is_binary, mask_secrets, path_of
 from dg_lsp.errors import SettingsError
 from dg_lsp.settings import PrivacySettings, parse_settings
 
@@ -15,20 +17,87 @@ def reason_of(uri, text="x = 1\n", language="python", rules=RULES):
 
 @pytest.mark.parametrize(
     "name",
-    [".env", ".env.local", "deploy/.env.production", "server.pem", "a/b/tls.key", "id_rsa", "id_ed25519_work",
-     ".netrc", ".aws/credentials", "home/.ssh/known_hosts", "prod.tfvars", ".docker/config.json", "secrets.yaml"],
+    [".env", ".ENV", ".Env.Local", "deploy/.env.production", "prod.env", "PROD.ENV", ".env.", ".env ", ".env~",
+     ".env.bak", ".envs/.production/.django", "server.pem", "Server.PEM", "a/b/tls.key", "tls.key.old",
+     "AuthKey_A1.p8", "id_rsa", "ID_RSA", "id_ed25519_work", "id_rsa.bak", ".netrc", "_NETRC", ".netrc~", ".npmrc",
+     ".pypirc", ".boto", ".BOTO", ".aws/credentials", ".AWS/config", "home/.ssh/known_hosts", "home/.SSH/config",
+     ".kube/config", "kubeconfig.yaml", "prod.tfvars", "prod.auto.tfvars.json", ".docker/config.json",
+     ".Docker/Config.json", "secrets.yaml", "Secrets.YML", "client_secret_42.apps.json", "service-account-1.json",
+     "application_default_credentials.json", "accessKeys.csv", ".git-credentials", ".bash_history",
+     ".python_history", "ConsoleHost_history.txt", "a%5C.env", "%2Eenv", "huggingface/token", ".vault-token"],
 )  # fmt: skip
-def test_files_with_secrets_are_excluded(name):
+def test_files_with_secrets_are_excluded_in_any_spelling(name):
     assert reason_of(f"file:///project/{name}") is ExclusionReason.SECRETS
 
 
 @pytest.mark.parametrize(
     "name",
-    ["main.py", "environment.py", "keys.py", "key/main.py", ".env.example", "id_rsa.pub", "config.json", "monkey.js",
-     "credentials.py", "secrets.py", "env/main.py"],
+    ["main.py", "environment.py", "keys.py", "key/main.py", ".env.example", "id_rsa.pub", "ID_RSA.PUB",
+     "config.json", "monkey.js", "credentials.py", "secrets.py", "env/main.py", "token/lexer.py", "tokens.py",
+     "credentials/main.py", "kubeconfig/kubeconfig.go", "order_history.py", "history/main.py"],
 )  # fmt: skip
 def test_files_with_similar_names_are_not_excluded(name):
     assert reason_of(f"file:///project/{name}") is None
+
+
+def test_a_link_to_a_file_with_secrets_is_excluded(tmp_path):
+    (tmp_path / ".env").write_text("KEY=1\n")
+    (tmp_path / "config.py").symlink_to(tmp_path / ".env")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    assert reason_of((tmp_path / "config.py").as_uri()) is ExclusionReason.SECRETS
+    assert reason_of((tmp_path / "folder/config.py").as_uri()) is ExclusionReason.SECRETS
+    rules = Exclusion(PrivacySettings(exclude_secrets=False, exclude_patterns=("private/",)))
+    (tmp_path / "private").mkdir()
+    (tmp_path / "public").symlink_to(tmp_path / "private")
+    assert reason_of((tmp_path / "public/a.py").as_uri(), rules=rules) is ExclusionReason.PATTERN
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    assert reason_of((tmp_path / "circle").as_uri()) is None
+
+
+KEY_LINE = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n"
+KEY = f"-----BEGIN PRIVATE KEY-----\n{KEY_LINE * 5}Zm9v=\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(KEY, id="whole"),
+        pytest.param(KEY.replace("PRIVATE KEY", "OPENSSH PRIVATE KEY"), id="OpenSSH"),
+        pytest.param(KEY.replace("PRIVATE KEY", "PGP PRIVATE KEY BLOCK"), id="PGP"),
+        pytest.param(KEY.replace("\n", "\\n"), id="in one line"),
+        pytest.param("".join(f'    "{line}\\n"\n' for line in KEY.splitlines()), id="as strings"),
+        pytest.param("".join(KEY.splitlines(keepends=True)[:4]), id="without its end"),
+        pytest.param("".join(KEY.splitlines(keepends=True)[2:]), id="without its beginning"),
+        pytest.param("".join(KEY.splitlines(keepends=True)[2:5]), id="without both"),
+    ],
+)
+def test_private_keys_are_masked(key):
+    masked = mask_secrets(f"before = 1\n{key}\n(after)\n")
+    assert masked.startswith("before = 1\n")
+    assert masked.endswith("(after)\n")
+    assert MASK in masked
+    assert "MIIE" not in masked
+    assert "Zm9v" not in masked
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["AKIA" + "Z" * 16, "ghp_" + "a1" * 18, "github_pat_" + "a1" * 20, "glpat-" + "a1" * 10,
+     "sk-proj-" + "a-1_" * 10, "sk-ant-api03-" + "a1" * 20, "sk_live_" + "a1" * 12, "sk-live-1",
+     "xoxb-1234567890-" + "a1" * 10, "AIza" + "a" * 35, "hf_" + "aB" * 17, "npm_" + "a1" * 18, "pypi-" + "aB" * 40,
+     "hvs." + "a1" * 12, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "SG." + "a1" * 11 + "." + "a1" * 20,
+     "AGE-SECRET-KEY-1" + "QP" * 29, "dapi" + "0a" * 16],
+)  # fmt: skip
+def test_tokens_of_known_forms_are_masked(token):
+    assert mask_secrets(f'x = "{token}"  # y') == f'x = "{MASK}"  # y'
+
+
+def test_passwords_in_addresses_are_masked_and_code_is_not():
+    assert mask_secrets("postgres://me:hunter2@host/db") == f"postgres://{MASK}@host/db"
+    source = Path(exclusion.__file__).read_text(encoding="utf-8")
+    assert mask_secrets(source) == source
+    code = 'task-sk-ill; "https://host:80/a@b"; skip_live_tests_of_everything(); if s == "-----BEGIN CERTIFICATE-----":'
+    assert mask_secrets(code) == code
 
 
 def test_the_path_of_a_uri_decides():

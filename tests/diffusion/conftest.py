@@ -14,10 +14,10 @@ def canvas(*ids, frozen=()):
     return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
 
 
-def predicts(ids, confidence, sampled=None, unexpanded=None):
+def predicts(ids, confidence, sampled=None, unexpanded=None, sampled_confidence=None):
     """A prediction under mask noise; `unexpanded` are the best tokens except the expansion, of probability 0.5."""
     floats = np.array(confidence, np.float32)
     other = (None, None) if unexpanded is None else (token_ids(unexpanded), np.full_like(floats, 0.5))
-    return Prediction(
-        token_ids(ids), token_ids(ids if sampled is None else sampled), floats, np.zeros_like(floats), *other
-    )
+    sampled_ids = token_ids(ids if sampled is None else sampled)
+    of_samples = floats if sampled_confidence is None else np.array(sampled_confidence, np.float32)
+    return Prediction(token_ids(ids), sampled_ids, floats, np.zeros_like(floats), of_samples, *other)

@@ -76,10 +76,11 @@ def test_committed_tokens_stay_and_keep_the_confidence_they_had():
     assert not before.committed.any()
 
 
-def test_exploring_takes_the_sampled_token_at_the_forced_mask_only():
-    step = after(canvas(0, 0), predicts([5, 6], [0.75, 0.95], sampled=[8, 9]), explore=True)
+def test_exploring_takes_the_sampled_token_at_the_forced_mask_only_and_its_own_probability():
+    prediction = predicts([5, 6], [0.45, 0.95], sampled=[8, 9], sampled_confidence=[0.02, 0.01])
+    step = after(canvas(0, 0), prediction, explore=True)
     assert step.canvas_ids.tolist() == [8, 6]
-    assert step.confidence.tolist() == pytest.approx([0.25, 0.95])
+    assert step.confidence.tolist() == pytest.approx([0.02, 0.95])
 
 
 def test_settled_positions_are_the_leading_committed_ones():

@@ -16,7 +16,8 @@ VOCAB = 1000
 
 def predicts(argmax, entropy, sampled=None):
     floats = np.array(entropy, np.float32)
-    return Prediction(token_ids(argmax), token_ids(argmax if sampled is None else sampled), np.exp(-floats), floats)
+    sampled_ids, confidence = token_ids(argmax if sampled is None else sampled), np.exp(-floats)
+    return Prediction(token_ids(argmax), sampled_ids, confidence, floats, confidence)
 
 
 def after(step, prediction, seed=0, **sampling):

@@ -1,7 +1,8 @@
 """The language server with a scripted engine: `scripted_server.py SCENARIO`.
 
 Environment: DG_TEST_STEPS is a file that gets one character per denoising step, the last one of the prompt's prefix;
-DG_TEST_GATE is a FIFO: the model is loaded once the FIFO has been opened for writing.
+DG_TEST_GATE is a FIFO: the model is loaded once the FIFO has been opened for writing. With DG_TEST_FOLLOWS the model
+counts as one that follows instructions.
 """
 
 import json
@@ -98,7 +99,9 @@ def open_engine(settings: Settings) -> Engine:
         "bug": lambda: failing(ValueError(SECRET)),
     }
     denoiser = denoisers[scenario]()
-    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+    engine.follows_instructions = "DG_TEST_FOLLOWS" in os.environ
+    return engine
 
 
 if __name__ == "__main__":

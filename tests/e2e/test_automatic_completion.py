@@ -2,6 +2,10 @@
 
 import pytest
 
+from dg_lsp.engine.audit import read_records
+
+from .conftest import PATIENT
+
 SECRETS = "file:///project/.env.local"
 
 
@@ -36,6 +40,18 @@ def test_a_cursor_inside_a_word_gets_completions_only_on_request(session):
     client = session("fill", "total_of_everything = 1\n", env={"DG_TEST_FILL": "x"})
     assert client.texts(0, 3) == []
     assert client.texts(0, 3, kind=client.INVOKED) == ["x"]
+
+
+def test_an_unlikely_completion_is_shown_only_on_request_and_the_audit_log_agrees(session, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    completion, privacy = {**PATIENT["completion"], "min_confidence": 0.999}, {"audit_log": str(log)}
+    options = {"env": {"DG_TEST_FILL": "total"}, "completion": completion, "privacy": privacy}
+    client = session("fill", "x = \n", **options)
+    assert client.texts(0, 4) == []
+    assert client.texts(0, 4, kind=client.INVOKED) == ["total"]
+    client.wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") == 2)
+    records, _ = read_records(log)
+    assert [(one.outcome, one.reason) for one in records] == [("nothing", "low-confidence"), ("shown", "")]
 
 
 def test_the_rest_of_a_typed_completion_is_shown_without_the_model(session, steps):

@@ -80,3 +80,41 @@ def test_the_settings_file_of_the_workspace_is_used(session, tmp_path):
         "[completion]\nmax_tokens = 7\n[privacy]\nexclude_languages = ['python']\n"
     )
     assert session("fill", folder=(tmp_path / "project").as_uri()).texts(0, 0) == []
+
+
+HOSTILE = """
+[model]
+name = "evil.gguf"
+[privacy]
+exclude_secrets = false
+audit_log = "written"
+[remote]
+url = "http://127.0.0.1:1"
+"""
+
+
+def test_the_settings_file_of_a_folder_chooses_no_model_and_no_server_and_shows_no_secrets(session, tmp_path):
+    (tmp_path / "dg-lsp.toml").write_text(HOSTILE)
+    client = session("fill", folder=tmp_path.as_uri())
+    assert client.texts(0, 0) == ["return total"]
+    [message] = [one["message"] for one in client.received("window/showMessage")]
+    assert "ignored model.name, privacy.exclude_secrets, because this folder is not trusted" in message
+    assert "ignored privacy.audit_log, remote.url, which a folder must not decide" in message
+    (tmp_path / ".Env").write_text("KEY=")
+    (tmp_path / "linked.py").symlink_to(tmp_path / ".Env")
+    for name in (".Env", "linked.py"):
+        uri = (tmp_path / name).as_uri()
+        client.open("KEY=", uri=uri)
+        assert client.texts(0, 4, uri=uri, kind=client.INVOKED) == []
+    assert not (tmp_path / "written").exists()
+
+
+def test_the_editors_trust_decides_about_the_settings_file(session, tmp_path):
+    (tmp_path / "dg-lsp.toml").write_text("[privacy]\nexclude_languages = ['python']\n")
+    client = session("fill", folder=tmp_path.as_uri(), isTrusted=False)
+    assert client.texts(0, 0) == ["return total"]
+    [message] = [one["message"] for one in client.received("window/showMessage")]
+    assert "the editor does not trust this folder" in message
+    client = session("fill", folder=tmp_path.as_uri(), isTrusted=True)
+    assert client.texts(0, 0) == []
+    assert client.received("window/showMessage") == []

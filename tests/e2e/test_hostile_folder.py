@@ -10,7 +10,7 @@ from hostile import executed, make_hostile
 from shared_daemon import TIMEOUT, is_gone, wait_until
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-from dg_lsp.cli import models
+from dg_lsp.cli import conversion
 from dg_lsp.gguf import read_header
 from dg_lsp.models.download import _download_wheel
 from dg_lsp.models.registry import Wheel
@@ -96,7 +96,7 @@ def test_quantization_executes_nothing_of_the_folder(hostile_cwd, tiny_repacked,
 
 
 def test_the_test_of_a_runtime_executes_nothing_of_the_folder(hostile_cwd):
-    assert models._supports_bidirectional(None) in (True, False)
+    assert conversion.supports_bidirectional(None) in (True, False)
 
 
 def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):

@@ -25,14 +25,13 @@ def served():
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    """`home(api="infill")` writes a settings file into the home directory."""
-    monkeypatch.setenv("HOME", str(tmp_path))
+def home(tmp_path, monkeypatch, user_settings):
+    """`home(api="infill")` writes the user's settings file."""
     monkeypatch.chdir(tmp_path)
 
     def call(**remote):
         lines = ["[remote]", *(f"{key} = {json.dumps(value)}" for key, value in remote.items())]
-        (tmp_path / "dg-lsp.toml").write_text("\n".join(lines))
+        user_settings("\n".join(lines))
 
     return call
 
@@ -90,13 +89,14 @@ def test_the_doctor_fills_through_the_server(served, home, capsys):
     assert "content of type text/html" in report["problems"][0]
 
 
-def test_the_settings_of_a_folder_cannot_name_a_server_or_a_log(served, home, capsys, tmp_path, monkeypatch):
-    (tmp_path / "repository").mkdir()
-    monkeypatch.chdir(tmp_path / "repository")
-    for table in (f'[remote]\nurl = "{served}"\n', '[privacy]\naudit_log = "x"\n'):
-        (tmp_path / "repository" / "dg-lsp.toml").write_text(table)
-        assert run(["fill", f"{SAMPLES / 'shapes.py'}:11"]) == 2
-        assert "must not decide" in capsys.readouterr().err
+def test_the_settings_of_a_folder_cannot_name_a_server_or_a_log(home, capsys, tmp_path):
+    (tmp_path / "dg-lsp.toml").write_text('[remote]\nurl = "http://127.0.0.1:1"\n[privacy]\naudit_log = "x"\n')
+    assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["model"] == "dg-mini"
+    [warning] = captured.err.splitlines()
+    assert "ignored remote.url, privacy.audit_log" in warning
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.fixture

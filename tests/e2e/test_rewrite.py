@@ -123,7 +123,7 @@ def actions(client, where, diagnostics=(), only=None, trigger=1):
 def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
     client = editor()
     titles = [one["title"] for one in actions(client, LINE)]
-    assert titles == ["Rewrite selection", "Replace selection with a fill", "Regenerate 60% of the selection"]
+    assert titles == ["Replace selection with a fill", "Regenerate 60% of the selection"]
     cursor = {"start": {"line": 1, "character": 4}, "end": {"line": 1, "character": 4}}
     diagnostic = {"range": LINE, "message": "undefined name\nmore", "severity": 1}
     fix, block = actions(client, cursor, [diagnostic])
@@ -134,10 +134,20 @@ def test_actions_for_a_selection_a_cursor_and_a_diagnostic(editor):
     assert [one["title"] for one in actions(client, cursor, [diagnostic], ["quickfix"])] == [fix["title"]]
     assert [one["title"] for one in actions(client, cursor, [diagnostic], trigger=2)] == [fix["title"]]
     assert actions(client, LINE, only=["source"]) == []
-    assert len(actions(client, LINE, only=["refactor"])) == 3
+    assert len(actions(client, LINE, only=["refactor"])) == 2
 
 
-def test_a_client_with_an_input_box_gets_its_own_command(editor):
-    client = editor(capabilities={"experimental": {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}})
-    first = actions(client, LINE)[0]
-    assert (first["title"], first["command"]["command"]) == ("Rewrite selection…", "dg-lsp.askInstruction")
+@pytest.mark.parametrize("shows_disabled", [True, False])
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_rewrite_by_an_instruction_needs_an_input_box_and_a_model_that_follows_it(session, shows_disabled, follows):
+    code_action = {"codeAction": {"disabledSupport": shows_disabled}}
+    experimental = {"dgLsp": {"commands": ["dg-lsp.askInstruction"]}}
+    env = {"DG_TEST_FOLLOWS": "1"} if follows else {}
+    client = session("fill", SOURCE, env=env, capabilities={"experimental": experimental, "textDocument": code_action})
+    client.wait_until(lambda: "ready after" in str(client.received("window/logMessage")))
+    asking = [one for one in actions(client, LINE) if one["title"] == "Rewrite selection…"]
+    assert [one.get("command", {}).get("command") for one in asking] == (
+        ["dg-lsp.askInstruction"] if follows else [None] * shows_disabled
+    )
+    if shows_disabled and not follows:
+        assert "follows no instructions; diffusiongemma does" in asking[0]["disabled"]["reason"]

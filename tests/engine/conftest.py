@@ -73,6 +73,9 @@ class Reciter:
         self.calls.append(("prefill", len(prompt_ids), ()))
         return len(prompt_ids) - common_prefix_length(held, prompt_ids)
 
+    def drift(self, _slot):
+        return 0
+
     def predict(self, slot, canvases, temperature, rng, lanes=()):
         del temperature, rng
         self.calls.append(("predict", [canvas.tolist() for canvas in canvases], tuple(lanes)))
@@ -89,7 +92,7 @@ class Reciter:
         known = self._ids[max(0, at) :][: len(canvas)]
         ids[: len(known)] = known
         confidence = np.full(len(canvas), self._confidence, np.float32)
-        return Prediction(ids, ids, confidence, np.full(len(canvas), 0.001, np.float32))
+        return Prediction(ids, ids, confidence, np.full(len(canvas), 0.001, np.float32), confidence)
 
     def close(self):
         pass

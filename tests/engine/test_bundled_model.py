@@ -12,7 +12,7 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import drain
-from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -21,7 +21,7 @@ SOURCE = (SAMPLES / "inventory.py").read_text(encoding="utf-8")
 
 def opened(num_slots=4):
     runtime = ModelSettings(threads=1, gpu_layers=0, num_slots=num_slots)
-    return open_engine(Settings(model=runtime, completion=CompletionSettings(early_stop_ms=0)))
+    return open_engine(Settings(model=runtime, completion=CompletionSettings(early_stop_ms=0, min_confidence=0.0)))
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,17 @@ def test_first_of_several_candidates_is_the_one_of_a_single_canvas(engine):
     alone = fill(engine, FillRequest(request.snapshot, request.offset, decoder=DecoderName.DIFFUSION))
     several = fill(engine, FillRequest(request.snapshot, request.offset, num_candidates=3))
     assert {one.text for one in alone.candidates} <= {one.text for one in several.candidates}
+
+
+def test_first_of_the_requested_items_is_right_at_least_as_often_as_the_automatic_one(engine):
+    num_right = {1: 0, 3: 0}
+    for position in read_positions(SAMPLES / "places.toml"):
+        source = SourceFile.read(SAMPLES / position.file)
+        snapshot, offset = source.snapshot(), source.offset_at(position.line, position.col)
+        for num_candidates in num_right:
+            wanted = FillRequest(snapshot, offset, num_candidates=num_candidates, priority=Priority.INVOKED)
+            num_right[num_candidates] += position.is_right(fill(engine, wanted).text)
+    assert num_right[3] >= num_right[1] > 0
 
 
 @pytest.mark.parametrize(

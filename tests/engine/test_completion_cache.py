@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dg_lsp.context.document import Snapshot
@@ -100,3 +102,10 @@ def test_text_far_away_may_change():
     cache, far = CompletionCache(), "#" * 5000 + "\n"
     cache.keep(at("a" + far + "x = ", "\n" + far + "a"), result("foo"))
     assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]
+
+
+def test_a_confident_candidate_is_found_behind_one_of_low_confidence():
+    cache = CompletionCache()
+    best, second = Candidate("foo", -0.1, confidence=0.01), Candidate("fob", -0.2, confidence=0.5)
+    cache.keep(at("x = ", num_candidates=3), replace(result("foo"), candidates=(best, second)))
+    assert texts(cache.find(at("x = f"), min_confidence=0.05)) == ["ob"]

@@ -24,7 +24,8 @@ class Constant:
 
     def _prediction(self, size):
         ids = token_ids([50] * size)
-        return Prediction(ids, ids, np.full(size, 0.4, np.float32), np.ones(size, np.float32))
+        confidence = np.full(size, 0.4, np.float32)
+        return Prediction(ids, ids, confidence, np.ones(size, np.float32), confidence)
 
     def predict(self, _slot, canvases, _temperature, _rng, _lanes=()):
         return [self._prediction(len(canvas)) for canvas in canvases]
@@ -51,6 +52,7 @@ def test_causal_pass_is_overridden_after_the_end_of_the_prompt():
     assert prediction.argmax_ids.tolist() == [5, 50]
     assert prediction.sampled_ids.tolist() == [5, 50]
     assert prediction.confidence[1] == np.float32(0.4)
+    assert prediction.sampled_confidence.tolist() == prediction.confidence.tolist()
 
 
 def test_canvas_is_overridden_from_its_leftmost_mask_on():
@@ -92,3 +94,12 @@ def test_prompt_takes_the_slot_that_shares_half_of_it_or_else_the_least_recently
     assert slots.choose(token_ids([9, 8, 7, 5])) == second
     assert slots.choose(token_ids([1, 2, 3, 5])) == first
     assert slots.choose(token_ids([1, 5, 5, 5])) == second
+
+
+def test_slot_with_the_same_end_is_taken_for_a_prompt_whose_beginning_changed():
+    slots, suffix = KVSlots(2), list(range(20, 40))
+    first = slots.choose(token_ids([1, 2, *suffix]))
+    slots.hold(first, token_ids([1, 2, *suffix]))
+    assert slots.choose(token_ids([9, 8, 7, 6])) != first
+    assert slots.choose(token_ids([1, 2, 3, *suffix])) == slots.choose(token_ids([5, *suffix])) == first
+    assert slots.num_shared(first, token_ids([1, 2, 3, *suffix])) == 2

@@ -69,6 +69,18 @@ def test_without_costs_a_model_with_a_canvas_runs_diffusion():
         assert DecoderSelection(spec, None).choose(PositionKind.BLOCK) is decoder
 
 
+@pytest.mark.parametrize(
+    ("decoder", "num_passes"),
+    [(DecoderName.AUTOREGRESSIVE, 64), (DecoderName.DIFFUSION, 16), (DecoderName.SPECULATIVE, 16)],
+)
+def test_passes_until_the_early_stop_are_the_same_after_a_slower_measurement(decoder, num_passes):
+    slower = StepCosts(*(tuple((size, 1.2 * ms) for size, ms in points) for points in (CPU.causal, CPU.canvas)))
+    for costs in (CPU, slower):
+        assert selection(costs=costs).num_passes(150.0, decoder, 16) == num_passes
+    assert selection().num_passes(float("inf"), decoder, 16) == float("inf")
+    assert selection(costs=None).num_passes(0.1, decoder, 16) < 1
+
+
 def test_model_without_expected_passes_gets_the_defaults():
     named = {(row.kind, row.decoder) for row in DEFAULTS}
     selected = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]

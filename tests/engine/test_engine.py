@@ -3,9 +3,11 @@
 import time
 from types import SimpleNamespace
 
+import attrs
 import pytest
 
 from dg_lsp.engine import stop_criteria
+from dg_lsp.engine.request import Priority
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -57,14 +59,26 @@ def test_empty_fill_is_rejected_with_a_reason(engine_of, ask):
     assert [rejection.reason for rejection in result.rejections] == [Reason.EMPTY]
 
 
-def test_min_confidence_rejects_unlikely_candidates(engine_of, ask):
+def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones_are_not(engine_of, ask):
     engine, _ = engine_of("x + y")
     [shown] = engine.fill(ask("a = |\n")).candidates
     assert 0.5 < shown.confidence < 1
-    assert engine.fill(ask("a = |\n", min_confidence=shown.confidence)).candidates == (shown,)
-    result = engine.fill(ask("a = |\n", min_confidence=0.999))
+    just = engine.configured(attrs.evolve(engine.settings, min_confidence=shown.confidence))
+    assert just.fill(ask("a = |\n")).candidates == (shown,)
+    strict = engine.configured(attrs.evolve(engine.settings, min_confidence=0.999))
+    result = strict.fill(ask("a = |\n"))
     assert result.candidates == ()
     assert [(one.reason, one.text) for one in result.rejections] == [(Reason.LOW_CONFIDENCE, "x + y")]
+    assert strict.fill(ask("a = |\n", priority=Priority.INVOKED)).candidates == (shown,)
+
+
+def test_a_faulty_candidate_is_hidden_from_automatic_requests_only(engine_of, ask):
+    engine, _ = engine_of("a")
+    assert engine.fill(ask("a = |\n", priority=Priority.INVOKED)).text == "a"
+    result = engine.fill(ask("a = |\n"))
+    assert [(one.reason, one.text) for one in result.rejections] == [(Reason.NO_EFFECT, "a")]
+    assert result.confident(0.01) == result
+    assert result.confident(0.0).text == "a"
 
 
 @pytest.mark.parametrize(("fill", "num_tokens"), [("a\n    bc", 2), ("\n    a\n    b", 7), ("abc", 4)])

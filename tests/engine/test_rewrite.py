@@ -20,9 +20,9 @@ def request(where=LINE, **more):
     return RewriteRequest(Snapshot("file:///a.py", 1, SOURCE), *where, **more)
 
 
-def engine_of(fill):
+def engine_of(fill, **settings):
     denoiser = ScriptedDenoiser(fill)
-    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**settings))
 
 
 def rewritten(engine, wanted):
@@ -58,9 +58,9 @@ def test_unchanged_text_is_rejected_after_some_tries():
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_min_confidence_rejects_an_unlikely_rewrite(strength):
-    engine, wanted = engine_of("total = a * 2"), {"strength": strength, "seed": 3}
-    assert rewritten(engine, request(**wanted)).rejection is None
-    result = rewritten(engine, request(**wanted, min_confidence=0.999))
+    engine, wanted = engine_of("total = a * 2", min_confidence=0.999), {"strength": strength, "seed": 3}
+    assert rewritten(engine_of("total = a * 2", min_confidence=0.0), request(**wanted)).rejection is None
+    result = rewritten(engine, request(**wanted))
     assert (result.text, result.confidence, result.rejection.reason) == ("", 0.0, Reason.LOW_CONFIDENCE)
 
 

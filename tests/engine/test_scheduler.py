@@ -3,7 +3,7 @@
 from concurrent.futures import CancelledError
 
 import pytest
-from gates import LONG, TIMEOUT, Gate, ask
+from gates import LONG, TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
@@ -19,7 +19,7 @@ def test_newer_request_of_a_document_cancels_the_running_one_within_a_step(busy)
     denoiser.go_on.set()
     assert newer.result(TIMEOUT).text == "abcdefgh"
     assert denoiser.num_steps == 1 + 9
-    assert scheduler.model_time.total > scheduler.model_time.stale > 0
+    wait_until(lambda: scheduler.model_time.total > scheduler.model_time.stale > 0, "model time is counted")
 
 
 def test_model_that_cannot_be_opened_fails_every_request(scheduler_of):

@@ -1,10 +1,13 @@
 """Fills that cost no pass: the rest of an earlier one, and the one that follows if it is accepted."""
 
+import threading
+
 import attrs
 import pytest
-from gates import TIMEOUT, Gate, ask, wait_until
+from gates import LONG, TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.engine.request import Priority
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
@@ -39,12 +42,13 @@ def test_no_fill_is_reused_after_a_change_of_settings_or_without_type_through(sc
 
 def test_a_fill_of_low_confidence_stays_hidden_while_it_is_typed_and_is_not_computed_again(scheduler_of):
     denoiser = ScriptedDenoiser("alpha")
-    scheduler = scheduler_of(denoiser)
-    first = scheduler.submit(ask(min_confidence=0.999)).result(TIMEOUT)
+    scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, min_confidence=0.999))
+    first = scheduler.submit(ask()).result(TIMEOUT)
     num_steps = denoiser.num_steps
-    typed = scheduler.submit(ask(text="a = al", min_confidence=0.999)).result(TIMEOUT)
+    typed = scheduler.submit(ask(text="a = al")).result(TIMEOUT)
     assert [(one.candidates, one.rejections[0].reason) for one in (first, typed)] == [((), Reason.LOW_CONFIDENCE)] * 2
-    assert scheduler.submit(ask(text="a = al")).result(TIMEOUT).text == "pha", "an invoked request shows it"
+    invoked = scheduler.submit(ask(text="a = al", priority=Priority.INVOKED)).result(TIMEOUT)
+    assert invoked.text == "pha"
     assert denoiser.num_steps == num_steps
 
 
@@ -82,3 +86,46 @@ def test_any_request_ends_the_speculation(scheduler_of, uri):
     denoiser.go_on.set()
     assert accepted.result(TIMEOUT).text == "two"
     assert denoiser.num_steps >= first.steps + 1 + len("two") + 1
+
+
+class Drifting(ScriptedDenoiser):
+    """Its first slot is exact after some passes of a refresh; each waits for `go_on`."""
+
+    def __init__(self, fill, num_passes):
+        super().__init__(fill)
+        self.num_passes = num_passes
+        self.is_inside, self.go_on = threading.Event(), threading.Event()
+
+    def drift(self, slot):
+        return 0 if slot else self.num_passes
+
+    def refresh(self, slot):
+        if slot or not self.num_passes:
+            return 0
+        self.is_inside.set()
+        assert self.go_on.wait(TIMEOUT)
+        self.num_passes -= 1
+        return 16
+
+
+@pytest.mark.parametrize("settings", [LONG, SPECULATING])
+def test_idle_time_makes_approximate_prompts_exact(scheduler_of, settings):
+    denoiser = Drifting(script, 5)
+    denoiser.go_on.set()
+    scheduler = scheduler_of(denoiser, settings)
+    assert scheduler.submit(ask(max_lines=1)).result(TIMEOUT).drift == 5
+    wait_until(lambda: scheduler.is_idle)
+    assert denoiser.num_passes == 0
+    assert scheduler.submit(ask(text="b = ", max_lines=1)).result(TIMEOUT).drift == 0
+
+
+def test_any_request_ends_the_refresh_within_one_pass(scheduler_of):
+    denoiser = Drifting(script, 5)
+    scheduler = scheduler_of(denoiser, LONG)
+    scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
+    assert denoiser.is_inside.wait(TIMEOUT)
+    other = scheduler.submit(ask("file:///b.py", max_lines=1))
+    denoiser.go_on.set()
+    assert other.result(TIMEOUT).drift == 4
+    wait_until(lambda: scheduler.is_idle)
+    assert denoiser.num_passes == 0

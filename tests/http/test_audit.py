@@ -1,6 +1,7 @@
 """The audit log: one line per request, without text."""
 
-from http_server import TIMEOUT, raw, wait_until
+import pytest
+from http_server import GAP, TIMEOUT, UNHURRIED, metric, raw, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.audit import AuditRecord
@@ -24,6 +25,20 @@ def test_each_request_is_logged_with_numbers_and_without_text(start, tmp_path):
     assert min(first.prompt_tokens, first.output_tokens, first.steps, first.total_seconds) > 0
     for text in ("sesame", "4711", 'total"'):
         assert text not in path.read_text().replace('"total_seconds"', "")
+
+
+@pytest.mark.parametrize("num_texts", [1, 2], ids=["typed", "requested"])
+def test_the_client_the_log_and_the_metrics_agree_on_an_unlikely_completion(start, tmp_path, num_texts):
+    path, is_shown = tmp_path / "audit.jsonl", num_texts > 1
+    completion = {**UNHURRIED["completion"], "min_confidence": 0.999}
+    client = start(ScriptedDenoiser("total"), privacy={"audit_log": str(path)}, completion=completion)
+    answer = client.post("/infill", {**GAP, "n_cmpl": num_texts}).tree
+    texts = [one["content"] for one in (answer if is_shown else [answer])]
+    [record] = lines(path, 1)
+    counted = 'dg_lsp_completions_total{decoder="diffusion",shown="%s"}' % ("yes" if is_shown else "no")
+    assert ("total" in texts) is is_shown
+    assert (record.outcome, record.reason) == (("shown", "") if is_shown else ("nothing", "low-confidence"))
+    assert metric(client, counted) == 1
 
 
 def test_a_disconnect_is_logged_as_cancelled(start, gated, tmp_path):

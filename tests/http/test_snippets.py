@@ -49,6 +49,16 @@ def test_an_excluded_file_is_left_out(prefix_of, name):
     assert prefix_of([{"text": "key = 'hunter2'\n", "filename": name}]) == "x = "
 
 
+def test_a_file_of_the_clients_machine_is_not_looked_up_on_the_servers(prefix_of, tmp_path):
+    (tmp_path / "a.py").symlink_to(tmp_path / ".env")
+    assert "x = 1" in prefix_of([{"text": "x = 1\n", "filename": str(tmp_path / "a.py")}])
+
+
+def test_secrets_are_masked(prefix_of):
+    token = "ghp_" + "a1" * 18
+    assert "key = '***'\n" in prefix_of([{"text": f"key = '{token}'\n", "filename": "a.py"}])
+
+
 @pytest.mark.parametrize("name", ["//[", "a\nb.py", "caf\u00e9 \ud83d\ude00.py", "\ud800.py", "?#%zz.py", "/"])
 def test_any_file_name_is_accepted(prefix_of, name):
     shown = prefix_of([{"text": "a = 1\n", "filename": name}])

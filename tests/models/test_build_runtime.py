@@ -11,6 +11,7 @@ import tarfile
 
 import pytest
 
+from dg_lsp import runtime
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelRuntimeError, UsageError
 from dg_lsp.models import build_runtime, download
 from dg_lsp.models.build_runtime import BuildOptions, Patch, build, check_tools
@@ -103,7 +104,7 @@ def stub_library(tmp_path_factory):
 def target(stub_library, tmp_path, monkeypatch):
     """The folder for the runtime; the stub is the installed library."""
     installed = InstalledLibrary(VERSION, stub_library)
-    monkeypatch.setattr(build_runtime, "installed_library", lambda: installed)
+    monkeypatch.setattr(runtime, "installed_library", lambda: installed)
     monkeypatch.setenv("DG_LSP_RUNTIME", str(tmp_path / "place" / "runtime"))
     monkeypatch.delenv("CMAKE_ARGS", raising=False)
     return tmp_path / "place" / "runtime"
@@ -220,7 +221,7 @@ def test_a_folder_with_other_files_is_not_replaced(target, packed, monkeypatch):
 
 @needs_elf
 def test_llama_cpp_python_has_to_be_installed(target, monkeypatch):
-    monkeypatch.setattr(build_runtime, "installed_library", lambda: None)
+    monkeypatch.setattr(runtime, "installed_library", lambda: None)
     with pytest.raises(ModelRuntimeError, match="not installed"):
         build(BuildOptions(), is_changed)
 

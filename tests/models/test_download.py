@@ -13,7 +13,17 @@ from huggingface_hub import HfApi, constants
 
 from dg_lsp.errors import ModelDownloadError, ModelError
 from dg_lsp.models.download import fetch
-from dg_lsp.models.registry import RECORD, Preset, Wheel, fetched_path, find_family, forget, read_record
+from dg_lsp.models.registry import (
+    RECORD,
+    Preset,
+    Wheel,
+    fetched_path,
+    find_family,
+    forget,
+    read_pin,
+    read_record,
+    remove,
+)
 
 REPOSITORY = "somebody/Tiny-GGUF"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 400
@@ -154,6 +164,50 @@ def test_a_checkpoint_is_a_folder_of_weights_and_configuration(hub):
     assert fetch(which) == which.folder
     names = {path.name for path in which.folder.iterdir() if path.is_file()}
     assert names == {"model.safetensors", "config.json", RECORD}
+
+
+def test_no_python_file_is_fetched(hub, tmp_path):
+    files = {"model.safetensors": b"w" * 1000, "config.json": b"{}", "tokenization.py": b"import os"}
+    hub.files.clear()
+    hub.files.update(files)
+    which = preset(patterns=("*.safetensors", "*.json", "*.py", "tokenization.py"))
+    fetch(which)
+    assert not [path for path, _ in hub.requests if path.endswith(".py")]
+    assert not list(which.folder.rglob("*.py"))
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    for name, content in files.items():
+        (shelf / name).write_bytes(content)
+    assert fetch(which, shelf) == which.folder
+    assert not list(which.folder.rglob("*.py"))
+
+
+def test_the_first_download_fixes_commit_and_checksums(hub):
+    hub.files["config.json"] = b"{}"
+    hub.in_git.add("config.json")
+    which = preset(patterns=("Tiny-Q4_K_M.gguf", "config.json"))
+    fetch(which)
+    pin = read_pin(which)
+    assert pin.commit == hub_server.COMMIT
+    assert {file.path: file.sha256 for file in pin.files} == {
+        "Tiny-Q4_K_M.gguf": SHA256,
+        "config.json": hashlib.sha256(b"{}").hexdigest(),
+    }
+    remove(which)
+    hub.requests.clear()
+    fetch(which)
+    assert not [path for path, _ in hub.requests if "/revision/" in path], "the commit is known"
+    remove(which)
+    other = {"Tiny-Q4_K_M.gguf": WEIGHTS[::-1], "config.json": b"[]"}
+    hub.files["config.json"] = other["config.json"]
+    with pytest.raises(ModelDownloadError, match=r"config\.json of .* is not the expected file"):
+        fetch(which)
+    hub.files.update(other)
+    with pytest.raises(ModelDownloadError, match="is not the file that was fetched first: pass --revision main"):
+        fetch(which)
+    assert fetch(which, is_other=True).read_bytes() == other["Tiny-Q4_K_M.gguf"]
+    remove(which)
+    assert fetch(which).read_bytes() == other["Tiny-Q4_K_M.gguf"]
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}', '{"files": [{"path": 1}]}'])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.backends.llamacpp.quantize import FILE_TYPES
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models import registry
@@ -17,9 +18,11 @@ from dg_lsp.models.registry import (
     PRESETS,
     BundledModel,
     find_family,
+    fit,
     gpu_memory,
     known_names,
     locate,
+    preset_named,
     select,
 )
 from dg_lsp.settings import Settings
@@ -108,6 +111,19 @@ def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
     assert gpu_memory([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "gpu", "system_free", "answer"),
+    [
+        ("qwen2.5-coder-0.5b", None, 4e9, "fits here: CPU"),
+        ("qwen2.5-coder-7b", None, 16e9, "fits here, but is slow on a CPU"),
+        ("dream-coder-7b", ("RTX", 8e9), 4e9, "fits here: RTX"),
+        ("qwen3-coder-30b", ("RTX", 8e9), 4e9, "does not fit here: 8.0 GB free"),
+    ],
+)
+def test_whether_a_preset_fits_here(name, gpu, system_free, answer):
+    assert fit(preset_named(name), gpu, system_free) == answer
+
+
 # families and presets
 
 
@@ -158,6 +174,10 @@ def test_names_and_ranks_are_different():
 
 @each_preset
 def test_a_preset_is_consistent(preset):
+    assert not any(pattern.endswith(".py") for pattern in preset.patterns)
+    assert bool(preset.download_size) == (preset.is_checkpoint and preset.needs_conversion)
+    assert preset.quantization in FILE_TYPES
+    assert bool(preset.terms) == any(word in preset.licence for word in ("not an open source", "not known"))
     assert preset.wheels or re.fullmatch(r"[\w.-]+/[\w.-]+", preset.repository)
     assert re.fullmatch(r"main|[0-9a-f]{40}", preset.revision)
     assert re.fullmatch(r"|[0-9a-f]{64}", preset.sha256)
@@ -172,8 +192,8 @@ def test_a_preset_is_consistent(preset):
 @each_preset
 def test_the_documentation_has_a_row_for_the_preset(preset):
     size, memory = (f"{number / 1e9:.1f} GB" for number in (preset.size, preset.memory_bytes))
-    cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.licence,
-             f"`{preset.repository}`")  # fmt: skip
+    cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.hardware,
+             preset.licence, f"`{preset.repository}`")  # fmt: skip
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
 
 

@@ -1,3 +1,4 @@
+import ast
 import re
 
 import pytest
@@ -141,9 +142,9 @@ def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_
 
 
 def test_candidates_are_ranked_without_duplicates():
-    empty, wrong, spaced = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate(" a", -2.0)
-    results = [Candidate("b", -2.0), empty, Candidate("a \n", -1.0), wrong, spaced, Candidate("a", -3.0)]
-    assert rank(results) == ((Candidate("a \n", -1.0), Candidate("b", -2.0), spaced), (empty, wrong))
+    empty, wrong, best = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate("a + 1\n", -1.0)
+    results = [Candidate("b", -2.0), empty, best, wrong, Candidate(" a + 1", -2.5), Candidate("a+1", -3.0)]
+    assert rank(results) == ((best, Candidate("b", -2.0)), (empty, wrong))
 
 
 def judged_rewrite(marked, answer, *, check_syntax=True, language="python", must_fix_errors=False):
@@ -204,6 +205,62 @@ def test_syntax_is_checked_in_known_languages_unless_turned_off(options):
     assert (
         judged("x = |\n", "1 2", **options) == judged_rewrite("x = «1»\n", "1 2", **options) == Candidate("1 2", -0.5)
     )
+
+
+FUNCTION = "class C:\n    def f(self):\n«        return self.a * self.b\n»\n    def g(self):\n        pass\n"
+
+
+@pytest.mark.parametrize(
+    ("marked", "answer", "reason"),
+    [
+        pytest.param("«x = 1»\n", "print x", Reason.SYNTAX_ERROR, id="the syntax of Python 2"),
+        pytest.param("def f():\n    «x = 1»\n    return x\n", "for", Reason.SYNTAX_ERROR, id="a keyword"),
+        pytest.param("if a:\n    x = 1\n«y = 2\n»", "  y = 2", Reason.SYNTAX_ERROR, id="an indentation"),
+        pytest.param("def f():\n    «x = 1»\n    return x\n", "if x:", Reason.SYNTAX_ERROR, id="a header"),
+        pytest.param("«def f():\n»    return 1\n", "if x:", Reason.SYNTAX_ERROR, id="return outside of a function"),
+        pytest.param("def f(x=«1», *, y): ...\n", "1, x", Reason.SYNTAX_ERROR, id="an argument twice"),
+        pytest.param(
+            "print x\n\n\ndef f():\n«    y = 1\n»", "y = yield = 2", Reason.SYNTAX_ERROR, id="invalid elsewhere"
+        ),
+        pytest.param(FUNCTION, '""""""', Reason.HOLLOW, id="an empty docstring for the only statement"),
+        pytest.param(FUNCTION, '"""The product."""', Reason.HOLLOW, id="a docstring for the only statement"),
+        pytest.param(FUNCTION, "pass", Reason.HOLLOW, id="pass for the only statement"),
+        pytest.param("«x = 1\n»y = 2\n", "# x = 1", Reason.HOLLOW, id="a comment for a statement"),
+        pytest.param("«x = 1\n»y = 2\n", "if x:\n    ...", Reason.HOLLOW, id="a block of dots"),
+        pytest.param("«def f():\n    return 1\n»", "# Copyright (c) 2001 Who\nx = 1", Reason.LICENCE, id="a licence"),
+    ],
+)
+def test_a_rewrite_that_breaks_or_empties_the_code_is_refused(marked, answer, reason):
+    assert judged_rewrite(marked, answer).reason is reason
+
+
+@pytest.mark.parametrize(
+    ("marked", "answer"),
+    [
+        pytest.param("x = «'a'»\n", "'b'", id="a string for a string"),
+        pytest.param("x = [\n«    a,\n»    c,\n]\n", "    'b',", id="a string in brackets"),
+        pytest.param("def f():\n«    return 1\n»", "raise NotImplementedError", id="a statement"),
+        pytest.param("def f():\n«    pass\n»", '"""Later."""', id="nothing to lose"),
+        pytest.param("«x = 1\n»", "class E(Exception):\n    pass", id="an empty class with a base"),
+        pytest.param("«x = 1\n»", "try:\n    f()\nexcept OSError:\n    pass", id="a handler that does nothing"),
+        pytest.param(
+            "«# Copyright (c) 2001 Who\nx = 1\n»", "# Copyright (c) 2002 Who\nx = 2", id="a licence that is there"
+        ),
+        pytest.param("return «1»\n", "2", id="a buffer that parses and does not compile"),
+        pytest.param("print x\ny = «1»\n", "2", id="a buffer that does not parse"),
+        pytest.param("\ufeffx = «1»\r\n", "r'\\d'", id="a byte order mark and CRLF"),
+    ],
+)
+def test_a_rewrite_that_keeps_the_code_valid_is_shown(marked, answer):
+    assert isinstance(judged_rewrite(marked, answer), Candidate)
+
+
+@given(st.text("ab1 ('\"):=,\n", max_size=25))
+def test_python_that_parsed_parses_after_any_rewrite(answer):
+    marked = "def f(a):\n    b = «(a + 1)»\n    return b\n"
+    result = judged_rewrite(marked, answer)
+    if isinstance(result, Candidate):
+        ast.parse(re.sub("«.*»", lambda _: result.text, marked))
 
 
 def test_a_fix_reduces_the_syntax_errors():

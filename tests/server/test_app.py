@@ -25,6 +25,7 @@ def test_empty_options_change_nothing(options):
         pytest.param({"completion": None}, "completion = null", id="null for a group"),
         pytest.param({"model": {"name": {"x": 1}}}, "model.name.x = 1", id="a group for a value"),
         pytest.param({"model": {"name": {}}}, "model.name = {}", id="an empty group for a value"),
+        pytest.param({"remote": {"key_variable": "HOME"}}, "remote.key_variable is not used", id="a secret's name"),
         pytest.param([], "must be an object", id="a list"),
         pytest.param("dg-mini", "must be an object", id="a string"),
     ],
@@ -49,12 +50,28 @@ def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
     folder.mkdir(parents=True)
     assert workspace_settings(folder, BASE) == (BASE, ())
     assert workspace_settings(None, BASE) == (BASE, ())
-    (tmp_path / "dg-lsp.toml").write_text("[model]\nname = 'mine.gguf'\n[completion]\nmax_tokens = 7\n")
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
     settings, errors = workspace_settings(folder, BASE)
-    assert (settings.model.name, settings.completion.max_tokens, errors) == (str(tmp_path / "mine.gguf"), 7, ())
+    assert (settings.model.name, settings.completion.max_tokens, errors) == ("other", 7, ())
 
 
-@pytest.mark.parametrize("text", ["nonsense = 1", "model = ", "[remote]\nurl = 'http://127.0.0.1:1'"])
+def test_the_trust_of_the_editor_counts_in_its_folder_only(tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    text = "[model]\nname = 'mine.gguf'\n"
+    (tmp_path / "dg-lsp.toml").write_text(text)
+    settings, [message] = workspace_settings(folder, BASE, editor_trusts=True)
+    assert settings == BASE
+    assert "ignored model.name" in message
+    (folder / "dg-lsp.toml").write_text(text)
+    settings, messages = workspace_settings(folder, BASE, editor_trusts=True)
+    assert (settings.model.name, messages) == (str(folder / "mine.gguf"), ())
+    settings, [message] = workspace_settings(folder, BASE, editor_trusts=False)
+    assert settings == BASE
+    assert "the editor does not trust this folder" in message
+
+
+@pytest.mark.parametrize("text", ["nonsense = 1", "model = "])
 def test_an_invalid_settings_file_is_reported_and_not_used(tmp_path, text):
     (tmp_path / "dg-lsp.toml").write_text(text)
     settings, [error] = workspace_settings(tmp_path, BASE)

@@ -179,6 +179,21 @@ def test_definitions_of_an_excluded_file_are_never_shown(session):
     assert session.snippets() is NO_SNIPPETS
 
 
+def test_secrets_are_masked_in_snippets_of_all_sources(session):
+    token = "ghp_" + "a1" * 18
+    session.write("tools.py", f"KEY = '{token}'\n")
+    session.open("b.py", f"total = price = '{token}'\n")
+    session.open("c.py", f"total = '{token}'\n")
+    session.edit("c.py", 0, f"price = '{token}'\n")
+    session.open("main.py", f"from tools import KEY\ntotal = price('{token}')\n")
+    session.edit("main.py", 0, "\n")
+    line = f"total = price('{token}')"
+    session.provider.record_diagnostics(session.documents.get(session.uri("main.py")), 0, 9, [(2, f"bad {line}")])
+    chunks = session.chunks()
+    assert {source for source, _ in chunks} == set(SnippetSource) - {SnippetSource.GIVEN}
+    assert all("***" in text and token not in text for _, text in chunks)
+
+
 def test_a_file_that_is_excluded_later_is_not_shown_any_more(with_all):
     session = with_all
     assert len(session.snippets().chunks) == 4

@@ -52,6 +52,17 @@ def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
     assert not exclusion.is_ignored(uri)
 
 
+def test_a_gitignore_file_that_is_a_link_or_a_pipe_is_not_read(exclusion, tmp_path):
+    uri, file = (tmp_path / "main.py").as_uri(), tmp_path / ".gitignore"
+    file.rename(tmp_path / "patterns")
+    (tmp_path / "patterns").write_text("main.py\n")
+    file.symlink_to(tmp_path / "patterns")
+    assert not exclusion.is_ignored(uri)
+    file.unlink()
+    os.mkfifo(file)
+    assert not exclusion.is_ignored(uri)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -194,6 +205,19 @@ def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch)
 def test_files_outside_of_the_workspace_are_not_read(found, tmp_path):
     (tmp_path / "secret.py").write_text("def f(): pass\n")
     assert found(PKG, "from ..secret import f\n", "main.py") == []
+
+
+def test_links_out_of_the_workspace_are_not_followed(found, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/secret.py").write_text("def f(): pass\n")
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/secret.py").symlink_to(tmp_path / "outside/secret.py")
+    (tmp_path / "w/linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "w/circle.py").symlink_to(tmp_path / "w/circle.py")
+    text = "from secret import f\nfrom linked.secret import f\nfrom circle import f\n"
+    assert found({}, text, "main.py") == []
+    (tmp_path / "w/inside.py").symlink_to(tmp_path / "w/pkg/a.py")
+    assert found(PKG, "from inside import f\n", "main.py") == [("inside.py", "def f(x): ...")]
 
 
 def test_the_number_of_files_and_names_is_limited(found):

@@ -1,9 +1,9 @@
-"""Settings from mappings and files; errors name the key, the line and the nearest known key."""
+"""Settings from mappings; errors name the key and the nearest known key."""
 
 import pytest
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.settings import Settings, parse_settings, read_settings
+from dg_lsp.settings import Settings, parse_settings
 
 
 def test_absent_keys_keep_their_value():
@@ -27,6 +27,8 @@ def test_absent_keys_keep_their_value():
         pytest.param({"completion": {"decoder": "sideways"}}, "decoder", id="unknown value"),
         pytest.param({"fill": 3}, "fill", id="unknown key without a group"),
         pytest.param({"model": None}, "model", id="null"),
+        pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
+        pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting 'a\\n\\x1b", id="control characters"),
         pytest.param({"model": 3}, "model", id="number for a group"),
     ],
 )
@@ -34,22 +36,3 @@ def test_a_bad_value_is_named_in_one_line(tree, message):
     with pytest.raises(SettingsError, match=message) as caught:
         parse_settings(tree)
     assert "\n" not in str(caught.value)
-
-
-def test_the_line_of_an_unknown_key_in_a_file_is_named(tmp_path):
-    path = tmp_path / "dg-lsp.toml"
-    path.write_text('[model]\nname = "other.gguf"\n[completion]\nmax_tokens = 8\n')
-    settings = read_settings(path)
-    assert (settings.model.name, settings.completion.max_tokens) == ("other.gguf", 8)
-    path.write_text("[model]\nthreads = 1\n\n[completion]\nthreads = 2\n")
-    with pytest.raises(SettingsError, match=r"dg-lsp\.toml:5: unknown setting completion\.threads"):
-        read_settings(path)
-
-
-@pytest.mark.parametrize("content", [b"model = ", b"\xff\xfe", None], ids=["no TOML", "no UTF-8", "missing"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
-    path = tmp_path / "dg-lsp.toml"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(SettingsError, match=r"dg-lsp\.toml"):
-        read_settings(path)

@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp import system
 from dg_lsp.models.registry import PRESETS
-from dg_lsp.system import data_folder, system_free
+from dg_lsp.system import config_folder, data_folder, system_free
 
 LOTS = 1 << 50
 
@@ -81,23 +81,29 @@ def test_the_limit_of_the_process_counts():
 
 @pytest.fixture
 def home(monkeypatch):
-    for name in ("DG_LSP_DATA_DIR", "XDG_DATA_HOME", "LOCALAPPDATA"):
+    for name in ("DG_LSP_DATA_DIR", "DG_LSP_CONFIG_DIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "LOCALAPPDATA", "APPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("USERPROFILE", "/home/ada")
 
 
 @pytest.mark.parametrize(
-    ("platform", "folder"),
+    ("platform", "data", "config"),
     [
-        ("linux", "/home/ada/.local/share/dg-lsp"),
-        ("darwin", "/home/ada/Library/Application Support/dg-lsp"),
-        ("win32", "/home/ada/AppData/Local/dg-lsp"),
+        ("linux", "/home/ada/.local/share/dg-lsp", "/home/ada/.config/dg-lsp"),
+        ("darwin", *["/home/ada/Library/Application Support/dg-lsp"] * 2),
+        ("win32", "/home/ada/AppData/Local/dg-lsp", "/home/ada/AppData/Roaming/dg-lsp"),
     ],
 )
-def test_the_data_folder_is_that_of_the_system(home, platform, folder, monkeypatch):
+def test_the_folders_are_those_of_the_system(home, platform, data, config, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
-    assert data_folder() == Path(folder)
+    assert (data_folder(), config_folder()) == (Path(data), Path(config))
+
+
+def test_a_relative_folder_in_a_variable_of_the_system_is_ignored(home, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    assert config_folder() == Path("/home/ada/.config/dg-lsp")
 
 
 @pytest.mark.parametrize(("platform", "variable"), [("linux", "XDG_DATA_HOME"), ("win32", "LOCALAPPDATA")])

@@ -3,6 +3,7 @@
 The usual denoiser has a causal prompt in the KV cache; `masked` and `diffusiongemma` have the others.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -12,12 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.backends.llamacpp.context import NOTHING, KvCache, LlamaContext
+from dg_lsp.backends.llamacpp.context import KvCache, LlamaContext
 from dg_lsp.backends.llamacpp.library import gpus, threads_for
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES, context_budget, exact_budget
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
-from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec
+from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
+from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     DeviceMemory,
     Floats,
@@ -33,6 +34,8 @@ from dg_lsp.diffusion.denoiser import (
 )
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import ModelSettings
+
+_log = logging.getLogger(__name__)
 
 _NEVER = np.float32(-1e9)
 """Lower than any logit, and finite when divided by the lowest temperature: 0 * -inf is not a number."""
@@ -69,11 +72,13 @@ class Reducer:
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
+        sampled = ids if temperature == 0 else draw(weights, argmax, rng)
         return Prediction(
             argmax_ids=ids,
-            sampled_ids=ids if temperature == 0 else draw(weights, argmax, rng),
+            sampled_ids=sampled,
             confidence=np.reciprocal(total),
             entropy=np.maximum(entropy, 0.0, dtype=np.float32),
+            sampled_confidence=weights[np.arange(len(ids)), sampled] / total,
             unexpanded_ids=unexpanded[0],
             unexpanded_confidence=unexpanded[1],
         )
@@ -172,11 +177,11 @@ def _with_own_tokens(ids: TokenIds, flags: Flags, found: Prediction | None) -> P
     if found is not None and flags.all():
         return found
     ones, zeros = np.ones(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.float32)
-    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ids.copy(), ones.copy()]
+    merged: list[Any] = [ids.copy(), ids.copy(), ones, zeros, ones.copy(), ids.copy(), ones.copy()]
     for number, name in enumerate(_FIELDS):
         if (values := getattr(found, name, None)) is not None:
             merged[number][flags] = values
-        elif number > 3:
+        elif number > 4:
             merged[number] = None
     return Prediction(*merged)
 
@@ -228,6 +233,16 @@ class ContextDenoiser(ABC):
     @abstractmethod
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
+
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`; always exact."""
+        check_slot(slot, self.num_slots)
+        return 0
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`; always exact."""
+        check_slot(slot, self.num_slots)
+        return 0
 
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
@@ -296,13 +311,27 @@ class LlamaDenoiser(ContextDenoiser):
 
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
-        capacity = self._context.batch.capacity
-        self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS))
+        capacity, fim = self._context.batch.capacity, spec.fim
+        movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST else None
+        if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
+            _log.warning("%s decodes the suffix again at each typed character: %s", spec.name, problem)
+            movable = None
+        self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS), movable)
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
         return self._cache.prefill(slot, self._checked_prompt(slot, prompt_ids))
+
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`."""
+        check_slot(slot, self.num_slots)
+        return self._cache.drift(slot)
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`."""
+        check_slot(slot, self.num_slots)
+        return self._cache.refresh(slot)
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Denoiser.extend`."""

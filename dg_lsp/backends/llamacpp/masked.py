@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.context import NOTHING
 from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce, join
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.canvas.layout import NOTHING, TokenIds
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction, check_slot, checked_canvases
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError

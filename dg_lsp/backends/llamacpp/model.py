@@ -85,6 +85,8 @@ class LlamaModel:
         self.sizes = replace(ModelSizes.of(header), vocab_size=self.vocab_size)  # a split model may lack the vocabulary
         if not self.has_cache:
             self.sizes = replace(self.sizes, kv_bytes_per_token=0)
+        self.sliding_window = int(api.llama_model_n_swa(handle))
+        """Positions that layers with a sliding window attend to; 0 without such layers."""
         self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
         """Share of the layers on the GPU; their keys and values are there as well."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
@@ -128,6 +130,19 @@ class LlamaModel:
         if self._handle is None:
             raise BackendError("the model is closed; open it again")
         return self._handle
+
+    @property
+    def shift_problem(self) -> str:
+        """Why cached keys cannot be moved to other positions; empty if they can."""
+        rope = self._api.llama_model_rope_type(self.native)
+        if rope not in (self._api.LLAMA_ROPE_TYPE_NORM, self._api.LLAMA_ROPE_TYPE_NEOX):
+            has_none = rope == self._api.LLAMA_ROPE_TYPE_NONE
+            return "no rotary positions" if has_none else "positions of several dimensions"
+        prefix = f"{self.metadata.get('general.architecture', '')}.rope.scaling"
+        kind = self.metadata.get(f"{prefix}.type", "none")
+        # llama.cpp multiplies keys by the factor of such a scaling again whenever it moves them
+        is_scaled = kind not in ("none", "linear") or f"{prefix}.attn_factor" in self.metadata
+        return f"scaled rotations ({kind})" if is_scaled else ""
 
     def close(self) -> None:
         """Frees the weights; contexts must be closed before. Idempotent."""

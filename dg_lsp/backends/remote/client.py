@@ -104,9 +104,13 @@ class RemoteModel:
     """The model behind the server of the settings. One thread sends queries; any thread may close."""
 
     def __init__(self, settings: RemoteSettings, *, pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Sends nothing yet. Raises `SettingsError` without an address, or for an unreadable key or certificate."""
+        """Sends nothing yet. Raises `SettingsError` without a safe address, or for an unreadable key or certificate."""
         if not settings.url:
             raise SettingsError("remote.url is empty; set it to the address of the server")
+        address = urlsplit(settings.url)
+        if address.scheme == "http" and address.hostname not in LOOPBACK and not settings.allow_http:
+            problem = f"{address.netloc} would receive code and key without encryption"
+            raise SettingsError(f"{problem}: use an https address, or set remote.allow_http = true")
         self._settings = settings
         self._key = _read_key(settings)
         self._client = _client(settings)

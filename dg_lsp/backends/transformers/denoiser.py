@@ -96,6 +96,16 @@ class TransformersDenoiser:
         self._prompts[slot] = prompt
         return len(prompt) - kept
 
+    def drift(self, slot: int) -> int:
+        """See `Denoiser.drift`; always exact."""
+        self._check_slot(slot)
+        return 0
+
+    def refresh(self, slot: int) -> int:
+        """See `Denoiser.refresh`; always exact."""
+        self._check_slot(slot)
+        return 0
+
     @torch.inference_mode()
     def predict(
         self, slot: int, canvases: Sequence[TokenIds], temperature: float, rng: np.random.Generator, lanes: Lanes = ()
@@ -120,8 +130,9 @@ class TransformersDenoiser:
             rows = rows_on_device.cpu().numpy()
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
-        argmax, sampled = rows[0].astype(np.int32), rows[0 if temperature == 0 else 1].astype(np.int32)
-        values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0))
+        is_greedy = temperature == 0
+        argmax, sampled = rows[0].astype(np.int32), rows[0 if is_greedy else 1].astype(np.int32)
+        values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0), rows[2 if is_greedy else 4].copy())
         columns = (np.split(each, np.cumsum(lengths)[:-1]) for each in values)
         return [Prediction(*parts) for parts in zip(*columns, strict=True)]
 

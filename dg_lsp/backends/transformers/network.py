@@ -54,8 +54,8 @@ class ReducedLogits(NamedTuple):
     """Values of T positions, on the device."""
 
     rows: torch.Tensor
-    """Shape (4, T), float32: argmax, sampled token, confidence, entropy. One array is one copy to the host; token ids
-    are exact up to 2**24."""
+    """Shape (5, T), float32: argmax, sampled token, confidence, entropy, the sampled token's probability. One array is
+    one copy to the host; token ids are exact up to 2**24."""
     probabilities: torch.Tensor
     """Shape (T, vocabulary): the tempered distribution in the number format of the embedding."""
 
@@ -77,7 +77,9 @@ def reduce_logits(
     exact = torch.softmax(logits, dim=-1)
     confidence, argmax = exact.max(dim=-1)
     entropy = torch.special.entr(exact).sum(dim=-1)
-    rows = torch.stack([argmax.float(), draw(exact, uniforms).float(), confidence, entropy])
+    sampled = draw(exact, uniforms)
+    sampled_confidence = exact.gather(1, sampled[:, None])[:, 0]
+    rows = torch.stack([argmax.float(), sampled.float(), confidence, entropy, sampled_confidence])
     # transformers rounds the logits before the softmax
     probabilities = torch.softmax(logits.to(raw.dtype), dim=-1, dtype=torch.float32).to(raw.dtype)
     return ReducedLogits(rows, probabilities)

@@ -77,7 +77,8 @@ class AutoregressiveDecoder(Decoder):
 
     def _is_done(self, draft: Draft) -> bool:
         task = self._task
-        return len(task.layout.prompt_ids) + len(draft.confidence) >= task.max_length or task.is_done(draft)
+        is_full = len(task.layout.prompt_ids) + len(draft.confidence) >= task.max_length
+        return is_full or task.is_done(draft, self.num_passes)
 
 
 MIN_MATCH, MAX_MATCH = 2, 8

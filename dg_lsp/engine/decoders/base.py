@@ -121,9 +121,9 @@ class DecodeTask:
         """Most tokens of prompt and fill together."""
         return self.spec.max_prompt_tokens + self.spec.longest_block
 
-    def is_done(self, draft: Draft) -> bool:
-        """The draft meets the stop criteria."""
-        return self.stop.is_met(draft.ids, is_ended=draft.is_ended)
+    def is_done(self, draft: Draft, num_passes: int) -> bool:
+        """The draft after so many passes meets the stop criteria."""
+        return self.stop.is_met(draft.ids, is_ended=draft.is_ended, num_passes=num_passes)
 
 
 class Decoder(ABC):

@@ -29,7 +29,7 @@ class DiffusionDecoder(Decoder):
         canvas = layout.canvas(length - len(layout.head_ids), task.spec, task.rng)
         first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases)
         known_ids = layout.in_prompt().prompt_ids
-        while self._is_full(first) and not task.is_done(first):
+        while self._is_full(first) and not task.is_done(first, self.num_passes):
             prompt_ids = token_ids(np.concatenate([known_ids, first.ids]))
             if len(prompt_ids) > task.max_length or task.limits.is_over():
                 break
@@ -55,7 +55,8 @@ class DiffusionDecoder(Decoder):
             drafts = tuple(self._draft(gap, before) for gap in gaps)
             self._steps = steps
             yield self._progress(block, gaps, drafts)
-            is_done = all(gap.stop or task.is_done(draft) for gap, draft in zip(gaps, drafts, strict=True))
+            num = self.num_passes
+            is_done = all(gap.stop or task.is_done(draft, num) for gap, draft in zip(gaps, drafts, strict=True))
             if is_done or limits.is_over():
                 break
         return drafts

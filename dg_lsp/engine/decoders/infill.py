@@ -44,9 +44,10 @@ class InfillDecoder(DiffusionDecoder):
         """The longest gap won, it is full, and there is time for a longer one."""
         limits, sampling, last = self._task.limits, self._task.sampling, drafts[-1]
         resizes = isinstance(sampling, MaskSampling) and sampling.expand_id is not None
-        if resizes or len(last.ids) < gap or limits.is_over() or limits.can_stop_early():
+        if resizes or len(last.ids) < gap or limits.is_over() or self.num_passes >= limits.early_stop_passes:
             return False
-        return self._best(drafts) == len(drafts) - 1 and not self._task.is_done(replace(last, is_ended=False))
+        is_done = self._task.is_done(replace(last, is_ended=False), self.num_passes)
+        return self._best(drafts) == len(drafts) - 1 and not is_done
 
     def _fill_gaps(self, block: int, gaps: Sequence[int], length: int) -> Generator[Progress, None, Drafts]:
         task, layout = self._task, self._task.layout

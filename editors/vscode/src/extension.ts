@@ -58,7 +58,12 @@ export function deactivate(): Promise<void> | undefined {
 function startOnFirstDocument(subscriptions: vscode.Disposable[]): void {
   const isConfigured = ({ languageId }: vscode.TextDocument) =>
     vscode.workspace.getConfiguration("dg-lsp").get<string[]>("languages", []).includes(languageId);
-  const start = () => void vscode.commands.executeCommand("dg-lsp.restart");
+  const restart = () => void vscode.commands.executeCommand("dg-lsp.restart");
+  const start = () => {
+    // the server reads the workspace's dg-lsp.toml when it starts
+    subscriptions.push(vscode.workspace.onDidGrantWorkspaceTrust(restart));
+    restart();
+  };
   if (vscode.workspace.textDocuments.some(isConfigured)) {
     start();
     return;

@@ -13,7 +13,10 @@ type Tree = { [key: string]: unknown };
  */
 export function serverOptions(extension: vscode.Extension<unknown>): Tree {
   const settings = vscode.workspace.getConfiguration("dg-lsp");
-  const tree: Tree = { editorInfo: { name: vscode.env.appName, version: vscode.version } };
+  const tree: Tree = {
+    editorInfo: { name: vscode.env.appName, version: vscode.version },
+    isTrusted: vscode.workspace.isTrusted,
+  };
   for (const key of serverKeys(extension)) {
     const found = settings.inspect(key);
     const value = found?.workspaceFolderValue ?? found?.workspaceValue ?? found?.globalValue;

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from margins import check_close
 
-from dg_lsp.backends.llamacpp import LlamaModel, context, memory_estimate
+from dg_lsp.backends.llamacpp import LlamaModel, memory_estimate
 from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
@@ -117,7 +117,7 @@ def test_without_memory_slots_are_evicted_and_too_long_prompts_are_refused(open_
     before = predict(denoiser, 0, 0)
     with monkeypatch.context() as patch:
         if where == "estimate":
-            patch.setattr(context, "check_fits", full)
+            patch.setattr(memory_estimate, "check_fits", full)
         else:
             api = denoiser._context._api
             init = api.llama_init_from_model
@@ -159,7 +159,7 @@ def test_without_memory_exact_canvases_are_computed_one_by_one(open_kind, monkey
     small, large = open_kind("exact"), open_kind("exact", context_length=LARGE)
     for denoiser in (small, large):
         denoiser.prefill(0, PROMPTS[0])
-    monkeypatch.setattr(context, "check_fits", full)
+    monkeypatch.setattr(memory_estimate, "check_fits", full)
     check_same(predict(small, 0, 0), predict(large, 0, 0))
     small.prefill(0, LONG)
     with pytest.raises(ModelMemoryError):

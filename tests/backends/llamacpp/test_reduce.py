@@ -20,6 +20,7 @@ def test_reduction_follows_the_definition(temperature, banned):
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.nansum(p * np.log(p), axis=1)
     assert np.allclose(reduced.entropy, entropy, atol=2e-4)
+    assert np.allclose(reduced.sampled_confidence, p[np.arange(17), reduced.sampled_ids], rtol=1e-4)
     assert not np.isin(reduced.sampled_ids, banned).any()
     assert temperature or np.array_equal(reduced.sampled_ids, reduced.argmax_ids)
 

@@ -345,3 +345,17 @@ def test_no_request_is_sent_to_an_untrusted_server(serve, model_of, certificate,
     with pytest.raises(RemoteError, match=message):
         last_answer(model_of(f"{address}:{server.port}", ca_file=ca_file), QUERY)
     assert not any(b"HTTP/1.1" in request for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://gpu-1.example:8000", "http://192.0.2.1", "http://GPU-1.EXAMPLE", "http://127.0.0.1.example"]
+)
+def test_an_address_without_encryption_on_another_machine_needs_the_users_consent(url):
+    with pytest.raises(SettingsError, match=r"without encryption: use an https address, or set remote\.allow_http"):
+        RemoteModel(RemoteSettings(url))
+    RemoteModel(RemoteSettings(url, allow_http=True)).close()
+
+
+@pytest.mark.parametrize("url", ["https://gpu-1.example", "http://localhost:1", "http://[::1]:1", "http://127.0.0.1:1"])
+def test_encrypted_and_local_addresses_are_allowed(url):
+    RemoteModel(RemoteSettings(url)).close()

@@ -169,11 +169,10 @@ def test_show_describes_a_checkpoint(capsys, tiny_checkpoint):
     assert "noise: uniform" in out and "prompt_format: instruct" in out
 
 
-def test_fill_reports_a_bad_directory_or_device_in_one_line(fill, tiny_checkpoint, tmp_path, monkeypatch):
+def test_fill_reports_a_bad_directory_or_device_in_one_line(fill, tiny_checkpoint, tmp_path, user_settings):
     code, out, err = fill(tmp_path)
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert "config.json" in err
-    (tmp_path / "dg-lsp.toml").write_text('[model]\ndevice = "cuda:7"\n', encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    user_settings('[model]\ndevice = "cuda:7"\n')
     code, _, err = fill(tiny_checkpoint)
     assert code == 2 and "torch finds 0 GPUs" in err

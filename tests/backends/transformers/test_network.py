@@ -32,6 +32,9 @@ def test_values_are_those_of_the_capped_banned_tempered_distribution():
     assert torch.allclose(reduced.rows[2], expected.probs.max(-1).values)
     entropy = -(expected.probs * torch.where(expected.probs > 0, expected.probs.log(), 0.0)).sum(-1)
     assert torch.allclose(reduced.rows[3], entropy, atol=1e-5)
+    sampled = reduced.rows[1].long()
+    assert (sampled != reduced.rows[0].long()).any()
+    assert torch.allclose(reduced.rows[4], expected.probs[torch.arange(6), sampled])
     assert torch.allclose(reduced.probabilities, expected.probs, atol=1e-6)
     assert (reduced.probabilities[:, BANNED_IDS] == 0).all()
 

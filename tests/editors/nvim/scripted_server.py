@@ -42,7 +42,9 @@ class HeldDenoiser(ScriptedDenoiser):
 
 def open_engine(settings):
     denoiser = HeldDenoiser(fill)
-    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+    engine.follows_instructions = True
+    return engine
 
 
 def main():

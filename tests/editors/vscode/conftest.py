@@ -63,7 +63,7 @@ def program(fill, daemon=None):
         scripted = ROOT / "tests/e2e/scripted_daemon.py"
         return {"DG_LSP_DAEMON_DIR": daemon}, f'{sys.executable} {scripted} {fill} "$@" --daemon start'
     scripted = ROOT / "tests/e2e/scripted_server.py"
-    return {"DG_TEST_FILL": fill}, f"{sys.executable} {scripted} fill"
+    return {"DG_TEST_FILL": fill, "DG_TEST_FOLLOWS": "1"}, f"{sys.executable} {scripted} fill"
 
 
 def write_program(path, env, command):

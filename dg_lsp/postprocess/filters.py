@@ -1,0 +1,147 @@
+"""Filters of completions that parse and are not worth showing unasked: each recognises one fault of small models.
+
+Texts are in the model's style (LF, spaces). A filter gets the fill, the cursor and its language.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from dg_lsp.context.document import Cursor, depth_of
+from dg_lsp.context.languages import Language
+from dg_lsp.postprocess.text_edits import balance
+
+MIN_REPEATED = 8  # letters and digits of a line whose repetition is a fault: `0, 0,` and `self.up()` may repeat
+_EMPTY_STRINGS = ('""""""', "''''''", '""', "''")
+_LICENCE = re.compile(
+    r"copyright (?:\(c\)|\d)|\(c\) \d{4}|© ?\d|spdx-license|all rights reserved|licensed under|licensed to the"
+    r"|permission is hereby granted|redistribution and use|under the terms of|without warrant|general public licen",
+    re.IGNORECASE,
+)
+_SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:(?:#|//).*)?")
+_PHRASE = re.compile(r"\b([^\W\d_]+(?: [^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
+_DEFINITION = re.compile(r" *(?:async +)?(?:def|class) +(?P<name>\w+)")
+_IMPORT = re.compile(r" *(?:from +\S+ +)?import +(?P<names>[^#()\\]+)")
+
+
+def is_licence(text: str) -> bool:
+    """True if a phrase of licence headers occurs; training data is full of them."""
+    return _LICENCE.search(" ".join(text.split())) is not None
+
+
+def adds_licence(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
+    """True for a licence header where the lines above have none."""
+    return is_licence(fill) and not is_licence("\n".join((*cursor.above, cursor.line_prefix)))
+
+
+def is_unfinished(fill: str, cursor: Cursor, language: Language) -> bool:
+    """True if the whole body of a block is a header without a body, or an empty docstring."""
+    if not cursor.is_blank_line or not language.block_header:
+        return False
+    if "".join(fill.split()) in _EMPTY_STRINGS:
+        return True
+    header = cursor.line_prefix + fill
+    following = next((line for line in cursor.below if line.strip()), "")
+    is_body = language.block_header.fullmatch(cursor.line_above) and depth_of(header) > depth_of(cursor.line_above)
+    if not is_body or "\n" in fill.strip() or not language.block_header.fullmatch(header):
+        return False
+    return depth_of(following) <= depth_of(header)
+
+
+def assigns_to_itself(fill: str, cursor: Cursor, language: Language) -> bool:
+    """True for a statement such as `x = x`; inside brackets it passes an argument."""
+    if language.landmark is None or not any(map(_SELF_ASSIGNMENT.fullmatch, _completed(fill, cursor))):
+        return False
+    return not balance("\n".join((*cursor.above, cursor.line_prefix)), language).closers
+
+
+def exists_above(fill: str, cursor: Cursor, language: Language) -> bool:
+    """True for a Python definition or import of a name that the lines above define in the same block, or import."""
+    if language.id != "python":
+        return False
+    lines = [*cursor.above, *_completed(fill, cursor)]
+    for number in range(len(cursor.above), len(lines)):
+        num_typed = len(cursor.line_prefix) if number == len(cursor.above) else 0
+        definition, imported = _DEFINITION.match(lines[number]), _IMPORT.match(lines[number])
+        if definition and definition.end("name") > num_typed and _is_defined(definition["name"], lines, number):
+            return True
+        if imported and imported.end() > num_typed and _is_imported(lines, number, num_typed):
+            return True
+    return False
+
+
+def is_closers(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
+    """True for closing brackets alone."""
+    return all(char in ")]} \n" for char in fill)
+
+
+def loops(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
+    """True for a phrase that returns soon, a line that follows its equal, and a pair of lines that does."""
+    lines = [line.strip() for line in fill.split("\n") if line.strip()]
+    if any(map(_PHRASE.search, _completed(fill, cursor))):
+        return True
+    for size in (1, 2):
+        pieces = zip(*(lines[start:] for start in range(2 * size)), strict=False)
+        if any(piece[:size] == piece[size:] and _is_long(piece[:size]) for piece in pieces):
+            return True
+    return False
+
+
+def is_indented_at_margin(fill: str, cursor: Cursor, language: Language) -> bool:
+    """True for indented text at the margin, where nothing above opens a block."""
+    is_margin = not cursor.line_prefix and not cursor.line_above
+    return bool(is_margin and language.indents and depth_of(fill))
+
+
+def _completed(fill: str, cursor: Cursor) -> list[str]:
+    """The lines of the fill as they would stand in the buffer."""
+    return (cursor.line_prefix + fill + cursor.line_rest).split("\n")
+
+
+def _is_long(lines: Iterable[str]) -> bool:
+    return sum(char.isalnum() for line in lines for char in line) >= MIN_REPEATED
+
+
+def _is_defined(name: str, lines: Sequence[str], number: int) -> bool:
+    """True if a line above defines the name in the same block; decorators need several (`@overload`, `@f.setter`)."""
+    above, depth = [line for line in lines[:number] if line.strip()], depth_of(lines[number])
+    is_decorated = [False, *(line.lstrip().startswith("@") for line in above)]
+    if is_decorated.pop():
+        return False
+    for line, decorated in zip(reversed(above), reversed(is_decorated), strict=True):
+        if depth_of(line) < depth:
+            return False
+        found = _DEFINITION.match(line)
+        if found and found["name"] == name and depth_of(line) == depth:
+            return not decorated
+    return False
+
+
+def _is_imported(lines: Sequence[str], number: int, num_typed: int) -> bool:
+    """True if the line imports a name that its beginning or a line above imports, other than for a fallback."""
+    depth = depth_of(lines[number])
+    header = next((line for line in reversed(lines[:number]) if line.strip() and depth_of(line) < depth), "")
+    if header.lstrip().startswith(("except", "else", "if", "try")):
+        return False
+    typed = lines[number][:num_typed]
+    # the last name of an unfinished line is the one that the fill completes
+    known = {name for line in _enclosing(lines, number) for name in _imported_names(line)}
+    known.update(_imported_names(typed.rpartition(",")[0]))
+    names = [*_imported_names(lines[number])]
+    return any(name in known or names.count(name) > 1 for name in names[typed.count(",") :])
+
+
+def _enclosing(lines: Sequence[str], number: int) -> Iterator[str]:
+    """The lines above in the line's own block and in those around it, the nearest one first."""
+    depth = depth_of(lines[number])
+    for line in reversed(lines[:number]):
+        if line.strip() and depth_of(line) <= depth:
+            depth = depth_of(line)
+            yield line
+
+
+def _imported_names(line: str) -> Iterator[str]:
+    """The names that an import on one line binds; `a.b` for `import a.b`."""
+    found = _IMPORT.match(line)
+    for item in found["names"].split(",") if found else ():
+        if (words := item.split()) and words[-1] != "*":
+            yield words[-1]

@@ -1,0 +1,179 @@
+"""The user's settings file and the workspace's: where they are, who wrote them, and which of their keys count.
+
+A workspace's file comes with a folder that others wrote. Until the user trusts the folder, it can change how code is
+completed and exclude more; it cannot choose models, send more or exclude less.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from dg_lsp.errors import SettingsError
+from dg_lsp.settings import Settings, parse_settings, unknown_keys
+from dg_lsp.system import config_folder, expanded
+
+FILE_NAME = "dg-lsp.toml"
+MAX_BYTES = 1_000_000
+"""Longer files are refused."""
+USER_KEYS = ("daemon.", "http.", "remote.", "privacy.audit_log", "privacy.trusted_folders")
+"""Keys that no folder may set, trusted or not: where code goes, who is served, which files are written."""
+_FREE_KEYS = ("completion.", "rewrite.")
+"""Keys that every folder may set."""
+_CONTEXT_ORDER = ("never", "auto", "always")
+
+
+def user_file() -> Path:
+    """The user's settings file; it may not exist."""
+    return config_folder() / FILE_NAME
+
+
+def user_settings(names: Collection[str]) -> Settings:
+    """The defaults with the user's file applied. `names` are the names of models, see `resolve_path`.
+
+    Raises:
+        SettingsError: the file or a value in it is bad, or another user can change the file.
+    """
+    path = user_file()
+    if not path.is_absolute() or not path.is_file():  # relative: the system knows no home
+        return Settings()
+    text, is_own = _read(path)
+    if not is_own:
+        raise SettingsError(f"{path} can be changed by other users: correct its owner and its mode")
+    return _with_model_path(_parse(path, text, Settings())[0], path, names)
+
+
+def workspace_file(start: Path) -> Path | None:
+    """The nearest `dg-lsp.toml` in this directory or above it, except the user's."""
+    with suppress(OSError):  # a directory above is not readable
+        found = (path for folder in (start, *start.parents) if (path := folder / FILE_NAME).is_file())
+        return next((path for path in found if path != user_file()), None)
+    return None
+
+
+def with_workspace_file(
+    settings: Settings, path: Path, names: Collection[str], *, editor_trusts: bool | None = None
+) -> tuple[Settings, tuple[str, ...]]:
+    """The settings with a workspace's file applied as far as it is trusted, and one message for what is ignored.
+
+    `editor_trusts` is None for an editor that does not know trust.
+
+    Raises:
+        SettingsError: the file is unreadable or not TOML, or has bad values.
+    """
+    if editor_trusts is False:
+        return settings, (f"{path} is ignored, because the editor does not trust this folder",)
+    text, is_own = _read(path)
+    is_trusted = editor_trusts is True or _is_below(path.parent, settings.privacy.trusted_folders)
+    advice = f"to allow it, add {path.parent} to privacy.trusted_folders in {user_file()}, or trust it in the editor"
+    if not is_own and not is_trusted:
+        return settings, (f"{path} is ignored, because other users can change it: {advice}",)
+    wanted, keys = _parse(path, text, settings)
+    merged = {key: _merged(key, _value(settings, key), _value(wanted, key), is_trusted=is_trusted) for key in keys}
+    ignored = [key for key, value in merged.items() if not _is_honoured(value, _value(wanted, key))]
+    for key, value in merged.items():
+        settings = _replaced(settings, key, value)
+    forbidden = [key for key in ignored if key.startswith(USER_KEYS)]
+    untrusted = [key for key in ignored if key not in forbidden]
+    messages = []
+    if untrusted:
+        messages.append(f"{path}: ignored {', '.join(untrusted)}, because this folder is not trusted: {advice}")
+    if forbidden:
+        where = f"set it in {user_file()}, in the editor or on the command line"
+        messages.append(f"{path}: ignored {', '.join(forbidden)}, which a folder must not decide: {where}")
+    if is_trusted and "model.name" in keys:
+        settings = _with_model_path(settings, path, names)
+    return settings, tuple(messages)
+
+
+def resolve_path(model: str, folder: Path, names: Collection[str]) -> str:
+    """The name of a model with a path relative to `folder` made absolute; known names stay."""
+    return model if model in names else str(folder / expanded(model))
+
+
+def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
+    """The value of a key after the workspace's file; without trust, one that sends and loads no more than `old`."""
+    if key.startswith(USER_KEYS):
+        return old
+    if is_trusted:
+        return new
+    match key:
+        case "rewrite.preview" | "privacy.exclude_secrets" | "privacy.exclude_gitignored":
+            return old or new
+        case "privacy.exclude_patterns" | "privacy.exclude_languages":
+            return (*old, *(one for one in new if one not in old and not one.startswith("!")))
+        case "context.enabled":
+            return min(old, new, key=_CONTEXT_ORDER.index)
+        case "context.max_fraction":
+            return min(old, new)
+    if key.startswith("context."):
+        return old and new
+    return new if key.startswith(_FREE_KEYS) else old
+
+
+def _is_honoured(value: Any, wanted: Any) -> bool:
+    return set(wanted) <= set(value) if isinstance(wanted, tuple) else value == wanted
+
+
+def _value(settings: Settings, key: str) -> Any:
+    group, _, name = key.partition(".")
+    return getattr(getattr(settings, group), name)
+
+
+def _replaced(settings: Settings, key: str, value: Any) -> Settings:
+    group, _, name = key.partition(".")
+    return attrs.evolve(settings, **{group: attrs.evolve(getattr(settings, group), **{name: value})})
+
+
+def _is_below(folder: Path, trusted: Collection[str]) -> bool:
+    with suppress(OSError, RuntimeError):  # RuntimeError: links in a circle
+        target = folder.resolve()
+        return any(target.is_relative_to(expanded(one).resolve()) for one in trusted)
+    return False
+
+
+def _read(path: Path) -> tuple[str, bool]:
+    """The text of a settings file, and whether only this user and the administrator can change it."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise SettingsError(f"{path}: longer than {MAX_BYTES:,} bytes")
+        is_own = not hasattr(os, "getuid") or (status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o002)
+        return data.decode("utf-8"), is_own
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str]]:
+    """The settings of a file, and the keys that it sets. The message of an error names file, line and key."""
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+    try:
+        settings = parse_settings(tree, over)
+    except SettingsError as error:
+        line = next((_line_of(text, key) for key in unknown_keys(tree)), 0)
+        raise SettingsError(f"{path}{f':{line}' if line else ''}: {error}") from error
+    return settings, [f"{group}.{key}" for group, part in tree.items() for key in part]
+
+
+def _line_of(text: str, key: str) -> int:
+    """1-based line of a dotted key in TOML text, or of its table; 0 if it is not found."""
+    group, _, name = map(re.escape, key.rpartition("."))
+    table = re.search(rf"^[ \t]*\[[ \t]*{group}[ \t]*\]", text, re.MULTILINE) if group else None
+    line = re.compile(rf"^[ \t]*[\[\"']*({group}\.)?{name}\b", re.MULTILINE)
+    found = line.search(text, table.end() if table else 0)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
+
+
+def _with_model_path(settings: Settings, path: Path, names: Collection[str]) -> Settings:
+    name = resolve_path(settings.model.name, path.parent, names)
+    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=name))

@@ -1,0 +1,289 @@
+"""Prompts whose suffix follows the prefix: a typed character moves the suffix's cells instead of decoding them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny_masked
+from margins import check_close
+
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, context, memory_estimate
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets, SnippetSource
+from dg_lsp.engine.decoder_selection import measure_costs
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.errors import BackendError
+from dg_lsp.models.metadata import describe
+from dg_lsp.settings import CompletionSettings, ModelSettings
+
+PREFIX, SUFFIX, MIDDLE = 2, 3, 4
+FIM = FimTokens(PREFIX, SUFFIX, MIDDLE, FimOrder.PREFIX_FIRST)
+CPU = ModelSettings(threads=1, gpu_layers=0)
+ATOL = 1e-2
+FLAT = 5e-4
+"""The same for the model with sliding windows, whose best token has a probability of 0.01."""
+rng = np.random.default_rng(5)
+BEFORE, AFTER, OTHER = (rng.integers(110, 250, size) for size in (120, 90, 90))
+
+
+def prompt(before=BEFORE, after=AFTER):
+    return token_ids([PREFIX, *before, SUFFIX, *after, MIDDLE])
+
+
+@pytest.fixture
+def denoiser(open_denoiser):
+    return open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
+
+
+def predict(denoiser, slot=0):
+    return denoiser.extend(slot, token_ids([7, 8]))
+
+
+def fresh(denoiser, ids, slot=3):
+    """The prediction of a prompt that was decoded as a whole."""
+    denoiser.prefill(slot, ids[:0])
+    denoiser.prefill(slot, ids)
+    return predict(denoiser, slot)
+
+
+def refresh(denoiser, slot=0):
+    passes = []
+    while count := denoiser.refresh(slot):
+        passes.append(count)
+    return passes
+
+
+def check_exact(denoiser, ids, atol=ATOL):
+    """After a refresh, the slot predicts what a fresh prompt predicts."""
+    refresh(denoiser)
+    assert denoiser.drift(0) == 0
+    denoiser.prefill(0, ids)
+    check_close(predict(denoiser), fresh(denoiser, ids), atol)
+
+
+def test_typed_character_decodes_at_most_16_tokens(denoiser):
+    denoiser.prefill(0, prompt())
+    typed = BEFORE
+    for number in range(1, 40):
+        typed = np.append(typed, rng.integers(110, 250))
+        assert denoiser.prefill(0, prompt(typed)) <= 16
+        assert denoiser.drift(0) == number
+        predict(denoiser)
+    check_exact(denoiser, prompt(typed))
+
+
+EDITS = {
+    "deleted characters": (BEFORE[:-3], AFTER),
+    "pasted text": (np.concatenate([BEFORE, OTHER[:40]]), AFTER),
+    "edit far before the cursor": (np.concatenate([BEFORE[:60], OTHER[:2], BEFORE[61:]]), AFTER),
+    "edit before the cursor and in the suffix": (BEFORE[:-1], np.concatenate([AFTER[:50], OTHER[:3], AFTER[55:]])),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
+def test_edit_moves_the_part_of_the_suffix_that_is_the_same(denoiser, before, after):
+    denoiser.prefill(0, prompt())
+    predict(denoiser)
+    ids = prompt(before, after)
+    num_decoded = denoiser.prefill(0, ids)
+    assert denoiser.drift(0) == 1
+    assert num_decoded < len(after)
+    assert denoiser.prefill(0, ids) == 0
+    check_exact(denoiser, ids)
+
+
+FRESH = {
+    "another suffix": (BEFORE[:-1], OTHER),
+    "cursor jump backwards": (BEFORE[:60], np.concatenate([BEFORE[60:], AFTER])[:90]),
+    "cursor jump forwards": (np.concatenate([BEFORE, AFTER[:40]]), AFTER[40:]),
+    "paste longer than the suffix": (np.concatenate([BEFORE, OTHER, OTHER[:10]]), AFTER),
+    "short suffix": (BEFORE[:-1], AFTER[:8]),
+    "edit in the suffix only": (BEFORE, np.concatenate([AFTER[:50], OTHER[:3], AFTER[55:]])),
+    "no suffix sentinel": (BEFORE[:-1], None),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), FRESH.values(), ids=FRESH)
+def test_other_changes_decode_all_that_follows(denoiser, before, after):
+    denoiser.prefill(0, prompt())
+    ids = prompt(before, after) if after is not None else token_ids(before)
+    denoiser.prefill(0, ids)
+    assert denoiser.drift(0) == 0
+    check_close(predict(denoiser), fresh(denoiser, ids), ATOL)
+
+
+def test_moved_cells_are_an_approximation_that_a_refresh_ends(denoiser):
+    """Otherwise the tests of a refresh would hold without one."""
+    denoiser.prefill(0, prompt())
+    ids = prompt(np.concatenate([BEFORE[:50], OTHER[:70]]))
+    denoiser.prefill(0, ids)
+    moved, exact = predict(denoiser), fresh(denoiser, ids)
+    assert np.abs(moved.entropy - exact.entropy).max() > 10 * ATOL
+    check_exact(denoiser, ids)
+
+
+def test_refresh_takes_short_passes_between_which_the_user_may_type(denoiser):
+    denoiser.prefill(0, prompt())
+    typed = BEFORE[:-1]
+    denoiser.prefill(0, prompt(typed))
+    assert denoiser.refresh(0) == denoiser.refresh(0) == 16
+    assert denoiser.drift(0) == 1
+    typed = np.append(typed, OTHER[:2])
+    assert denoiser.prefill(0, prompt(typed)) <= 16
+    assert denoiser.drift(0) == 2
+    rest, again = [16, 16, 16, 10], [16, 16, 16, 16, 16, 10]
+    assert [denoiser.refresh(0) for _ in rest] == rest, "the refresh goes on where it was"
+    assert denoiser.drift(0) == 1, "the first tokens were decoded before the last edit"
+    assert refresh(denoiser) == again
+    assert refresh(denoiser) == []
+    check_exact(denoiser, prompt(typed))
+
+
+def test_suffix_is_decoded_again_after_many_edits(denoiser, monkeypatch):
+    monkeypatch.setattr(context, "MAX_EDITS", 3)
+    denoiser.prefill(0, prompt())
+    drifts = []
+    for end in range(1, 8):
+        denoiser.prefill(0, prompt(BEFORE[:-end]))
+        drifts.append(denoiser.drift(0))
+    assert drifts == [1, 2, 3, 0, 1, 2, 3]
+
+
+def test_slots_move_independently_and_growth_keeps_moved_cells(open_denoiser, monkeypatch):
+    monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 64)
+    monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
+    denoiser = open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
+    for slot in (0, 1):
+        denoiser.prefill(slot, prompt())
+        denoiser.prefill(slot, prompt(BEFORE[: -1 - slot]))
+    size = denoiser.footprint.cache_cells
+    denoiser.prefill(2, prompt(OTHER))
+    assert denoiser.footprint.cache_cells > size
+    check_close(predict(denoiser), fresh(denoiser, prompt(BEFORE[:-1])), 0.1)
+    check_exact(denoiser, prompt(BEFORE[:-1]))
+    refresh(denoiser, 1)
+    denoiser.prefill(1, prompt(BEFORE[:-2]))
+    check_close(predict(denoiser, 1), fresh(denoiser, prompt(BEFORE[:-2])), ATOL)
+
+
+def test_failed_move_leaves_the_slot_empty(denoiser, monkeypatch):
+    denoiser.prefill(0, prompt())
+    with monkeypatch.context() as patch:
+        patch.setattr(denoiser._context._api, "llama_decode", lambda *_: -3)
+        with pytest.raises(BackendError):
+            denoiser.prefill(0, prompt(BEFORE[:-1]))
+    assert denoiser.drift(0) == 0
+    ids = prompt(BEFORE[:-1])
+    assert denoiser.prefill(0, ids) == len(ids)
+    check_close(predict(denoiser), fresh(denoiser, ids), ATOL)
+
+
+def test_suffix_first_prompt_is_never_moved(open_denoiser):
+    denoiser = open_denoiser()
+    denoiser.prefill(0, token_ids([SUFFIX, *AFTER, PREFIX, *BEFORE, MIDDLE]))
+    assert denoiser.prefill(0, token_ids([SUFFIX, *AFTER, PREFIX, *BEFORE, 200, MIDDLE])) == 2
+    assert denoiser.drift(0) == 0
+
+
+REFUSED = {"positions of several dimensions": 8, "no rotary positions": -1}
+
+
+@pytest.mark.parametrize(("problem", "rope"), REFUSED.items(), ids=REFUSED)
+def test_model_whose_positions_cannot_be_moved_decodes_the_suffix_and_warns(
+    open_denoiser, monkeypatch, caplog, problem, rope
+):
+    api = open_denoiser()._context._api
+    monkeypatch.setattr(api, "llama_model_rope_type", lambda _: rope)
+    denoiser = open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
+    assert problem in caplog.text
+    denoiser.prefill(0, prompt())
+    assert denoiser.prefill(0, prompt(BEFORE[:-1])) > len(AFTER)
+    assert denoiser.drift(0) == 0
+
+
+@pytest.mark.parametrize("kind", ["yarn", "linear"])
+def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(tiny_path, opened, kind):
+    model = opened(LlamaModel.load(tiny_path, CPU))
+    model.metadata = {**model.metadata, "qwen2.rope.scaling.type": kind}
+    assert model.shift_problem == ("scaled rotations (yarn)" if kind == "yarn" else "")
+
+
+def test_sliding_windows_never_miss_cells(tiny_repacked, opened):
+    """llama.cpp reuses cells outside the window of 64 tokens; what needs them is decoded again."""
+    model = LlamaModel.load(tiny_repacked, CPU)
+    spec = ModelSpec("tiny", model.vocab_size, None, (1,), fim=FIM, canvas_lengths=(), max_prompt_tokens=512)
+    denoiser = opened(LlamaDenoiser(model, spec, CPU))
+    typed, num_cheap = BEFORE, 0
+    for number in range(40):
+        typed = typed[:-1] if number % 3 == 2 else np.append(typed, rng.integers(110, 250))
+        num_cheap += denoiser.prefill(0, prompt(typed, AFTER[:18])) <= 16
+        denoiser.extend(0, token_ids(OTHER[:30]))
+    assert num_cheap > 30
+    for before in (typed, typed[:36], typed):  # the second is a cursor jump to cells that have been reused
+        ids = prompt(before, AFTER[:18])
+        denoiser.prefill(0, ids)
+        check_exact(denoiser, ids, FLAT)
+
+
+def test_suffix_as_wide_as_the_window_is_not_moved(tiny_repacked, opened):
+    model = LlamaModel.load(tiny_repacked, CPU)
+    spec = ModelSpec("tiny", model.vocab_size, None, (1,), fim=FIM, canvas_lengths=(), max_prompt_tokens=512)
+    denoiser = opened(LlamaDenoiser(model, spec, CPU))
+    denoiser.prefill(0, prompt())
+    assert denoiser.prefill(0, prompt(BEFORE[:-1])) > 64
+    check_exact(denoiser, prompt(BEFORE[:-1]), FLAT)
+
+
+def test_one_pass_of_a_refresh_for_each_key_keeps_the_drift_small(denoiser):
+    typed = BEFORE[:60]
+    denoiser.prefill(0, prompt(typed))
+    drifts = []
+    for token in BEFORE[60:110]:
+        typed = np.append(typed, token)
+        assert denoiser.prefill(0, prompt(typed)) <= 16
+        predict(denoiser)
+        assert 0 < denoiser.refresh(0) <= 16
+        drifts.append(denoiser.drift(0))
+    assert max(drifts) < 2 * len(AFTER) / 16 + 2
+    check_exact(denoiser, prompt(typed))
+
+
+SEPARATOR = 0
+SENTINELS = {"fim_ids": {"sep": SEPARATOR, "pre": PREFIX, "suf": SUFFIX, "mid": MIDDLE}}
+FILES = Snippets((Snippet(SnippetSource.OPEN_FILES, "b.py", "def h():\n    return 1\n"),), 0.9)
+PROMPTS = {
+    "prefix first": (SENTINELS, NO_SNIPPETS),
+    "prefix first after other files": (SENTINELS, FILES),
+    "prefix only": ({"tokens": tiny_masked.TOKENS, "add_start": True}, NO_SNIPPETS),
+}
+
+
+@pytest.mark.parametrize(("tokens", "snippets"), PROMPTS.values(), ids=PROMPTS)
+def test_fill_while_typing_decodes_at_most_16_prompt_tokens_and_idle_time_makes_the_prompt_exact(
+    write_model, opened, tokens, snippets
+):
+    model = LlamaModel.load(write_model(**tokens), CPU)
+    spec = describe(model.metadata, model.vocab_size, "tiny", model.tokenizer.specials())
+    denoiser = LlamaDenoiser(model, spec, CPU)
+    settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24, check_syntax=False)
+    engine = opened(LocalEngine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
+    before, after = "def f(self):\n    return self.x\n" * 4, "\n\ndef g(self):\n    return f(self)\n" * 4
+
+    def fill(typed):
+        snapshot = Snapshot("file:///a.py", 1, before + typed + after)
+        return engine.fill(FillRequest(snapshot, len(before + typed), snippets=snippets))
+
+    first = fill("")
+    assert (SEPARATOR in denoiser._cache.ids(first.slot)) is bool(snippets.chunks)
+    for typed in ("x", "xy", "xyz", "xy", "xy = ", ""):
+        result = fill(typed)
+        assert result.prompt_tokens - result.cached_tokens <= 16
+    is_moved = spec.fim is not None
+    assert result.drift == (6 if is_moved else 0)
+    assert engine.is_exact is not is_moved
+    assert len(list(engine.refresh())) >= (2 if is_moved else 0)
+    assert engine.is_exact
+    assert fill("").drift == 0

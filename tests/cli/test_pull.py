@@ -1,0 +1,199 @@
+"""`dg-lsp models pull` from a local hub to a fill: tiny checkpoints, converted by llama.cpp's own script."""
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import hub_server
+import pytest
+import tiny_checkpoint
+from huggingface_hub import constants
+
+from dg_lsp.backends.llamacpp import quantize
+from dg_lsp.errors import ModelDownloadError, ModelUnsupportedError
+from dg_lsp.gguf import read_header
+from dg_lsp.models import download, registry
+from dg_lsp.models.registry import Preset
+from dg_lsp.runtime import installed_library
+
+TINY = Preset(
+    name="tiny-dream",
+    repository="somebody/Tiny",
+    patterns=("*.safetensors", "*.json", "*.txt", "*.py"),
+    quantization="Q8_0",
+    size=300_000,
+    download_size=600_000,
+    licence="MIT",
+    note="for tests",
+    needs_conversion=True,
+    sources=("a book",),
+)
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="the Python that runs the script is a shell script")
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 16.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 2048,
+    "llama_4_scaling_beta": 0.1,
+}
+FIM = ("<[fim-prefix]>", "<|end|>", "<[fim-suffix]>", "<[fim-middle]>", "<|start|>")
+
+
+@pytest.fixture(scope="session")
+def converter(request):
+    """A folder with llama.cpp's script, which runs in this Python instead of one with packages of its own.
+
+    The source distribution comes from `SDIST` or the package index.
+    """
+    version = installed_library().version
+    folder = Path(request.config.cache.mkdir(f"llama-cpp-{version}"))
+    parts = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/")
+    script = folder / f"llama_cpp_python-{version}/vendor/llama.cpp"
+    if not (script / parts[0]).is_file():
+        given = os.environ.get("SDIST")
+        try:
+            download.unpack_llama_cpp(version, Path(given) if given else None, folder, parts)
+        except ModelDownloadError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+    return script
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch, converter):
+    """The user's data folder, with the script. The tiny vocabulary has no known checksum."""
+    environment = tmp_path / "data/conversion" / installed_library().version
+    environment.mkdir(parents=True)
+    for name in ("convert_hf_to_gguf.py", "conversion", "gguf-py"):
+        (environment / name).symlink_to(converter / name)
+    (environment / "sitecustomize.py").write_text(
+        "import conversion.base\nconversion.base.TextModel.get_vocab_base_pre = lambda *_: 'qwen2'\n"
+    )
+    (environment / "sentencepiece.py").write_text("SentencePieceProcessor = None\n")
+    python = environment / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100_000)
+    with hub_server.serving(TINY.repository, {}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+def publish(hub, monkeypatch, tmp_path, preset, class_name, **facts):
+    hub.files.update(tiny_checkpoint.published(tmp_path, class_name, **facts))
+    monkeypatch.setattr(registry, "PRESETS", (preset,))
+
+
+DREAM = {"model_type": "Dream", "architecture": "dream", "tokenizer_class": "DreamTokenizer", "mask_token_id": 0}
+
+
+@on_posix
+@pytest.mark.parametrize(
+    ("name", "class_name", "facts", "shown"),
+    [
+        ("tiny-dream", "DreamModel", DREAM, "noise: mask"),
+        (
+            "tiny-open-dcoder",
+            "Qwen2ForCausalLM",
+            {"model_type": "qwen2", "architecture": "qwen2", "tokenizer_class": "Qwen2Tokenizer", "mask_token_id": 0},
+            "noise: mask",
+        ),
+        (
+            "tiny-stable-diffcoder",
+            "StableDiffcoderForCausalLM",
+            {"model_type": "llama", "architecture": "llama", "tokenizer_class": "Qwen2Tokenizer", "specials": FIM},
+            "fim_family: seed-coder",
+        ),
+        (
+            "tiny-nemotron",
+            "NemotronLabsDiffusionModel",
+            {
+                "model_type": "nemotron_labs_diffusion",
+                "architecture": "mistral3",
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "rope_parameters": YARN,
+                "head_dim": 16,
+            },
+            "prompt_format: prefix",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("tiny") else "",
+)
+def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
+    dg_lsp, hub, data, monkeypatch, tmp_path, name, class_name, facts, shown
+):
+    preset = dataclasses.replace(TINY, name=name)
+    publish(hub, monkeypatch, tmp_path, preset, class_name, **facts)
+    outcome = dg_lsp("models", "pull", name)
+    ready = data / "models" / name / f"{name}.gguf"
+    assert (outcome.code, outcome.out) == (0, f"{ready}\n"), outcome.err
+    steps = [line for line in outcome.err.splitlines() if line.startswith("[")]
+    assert steps == ["[1/4] download", "[2/4] convert", "[3/4] quantize", "[4/4] test"]
+    assert read_header(ready).tensors["blk.0.ffn_up.weight"].kind.name == "Q8_0"
+    assert {path.name for path in ready.parent.iterdir()} == {ready.name, registry.TESTED, ".cache"}
+    assert not [path for path, _ in hub.requests if path.endswith(".py")]
+    assert shown in dg_lsp("models", "show", name).out
+    sample = tmp_path / "a.py"
+    sample.write_text("def area(width, height):\n    return width * \n")
+    assert dg_lsp("fill", f"{sample}:2", "--model", name, "--json").json["model"] == name
+    assert dg_lsp("models", "pull", name).err == ""
+
+
+@on_posix
+def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch, tmp_path):
+    publish(hub, monkeypatch, tmp_path, TINY, "DreamModel", **DREAM)
+    folder = data / "models" / TINY.name
+
+    def stages():
+        outcome = dg_lsp("models", "pull", TINY.name)
+        return outcome.code, [line.split()[1] for line in outcome.err.splitlines() if line.startswith("[")]
+
+    with monkeypatch.context() as broken:
+        broken.setattr(download, "run", lambda *_: "no torch")
+        assert stages() == (3, ["download", "convert"])
+    assert "tiny-dream  0.0 GB  not complete yet: dg-lsp models pull tiny-dream" in dg_lsp("models", "list").out
+    (tmp_path / "a.py").write_text("x = \n")
+    problem = dg_lsp("fill", "a.py:1", "--model", TINY.name).error(3)
+    assert problem == "tiny-dream is fetched, but not converted: run dg-lsp models pull tiny-dream"
+    hub.requests.clear()
+
+    def fail(*_):
+        raise ModelUnsupportedError("no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(quantize, "quantize", fail)
+        assert stages() == (3, ["convert", "quantize"])
+    assert not (folder / "model.safetensors").exists(), "the converted model has the same weights"
+    with monkeypatch.context() as broken:
+        broken.setattr(download, "run", fail)
+        (folder / ".dg-lsp-killed").mkdir()
+        assert stages() == (0, ["quantize", "test"])
+    assert hub.requests == []
+    assert {path.name for path in folder.iterdir()} == {"tiny-dream.gguf", registry.TESTED, ".cache"}
+
+
+def test_time_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, monkeypatch, tmp_path):
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    preset = dataclasses.replace(TINY, size=8_100_000_000, download_size=15_200_000_000_000_000)
+    monkeypatch.setattr(registry, "PRESETS", (preset,))
+    outcome = dg_lsp("models", "pull", TINY.name)
+    assert (outcome.code, hub.requests) == (3, [])
+    lines = outcome.err.splitlines()
+    assert lines[1].startswith("tiny-dream: download 15200000.0 GB (20266667 min at 100 Mbit/s), convert it (about")
+    assert " with 1 GB of Python packages, fetched once, quantize it to Q8_0, 8.1 GB (about" in lines[1]
+    assert lines[2].startswith("disk: 30400000.0 GB at most, 8.1 GB afterwards; ")
+    assert lines[3].startswith("memory: 9.7 GB to use it, 2.5 GB to quantize it; ")
+    assert "MB of free space and has" in lines[-1]

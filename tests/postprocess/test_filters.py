@@ -1,0 +1,89 @@
+import pytest
+
+from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.postprocess.validate import Candidate, Reason, judge
+
+
+def judged(marked, fill, language="python"):
+    snapshot, offset = Snapshot("file:///a.py", 1, marked.replace("|", "", 1), language), marked.index("|")
+    cursor = Cursor.at(snapshot.text, offset)
+    options = {"max_lines": None, "score": 0.0, "check_syntax": True}
+    return judge(fill.encode(), snapshot=snapshot, offset=offset, cursor=cursor, **options)
+
+
+def case(marked, fill, reason=None):
+    return pytest.param(marked, fill, reason, id=f"{marked!r} {fill!r}")
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "reason"),
+    [
+        case("def f(x):\n    |\n", "if x:", Reason.HOLLOW),
+        case("def f(x):\n    |\n", '""""""', Reason.HOLLOW),
+        case("def f(x):\n    x = x + |\n    x = |\n".replace("|", "1", 1), "x", Reason.NO_EFFECT),
+        case("class C:\n    def f(self):\n        self.a = |\n", "self.a  # why", Reason.NO_EFFECT),
+        case("def f():\n    pass\n\n\n|\n", "def f():\n    return 1", Reason.EXISTS),
+        case("class C:\n    def f(self):\n        pass\n\n    def |\n", "f(self):", Reason.EXISTS),
+        case("import os\nimport sys\n|\n", "import os", Reason.EXISTS),
+        case("import numpy as np\nx = 1\n|\n", "import numba as np", Reason.EXISTS),
+        case("from a import b, c, |\n", "b", Reason.EXISTS),
+        case("x = f(a|\n", ")", Reason.CLOSERS),
+        case("# The length of |\n", "the number of items in the number of items", Reason.REPEATS_ITSELF),
+        case("# a |\n", "list list list", Reason.REPEATS_ITSELF),
+        case("def f(x):\n    |\n", "total += value\n    total += value", Reason.REPEATS_ITSELF),
+        case("def f(x):\n    |\n", "\n    ".join(["first = 1", "other = 2"] * 2), Reason.REPEATS_ITSELF),
+        case("|", "    return x", Reason.INDENTATION),
+        case("|\n", "# Copyright (c) 2001 Somebody", Reason.LICENCE),
+    ],
+)
+def test_a_fill_with_a_fault_is_hidden_from_who_did_not_ask(marked, fill, reason):
+    result = judged(marked, fill)
+    assert isinstance(result, Candidate), result
+    assert result.fault is reason
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "reason"),
+    [
+        case("def f(x):\n    |\n        y()\n", "if x:"),
+        case("def f(x):\n    y()\n    |\n", "if x:"),
+        case("def f(x):\n    |\n", '"""Twice."""'),
+        case("x = f(\n    x=|\n)\n", "x"),
+        case("x = |\n", "x + 1"),
+        case("class C:\n    def f(self):\n        pass\n\n\nclass D:\n    |\n", "def f(self):\n        return 1"),
+        case(
+            "class C:\n    @property\n    def f(self):\n        return 1\n\n    @f.setter\n    |\n",
+            "def f(self, x):\n        self.x = x",
+        ),
+        case("def f():\n    pass\n\n\ndef f(|\n", "x):"),
+        case("try:\n    import json\nexcept ImportError:\n    |\n", "import simplejson as json"),
+        case("from a import b, |\n", "c"),
+        case("def f():\n    import os\n\n\ndef g():\n    |\n", "import os"),
+        case("@overload\ndef f(x): ...\n|\n", "def f(x, y): ..."),
+        case('def f():\n    """Words\n    |\n', '"""'),
+        case("from a import *\n|\n", "from b import *"),
+        case("x = f(a|\n", ", b)"),
+        case("x = |\n", "a is not None and b is not None"),
+        case("def f(x):\n    |\n", "self.up()\n    x()\n    self.up()"),
+        case("x = [\n    |\n]\n", "0, 0,\n    0, 0,"),
+        case("# Copyright (c) 2001 Somebody\n|\n", "# All rights reserved."),
+    ],
+)
+def test_a_fill_that_only_looks_alike_is_shown(marked, fill, reason):
+    result = judged(marked, fill)
+    assert isinstance(result, Candidate), result
+    assert result.fault is reason
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "text"),
+    [
+        ("f(|)\n", " x", "x"),
+        ("x.|\n", " y", "y"),
+        ("x = |\n", " 1", "1"),
+        ("x =|\n", " 1", " 1"),
+        ("f(a,|)\n", " b", " b"),
+    ],
+)
+def test_a_blank_after_an_opener_a_dot_or_a_blank_is_removed(marked, fill, text):
+    assert judged(marked, fill) == Candidate(text, 0.0)

@@ -1,0 +1,161 @@
+"""The user's file and the workspace's: what counts without trust, with trust, and never."""
+
+import os
+import re
+
+import pytest
+
+from dg_lsp import settings_files
+from dg_lsp.errors import SettingsError
+from dg_lsp.settings import Settings, parse_settings
+from dg_lsp.settings_files import MAX_BYTES, with_workspace_file, workspace_file
+
+EVERYTHING = """
+[completion]
+max_tokens = 8
+[rewrite]
+strength = 0.3
+preview = false
+[context]
+enabled = "always"
+max_fraction = 0.5
+imports = false
+recent_edits = true
+[privacy]
+exclude_secrets = false
+exclude_patterns = ["*.sql", "!private/"]
+exclude_languages = ["markdown"]
+trusted_folders = ["/"]
+audit_log = "log"
+[model]
+name = "mine.gguf"
+threads = 1
+[remote]
+url = "http://127.0.0.1:1"
+key_variable = "AWS_SECRET_ACCESS_KEY"
+[daemon]
+http = "127.0.0.1:0"
+[http]
+max_queued = 1
+"""
+"""A folder's file with keys of all groups."""
+NEVER = "daemon.http, http.max_queued, privacy.audit_log, privacy.trusted_folders, remote.key_variable, remote.url"
+
+
+def settings_of(**groups):
+    return parse_settings(groups)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """`file(text)` writes the file of the workspace."""
+
+    def write(text):
+        path = tmp_path / "dg-lsp.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def ignored(message):
+    """The keys that a message names, sorted."""
+    [keys] = re.findall(r": ignored (.*?), (?:because|which)", message)
+    return ", ".join(sorted(keys.split(", ")))
+
+
+def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
+    user = settings_of(privacy={"exclude_patterns": ["private/"]}, context={"recent_edits": False})
+    settings, (untrusted, forbidden) = with_workspace_file(user, file(EVERYTHING), ())
+    assert settings == settings_of(
+        completion={"max_tokens": 8},
+        rewrite={"strength": 0.3},
+        context={"recent_edits": False, "imports": False},
+        privacy={"exclude_patterns": ["private/", "*.sql"], "exclude_languages": ["markdown"]},
+    )
+    assert ignored(untrusted) == (
+        "context.enabled, context.max_fraction, context.recent_edits, model.name, model.threads,"
+        " privacy.exclude_patterns, privacy.exclude_secrets, rewrite.preview"
+    )
+    assert ignored(forbidden) == NEVER
+
+
+def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(file, tmp_path):
+    user = settings_of(privacy={"trusted_folders": [str(tmp_path.parent)], "exclude_patterns": ["private/"]})
+    settings, [forbidden] = with_workspace_file(user, file(EVERYTHING), ())
+    assert settings.model.name == str(tmp_path / "mine.gguf")
+    assert not settings.privacy.exclude_secrets
+    assert settings.privacy.exclude_patterns == ("*.sql", "!private/")
+    assert (settings.remote, settings.daemon, settings.http) == (user.remote, user.daemon, user.http)
+    assert settings.privacy.trusted_folders == user.privacy.trusted_folders
+    assert ignored(forbidden) == NEVER
+
+
+def test_a_file_may_repeat_what_is_set_already(file):
+    text = "[model]\nname = 'dg-mini'\n[privacy]\nexclude_secrets = true\n[remote]\nurl = ''\n"
+    assert with_workspace_file(Settings(), file(text), ("dg-mini",)) == (Settings(), ())
+
+
+def test_an_empty_file_changes_nothing(file):
+    user = settings_of(privacy={"exclude_patterns": ["private/"]}, model={"threads": 3})
+    assert with_workspace_file(user, file(""), ()) == (user, ())
+
+
+def test_a_trusted_folder_does_not_extend_to_a_neighbour_with_its_name_or_through_a_link(file, tmp_path):
+    path = file("[model]\nthreads = 1\n")
+    user = settings_of(privacy={"trusted_folders": [str(tmp_path)[:-1], str(tmp_path / "inner")]})
+    assert with_workspace_file(user, path, ())[0] == user
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/link").symlink_to(tmp_path)
+    assert with_workspace_file(user, tmp_path / "inner/link/dg-lsp.toml", ())[0] == user
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="a system without owners of files")
+def test_a_file_that_other_users_can_change_is_ignored(file, tmp_path, monkeypatch):
+    path = file("[completion]\nmax_tokens = 8\n")
+    path.chmod(0o666)
+    settings, [message] = with_workspace_file(Settings(), path, ())
+    assert settings == Settings()
+    assert "other users can change it" in message
+    path.chmod(0o644)
+    if os.getuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
+    assert with_workspace_file(Settings(), path, ())[0] == Settings()
+    trusting = settings_of(privacy={"trusted_folders": [str(tmp_path)]})
+    assert with_workspace_file(trusting, path, ())[0].completion.max_tokens == 8
+
+
+def test_the_users_file_may_set_everything(user_settings):
+    path = user_settings(EVERYTHING)
+    settings = settings_files.user_settings(())
+    assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", "log")
+    assert settings.model.name == str(path.parent / "mine.gguf")
+    path.chmod(0o666)
+    with pytest.raises(SettingsError, match="other users"):
+        settings_files.user_settings(())
+
+
+def test_the_users_file_is_no_workspaces(user_settings):
+    path = user_settings(EVERYTHING)
+    assert workspace_file(path.parent) is None
+
+
+def test_the_line_of_an_unknown_key_in_a_file_is_named(file):
+    path = file("[model]\nthreads = 1\n\n[completion]\nthreads = 2\n")
+    with pytest.raises(SettingsError, match=r"dg-lsp\.toml:5: unknown setting completion\.threads"):
+        with_workspace_file(Settings(), path, ())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"model = ", b"\xff\xfe", b"#" * (MAX_BYTES + 1), b"a = " + b"[" * 100_000, None],
+    ids=["no TOML", "no UTF-8", "long", "deep", "missing"],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
+    path = tmp_path / "dg-lsp.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"dg-lsp\.toml"):
+        with_workspace_file(Settings(), path, ())

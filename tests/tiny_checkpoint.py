@@ -1,0 +1,95 @@
+"""Tiny random checkpoints as their authors publish them: safetensors with transformers' names, and a byte-level BPE."""
+
+import json
+
+import tiny_masked
+from safetensors.numpy import save_file
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+_NEMOTRON = {"model.embed_tokens": "encoder.embed_tokens", "model.norm": "encoder.norm", "lm_head": "diffusion_head"}
+
+
+def files(class_name, *, model_type, architecture, tokenizer_class, specials=tiny_masked.SPECIALS, **config):
+    """The files of a checkpoint by name, with Python files that leave a mark when they are executed."""
+    tiny = tiny_masked.make(architecture)
+    tokens = (*specials, *tiny_masked.TOKENS[len(specials) :])
+    config |= {
+        "architectures": [class_name],
+        "auto_map": {"AutoModel": f"modeling.{class_name}", "AutoConfig": "modeling.Config"},
+        "model_type": model_type,
+        "hidden_size": tiny.width,
+        "intermediate_size": tiny.hidden,
+        "num_hidden_layers": tiny.layers,
+        "num_attention_heads": tiny.heads,
+        "num_key_value_heads": tiny.kv_heads,
+        "max_position_embeddings": tiny.trained_length,
+        "rms_norm_eps": tiny_masked.EPSILON,
+        "rope_theta": tiny_masked.ROPE_BASE,
+        "vocab_size": len(tokens),
+        "tie_word_embeddings": False,
+        "bos_token_id": tiny_masked.START,
+        "eos_token_id": tiny_masked.END,
+    }
+    added = {str(i): {"content": token, "special": True} for i, token in enumerate(specials)}
+    tokenizer = {
+        "tokenizer_class": tokenizer_class,
+        "auto_map": {"AutoTokenizer": [f"tokenization.{tokenizer_class}", None]},
+        "added_tokens_decoder": added,
+        "bos_token": specials[tiny_masked.START],
+        "eos_token": specials[tiny_masked.END],
+        "mask_token": specials[tiny_masked.MASK],
+        "unk_token": None,
+        "pad_token": None,
+    }
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    fast = Tokenizer(BPE(vocabulary, list(tiny_masked.MERGES)))
+    fast.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    fast.add_special_tokens([AddedToken(token, special=True) for token in specials])
+    slow = {
+        "vocab.json": json.dumps(vocabulary).encode(),
+        "merges.txt": "\n".join(("#version: 0.2", *(" ".join(pair) for pair in tiny_masked.MERGES), "")).encode(),
+    }
+    is_fast = tokenizer_class.endswith("Fast")
+    return {
+        **({"tokenizer.json": fast.to_str().encode()} if is_fast else slow),
+        "config.json": json.dumps(config).encode(),
+        "tokenizer_config.json": json.dumps(tokenizer).encode(),
+        "modeling.py": b"raise SystemExit('executed')\n",
+        "tokenization.py": b"raise SystemExit('executed')\n",
+    }, {_name(name, model_type): values for name, values in tiny.tensors.items()}
+
+
+def _name(name, model_type):
+    stem, _, kind = name.rpartition(".")
+    if stem in _TOP:
+        top = _TOP[stem]
+    else:
+        _, layer, part = stem.split(".")
+        top = f"model.layers.{layer}.{_LAYER[part]}"
+    if model_type == "nemotron_labs_diffusion":
+        top = _NEMOTRON.get(top, top.replace("model.layers", "encoder.layers"))
+    return f"{top}.{kind}"
+
+
+def published(folder, *args, **kwargs):
+    """The files of a checkpoint with its weights, by name."""
+    found, weights = files(*args, **kwargs)
+    path = folder / "model.safetensors"
+    save_file(weights, path, {"format": "pt"})
+    return {**found, path.name: path.read_bytes()}
