@@ -160,9 +160,10 @@ class Surroundings:
         # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
         is_strict = self.language.checks_broken
-        if not is_strict and self._is_torn(fill):
+        if self._is_torn(fill):
+            num_allowed = num_before if is_strict and not is_own_line else 0
             sound = (text for text in self._versions(fill) if not self._is_torn(text))
-            return next((text for text in sound if self.num_errors(text) <= num_before), None)
+            return next((text for text in sound if self.num_errors(text) <= num_allowed), None)
         is_known = self.is_whole and (not num_before or is_own_line or self._is_sound())
         if not is_strict and (not is_known or self._is_beyond(fill)):
             return fill
@@ -199,27 +200,38 @@ class Surroundings:
             return True
         if not self.language.has_macros:
             return False
+        if fill.rstrip().endswith(OPENERS):
+            return True
         after = self.line_rest + self.below
-        with_fill, without = (balance(before + text + after, self.language).num_unmatched for text in (fill, ""))
-        return with_fill == 0 or with_fill < without
+        found, without = (balance(before + text + after, self.language) for text in (fill, ""))
+        if self.is_cut and not found.mismatch and not found.closers:  # `}` of a namespace around it
+            return True
+        return found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
 
     def _is_torn(self, fill: str) -> bool:
-        """True if a bracket or quote of the fill or of the cursor's line has a wrong partner, or none at all."""
-        start = len(self.above)
-        end = start + len(self.line_prefix + fill)
+        """True if a bracket or quote of the fill has a wrong partner, or none at all."""
+        start = len(self.above + self.line_prefix)
+        end = start + len(fill)
         whole = balance(self.above + self.line_prefix + fill + self.line_rest + self.below, self.language)
         if whole.mismatch:
             opening, closing = whole.mismatch
-            if closing < start:
+            if closing < len(self.above):
                 return False  # the language's brackets have other meanings above
-            if opening >= start or (closing < end and opening >= 0):
+            if opening >= start or (start <= closing < end and opening >= 0):
                 return opening < end + len(self.line_rest)
+        closers, quote = self._left_open(fill + self.line_rest)
+        if quote:
+            closed = self.above + self.line_prefix + fill + self.line_rest + quote + self.below
+            if balance(closed, self.language).num_unmatched < whole.num_unmatched:
+                return True
         strays = whole.strays.replace("}", "") if self.is_cut else whole.strays
-        if not self.is_whole or self.language.has_macros or not (whole.closers or whole.quote or strays):
+        left = whole.closers.replace("}", "") if self.language.has_macros else whole.closers
+        if not self.is_whole or not (left or whole.quote or strays):
             return False
-        line = balance(self.line_prefix + fill + self.line_rest, self.language)
         opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
-        return line.num_unmatched > (opens_block and len(line.closers) == 1)
+        lines = (self.line_prefix + text + self.line_rest for text in (fill, ""))
+        num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
+        return bool(quote) or num_stray > num_typed or len(closers) > opens_block
 
     def strands_block(self, fill: str) -> bool:
         """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.

@@ -271,12 +271,12 @@ def drop_below(fill: str, cursor: Cursor) -> str:
     below = [line.rstrip() for line in cursor.below if line.strip()]
     if not (cursor.is_line_end and below):
         return fill
-    lines = fill.split("\n")
+    lines, above = fill.split("\n"), {line.rstrip() for line in cursor.above}
     for i in range(len(lines)):
         merged = _in_buffer(lines[i:], cursor if i == 0 else None)
         # short lines such as `0,` may legitimately occur twice
         is_typed = i == 0 and bool(cursor.line_prefix.strip())
-        if lines[i].strip() and _is_copy(merged, below) and (not is_typed or _is_distinctive(merged[0])):
+        if lines[i].strip() and _is_copy(merged, below, above) and (not is_typed or _is_distinctive(merged[0])):
             return "\n".join(lines[:i])
     return fill
 
@@ -299,12 +299,16 @@ def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
     return [line.rstrip() for line in (first, *lines[1:]) if line.strip()]
 
 
-def _is_copy(lines: list[str], below: list[str]) -> bool:
-    """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`."""
+def _is_copy(lines: list[str], below: list[str], above: set[str]) -> bool:
+    """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`.
+
+    First ones that occur `above` too are the usual text of this file.
+    """
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
-    num_same = len(list(pairs))
-    is_whole = num_same == min(len(lines), len(below))
-    return num_same > 0 and (is_whole or num_same > 1 or _is_distinctive(lines[0], MIN_COPIED))
+    same = [line for line, _ in pairs]
+    if not same or len(same) == min(len(lines), len(below)):
+        return bool(same)
+    return not above.issuperset(same) and (len(same) > 1 or _is_distinctive(lines[0], MIN_COPIED))
 
 
 def _is_distinctive(line: str, num_chars: int = MIN_DISTINCTIVE) -> bool:
