@@ -40,6 +40,7 @@ class Language:
     before_comment: str = ""  # pattern of what must precede the mark of a line comment, of no width
     has_chars: bool = False  # 'x' is a character, and a single quote opens no string
     has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
+    has_tags: bool = False  # it consists of tags between < and >
     block_end: re.Pattern[str] | None = None  # matches a line that ends a block
     landmark: re.Pattern[str] | None = None
     """Matches a line from which a parser can start in the middle of a file, best with an empty `indentation`.

@@ -20,7 +20,7 @@ from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_o
 from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.postprocess.text_edits import OPENER_OF, OPENERS, balance
 
-REACH = 6000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
+REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
 MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
@@ -225,7 +225,8 @@ class Surroundings:
             if balance(closed, self.language).num_unmatched < whole.num_unmatched:
                 return True
         strays = whole.strays.replace("}", "") if self.is_cut else whole.strays
-        left = whole.closers.replace("}", "") if self.language.has_macros else whole.closers
+        is_open = self.language.has_macros or self.above.startswith(" ")  # blocks may end below the text
+        left = whole.closers.replace("}", "") if is_open else whole.closers
         if not self.is_whole or not (left or whole.quote or strays):
             return False
         opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)

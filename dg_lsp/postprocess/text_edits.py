@@ -266,10 +266,35 @@ def _is_repeat(body: str, rest: str, size: int) -> bool:
     return size >= MIN_DISTINCTIVE or not (is_word(head[0]) and is_word(body[-1:]))
 
 
+_TAG = re.compile(
+    r"""<(?:!--.*?-->|[!?%][^>]*>|/[\w:.-]+\s*>"""
+    r"""|[\w:.-]+(?:\s+(?:[^\s"'<>/=]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+))?|\{\{.*?\}\}))*\s*/?>)""",
+    re.DOTALL,
+)
+
+
+def breaks_tags(fill: str, cursor: Cursor) -> bool:
+    """True if a tag that begins in the fill is malformed, or ends there without a beginning. False inside scripts."""
+    above = "\n".join((*cursor.above, cursor.line_prefix))
+    is_inside = [above.rfind("<" + name) > above.rfind("</" + name) for name in ("script", "style", "pre", "!--")]
+    if any(is_inside) or above.rfind("<") > above.rfind(">") or re.search(r"<(?:script|style|pre|!)", fill):
+        return False
+    outside = _TAG.sub(" ", fill + cursor.line_rest if "\n" not in fill else fill)
+    unfinished = outside.rfind("<")
+    is_last = unfinished >= 0 and re.fullmatch(r"</?[\w:.-]*(?:\s[^<>]*)?", outside[unfinished:]) is not None
+    text = outside[:unfinished] if is_last else outside
+    if is_last and text == outside[:unfinished] and cursor.line_rest.strip() == "" and cursor.below:
+        following = "\n".join(cursor.below)
+        is_closed = 0 <= following.find(">") < (following.find("<") % (len(following) + 1))
+        if not is_closed:
+            return True
+    return re.search(r"<[/\w\"']|[\w\"'/]>", text) is not None
+
+
 def drop_below(fill: str, cursor: Cursor) -> str:
     """Cuts a fill at the first line from which it repeats the lines below the cursor."""
     below = [line.rstrip() for line in cursor.below if line.strip()]
-    if not (cursor.is_line_end and below):
+    if not (cursor.is_line_end and below) or _is_in_run(fill, cursor):
         return fill
     lines, above = fill.split("\n"), {line.rstrip() for line in cursor.above}
     for i in range(len(lines)):
@@ -285,12 +310,19 @@ def repeats_above(fill: str, cursor: Cursor) -> bool:
     """True if the fill repeats the lines directly above the cursor."""
     above = [line.rstrip() for line in cursor.above if line.strip()]
     lines = _in_buffer(fill.split("\n"), cursor)
-    if not (lines and cursor.is_line_end and _is_distinctive(lines[0])):
+    if not (lines and cursor.is_line_end and _is_distinctive(lines[0])) or _is_in_run(fill, cursor):
         return False
     tail = above[-len(lines) :]
     if len(tail) != len(lines) or tail[1:] != lines[1:]:
         return False
     return lines[0] == tail[0] or (not cursor.line_prefix.strip() and lines[0].strip() == tail[0].strip())
+
+
+def _is_in_run(fill: str, cursor: Cursor) -> bool:
+    """True if the first line equals the two lines above, or the ones above and below: such text is repetitive."""
+    above, below = ([line.rstrip() for line in lines if line.strip()] for lines in (cursor.above, cursor.below))
+    first = (cursor.line_prefix + fill.partition("\n")[0]).rstrip()
+    return above[-2:] == [first, first] or above[-1:] == below[:1] == [first]
 
 
 def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:

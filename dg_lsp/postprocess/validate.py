@@ -91,6 +91,8 @@ def judge(
     joined = _joined(shown, cursor, language)
     if isinstance(joined, Rejection):
         return joined
+    if check_syntax and language.has_tags and text_edits.breaks_tags(joined, cursor):
+        return Rejection(Reason.SYNTAX_ERROR, joined)
     style = TextStyle.of(snapshot.text, offset)
     surroundings = Surroundings.around(snapshot, offset, offset, style) if check_syntax else None
     valid = surroundings.keep_valid(joined) if surroundings else joined
