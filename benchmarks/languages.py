@@ -210,7 +210,8 @@ def is_rejected(text: str, language_id: str) -> bool:
 
 
 def outcome(result: Candidate | Rejection, expected: str) -> str:
-    """What a correct fill became."""
+    """What a correct fill became; blanks at line ends do not count."""
+    expected = "\n".join(line.rstrip() for line in expected.split("\n"))
     if isinstance(result, Rejection):
         return "refused"
     return "unchanged" if result.text == expected else "changed"

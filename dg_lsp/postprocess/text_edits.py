@@ -43,12 +43,14 @@ def cut_lines(text: str, max_lines: int | None) -> str:
     return text if max_lines is None else "\n".join(text.split("\n")[:max_lines])
 
 
-def cut_loops(text: str) -> str:
-    """`text` up to the first of `NUM_LOOPS` equal consecutive lines."""
+def cut_loops(text: str, language: Language = PLAIN) -> str:
+    """`text` up to the first of `NUM_LOOPS` equal consecutive lines; in markup, only if nothing else follows them."""
     lines = text.split("\n")
     for i in range(len(lines) - NUM_LOOPS + 1):
-        if any(char.isalnum() for char in lines[i]) and len({line.strip() for line in lines[i : i + NUM_LOOPS]}) == 1:
-            return "\n".join(lines[: i + 1])
+        line = lines[i].strip()
+        if any(map(str.isalnum, line)) and len({other.strip() for other in lines[i : i + NUM_LOOPS]}) == 1:
+            is_end = all(line.startswith(other.strip()) for other in lines[i + NUM_LOOPS :])
+            return text if language.has_tags and not is_end else "\n".join(lines[: i + 1])
     return text
 
 
@@ -274,43 +276,48 @@ _TAG = re.compile(
 
 
 def breaks_tags(fill: str, cursor: Cursor) -> bool:
-    """True if a tag that begins in the fill is malformed, or ends there without a beginning. False inside scripts."""
-    above = "\n".join((*cursor.above, cursor.line_prefix))
-    is_inside = [above.rfind("<" + name) > above.rfind("</" + name) for name in ("script", "style", "pre", "!--")]
-    if any(is_inside) or above.rfind("<") > above.rfind(">") or re.search(r"<(?:script|style|pre|!)", fill):
+    """True if a tag that the fill begins or continues is malformed, or ends without a beginning. Not inside scripts."""
+    above, below = "\n".join((*cursor.above, cursor.line_prefix)), "\n".join(cursor.below)
+    is_inside = any(above.rfind("<" + name) > above.rfind("</" + name) for name in ("script", "style", "pre"))
+    if is_inside or above.rfind("<!") > above.rfind(">") or re.search(r"<(?:script|style|pre|[!?%])", fill):
         return False
-    outside = _TAG.sub(" ", fill + cursor.line_rest if "\n" not in fill else fill)
-    unfinished = outside.rfind("<")
-    is_last = unfinished >= 0 and re.fullmatch(r"</?[\w:.-]*(?:\s[^<>]*)?", outside[unfinished:]) is not None
-    text = outside[:unfinished] if is_last else outside
-    if is_last and text == outside[:unfinished] and cursor.line_rest.strip() == "" and cursor.below:
-        following = "\n".join(cursor.below)
-        is_closed = 0 <= following.find(">") < (following.find("<") % (len(following) + 1))
-        if not is_closed:
-            return True
+    opening = above.rfind("<")
+    head = above[opening:] if opening > above.rfind(">") else ""
+    text = _TAG.sub(" ", head + fill + (cursor.line_rest if "\n" not in fill else ""))
+    at = text.rfind("<")
+    if at >= 0 and re.fullmatch(r"</?[\w:.-]*(?:\s[^<>]*)?", text[at:]):
+        # the last tag is unfinished: the lines below must end it
+        end, following = below.find(">"), below.find("<")
+        if end < 0 or 0 <= following < end:
+            return bool(below.strip())
+        text = text[:at]
     return re.search(r"<[/\w\"']|[\w\"'/]>", text) is not None
 
 
-def drop_below(fill: str, cursor: Cursor) -> str:
+def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Cuts a fill at the first line from which it repeats the lines below the cursor."""
     below = [line.rstrip() for line in cursor.below if line.strip()]
-    if not (cursor.is_line_end and below) or _is_in_run(fill, cursor):
+    if not (cursor.is_line_end and below) or _is_in_run(fill, cursor, language):
         return fill
     lines, above = fill.split("\n"), {line.rstrip() for line in cursor.above}
     for i in range(len(lines)):
         merged = _in_buffer(lines[i:], cursor if i == 0 else None)
         # short lines such as `0,` may legitimately occur twice
         is_typed = i == 0 and bool(cursor.line_prefix.strip())
-        if lines[i].strip() and _is_copy(merged, below, above) and (not is_typed or _is_distinctive(merged[0])):
+        if (
+            lines[i].strip()
+            and _is_copy(merged, below, above, language)
+            and (not is_typed or _is_distinctive(merged[0]))
+        ):
             return "\n".join(lines[:i])
     return fill
 
 
-def repeats_above(fill: str, cursor: Cursor) -> bool:
+def repeats_above(fill: str, cursor: Cursor, language: Language = PLAIN) -> bool:
     """True if the fill repeats the lines directly above the cursor."""
     above = [line.rstrip() for line in cursor.above if line.strip()]
     lines = _in_buffer(fill.split("\n"), cursor)
-    if not (lines and cursor.is_line_end and _is_distinctive(lines[0])) or _is_in_run(fill, cursor):
+    if not (lines and cursor.is_line_end and _is_distinctive(lines[0])) or _is_in_run(fill, cursor, language):
         return False
     tail = above[-len(lines) :]
     if len(tail) != len(lines) or tail[1:] != lines[1:]:
@@ -318,10 +325,12 @@ def repeats_above(fill: str, cursor: Cursor) -> bool:
     return lines[0] == tail[0] or (not cursor.line_prefix.strip() and lines[0].strip() == tail[0].strip())
 
 
-def _is_in_run(fill: str, cursor: Cursor) -> bool:
-    """True if the first line equals the two lines above, or the ones above and below: such text is repetitive."""
+def _is_in_run(fill: str, cursor: Cursor, language: Language) -> bool:
+    """True if the first line equals the two lines above, or the ones above and below; in markup, if half is typed."""
     above, below = ([line.rstrip() for line in lines if line.strip()] for lines in (cursor.above, cursor.below))
     first = (cursor.line_prefix + fill.partition("\n")[0]).rstrip()
+    if language.has_tags and 2 * len(cursor.line_prefix.strip()) >= len(first.strip()):
+        return True
     return above[-2:] == [first, first] or above[-1:] == below[:1] == [first]
 
 
@@ -331,16 +340,17 @@ def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
     return [line.rstrip() for line in (first, *lines[1:]) if line.strip()]
 
 
-def _is_copy(lines: list[str], below: list[str], above: set[str]) -> bool:
+def _is_copy(lines: list[str], below: list[str], above: set[str], language: Language) -> bool:
     """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`.
 
-    First ones that occur `above` too are the usual text of this file.
+    First ones that occur `above` too, or in markup, are the usual text of this file.
     """
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
     same = [line for line, _ in pairs]
     if not same or len(same) == min(len(lines), len(below)):
         return bool(same)
-    return not above.issuperset(same) and (len(same) > 1 or _is_distinctive(lines[0], MIN_COPIED))
+    is_usual = language.has_tags or above.issuperset(same)
+    return not is_usual and (len(same) > 1 or _is_distinctive(lines[0], MIN_COPIED))
 
 
 def _is_distinctive(line: str, num_chars: int = MIN_DISTINCTIVE) -> bool:

@@ -109,18 +109,18 @@ def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language
     first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
     text = text_edits.drop_leading_blanks(first, cursor) + end + text_edits.expand_indentation(others)
     text = text_edits.cut_lines(text_edits.skip_blank_lines(text, cursor), max_lines)
-    text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end))
+    text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end), language)
     aligned = text_edits.align(text, cursor, language)
     return text_edits.cut_at_margin(aligned, cursor, language) if max_lines is None else aligned
 
 
 def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
     """Removes text that the buffer already contains around the cursor."""
-    joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, language), cursor)
+    joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, language), cursor, language)
     joined = text_edits.trim_blanks(joined, is_line_end=cursor.is_line_end)
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
-    return Rejection(Reason.REPEATS_PREFIX, shown) if text_edits.repeats_above(joined, cursor) else joined
+    return Rejection(Reason.REPEATS_PREFIX, shown) if text_edits.repeats_above(joined, cursor, language) else joined
 
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
