@@ -12,7 +12,7 @@ import numpy as np
 from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, end_of, token_ids
 from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import Tokenizer
-from dg_lsp.context.languages import language_of
+from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.snippets import Snippet, by_importance, in_place
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError
@@ -41,7 +41,9 @@ def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_token
 
     At most the prompt's fraction of `max_tokens`.
     """
-    language = language_of(prompt.language)
+    ids = (prompt.language, *(language_id_of(chunk.path) for chunk in prompt.snippets.chunks))
+    # a file without a name or a comment gets headings in the syntax of the other files
+    language = next((found for found in map(language_of, ids) if found.commented("path")), PLAIN)
 
     def encode(chunk: Snippet) -> TokenIds:
         head = language.commented(chunk.path) or f"// {chunk.path}"

@@ -13,8 +13,7 @@ from enum import IntEnum
 from textwrap import dedent
 from typing import Self
 
-from tree_sitter import Language as Grammar
-from tree_sitter import Node, Parser, Point, Tree
+from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
@@ -23,6 +22,7 @@ from dg_lsp.postprocess.text_edits import OPENER_OF, OPENERS, balance
 REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
 MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
+MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
 
@@ -49,43 +49,6 @@ def python_validity(text: str) -> Validity:
     return Validity.INVALID
 
 
-class VariantParser:
-    """Parses variants of one text: after the first, only what differs from it."""
-
-    def __init__(self, grammar: Grammar) -> None:
-        self._parser = Parser(grammar)
-        self._first: tuple[bytes, Tree] | None = None
-
-    def root(self, text: str) -> Node:
-        """The root of the syntax tree."""
-        data = text.encode()
-        if self._first is None:
-            self._first = data, self._parser.parse(data)
-            return self._first[1].root_node
-        first, tree = self._first
-        start = _num_common(first, data)
-        limit = min(len(first), len(data)) - start
-        end = min(limit, _num_common(first[start:][::-1], data[start:][::-1]))
-        tree = tree.copy()
-        ends = len(first) - end, len(data) - end
-        points = _point(first, start), _point(first, ends[0]), _point(data, ends[1])
-        tree.edit(start, *ends, *points)
-        return self._parser.parse(data, tree).root_node
-
-
-def _num_common(left: bytes, right: bytes) -> int:
-    """Length of the common beginning."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
-    return low
-
-
-def _point(data: bytes, offset: int) -> Point:
-    return Point(data.count(b"\n", 0, offset), offset - data.rfind(b"\n", 0, offset) - 1)
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The text around the cursor that is parsed, in the model's style, and its language."""
@@ -95,7 +58,7 @@ class Surroundings:
     line_rest: str
     below: str  # from the end of the cursor's line
     language: Language
-    parser: VariantParser
+    parser: Parser
     is_cut: bool  # the file has text above `above`
     is_whole: bool  # it begins and ends without indentation, as whole definitions do
 
@@ -133,7 +96,7 @@ class Surroundings:
             line_rest,
             line_end + below,
             language,
-            VariantParser(grammar),
+            Parser(grammar),
             is_cut or first > 0,
             is_whole,
         )
@@ -176,15 +139,15 @@ class Surroundings:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
         if self.language.has_macros:
             return False
-        for before, after in (
-            (self.above + self.line_prefix, self.line_rest + self.below),
-            (self.above, self.below),
+        for before, after, num in (
+            (self.above + self.line_prefix, self.line_rest + self.below, MAX_FILLERS),
+            (self.above, self.below, 1),
         ):
             left = balance(before + after, self.language)
             openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
             quote = "" if openers else left.quote
             heads = self.language.fillers if not openers else ("", *self.language.headers)
-            texts = (quote + left.closers + text + openers for text in heads)
+            texts = (quote + left.closers + text + openers for text in heads[:num])
             if any(self._count(before + text + after) == 0 for text in texts):
                 return True
         return False
@@ -343,7 +306,7 @@ class Surroundings:
         return is_hollow == [False, True]
 
     def _root(self, text: str) -> Node:
-        return self.parser.root(text)
+        return self.parser.parse(text.encode()).root_node
 
     def _count(self, text: str) -> int:
         """Number of error and missing nodes in the syntax tree of `text`."""

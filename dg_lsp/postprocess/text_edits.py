@@ -114,7 +114,8 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
     """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
     opened: list[tuple[str, int]] = []
     num_stray, at, strays, first_stray, mismatch = 0, 0, "", None, None
-    while match := _code_piece(language).search(text, at):
+    next_piece = _code_piece(language).search
+    while match := next_piece(text, at):
         piece, at = match[0], match.end()
         if piece in _CLOSERS:
             opened.append((_CLOSERS[piece], match.start()))
