@@ -269,6 +269,28 @@ def _is_repeat(body: str, rest: str, size: int) -> bool:
     return size >= MIN_DISTINCTIVE or not (is_word(head[0]) and is_word(body[-1:]))
 
 
+_CELL_END = re.compile(r"(?<!\\)\|")
+
+
+def fit_table(fill: str, cursor: Cursor) -> str:
+    """Gives rows of a Markdown table, which ends the lines above the cursor, as many columns as its other rows have."""
+    above = cursor.above[-1].strip() if cursor.above else ""
+    num = len(_CELL_END.findall(above))
+    if num < 2 or not above.startswith("|") or not above.endswith("|") or not cursor.is_line_end:
+        return fill
+    lines = (cursor.line_prefix + fill).split("\n")
+    for number, line in enumerate(lines):
+        ends = [match.end() for match in _CELL_END.finditer(line)]
+        if not line.lstrip().startswith("|"):
+            break
+        if len(ends) > num:
+            lines[number] = line[: ends[num - 1]]
+        elif line.rstrip().endswith("|"):
+            lines[number] = line.rstrip() + " |" * (num - len(ends))
+    shaped = "\n".join(lines)
+    return shaped[len(cursor.line_prefix) :] if shaped.startswith(cursor.line_prefix) else fill
+
+
 _TAG = re.compile(
     r"""<(?:!--.*?-->|[!?%][^>]*>|/[\w:.-]+\s*>"""
     r"""|[\w:.-]+(?:\s+(?:[^\s"'<>/=]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+))?|\{\{.*?\}\}))*\s*/?>)""",

@@ -118,6 +118,7 @@ def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
     """Removes text that the buffer already contains around the cursor."""
     joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, language), cursor, language)
     joined = text_edits.trim_blanks(joined, is_line_end=cursor.is_line_end)
+    joined = text_edits.fit_table(joined, cursor) if language.id == "markdown" else joined
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
     return Rejection(Reason.REPEATS_PREFIX, shown) if text_edits.repeats_above(joined, cursor, language) else joined
