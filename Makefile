@@ -34,7 +34,7 @@ demo: $(BASE)  ## install what a user needs, and complete a line of a sample
 	@$(BIN)/dg-lsp fill samples/words.py:23:12 --visual --deadline 3000
 
 test: check editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 check: $(DEV)  ## style, types and import contracts
 	$(BIN)/ruff check

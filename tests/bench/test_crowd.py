@@ -52,7 +52,7 @@ def test_every_client_of_a_real_server_gets_its_own_answers():
     assert process.returncode == 0
     assert found["answers"] > 0
     assert (found["lost"], found["crossed"], found["unexpected"], found["active_after"]) == (0, 0, {}, 0)
-    assert found["prompts_with_a_name_in_the_answer"] > 5
+    assert found["prompts_with_a_name_in_the_answer"] > 2
 
 
 def test_clients_beyond_the_limit_are_refused_and_not_lost(send):

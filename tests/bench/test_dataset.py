@@ -86,7 +86,11 @@ def test_a_bad_line_is_refused_with_its_number(tmp_path, data, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"\n\n", gzip.compress(GOOD)[:-9], gzip.compress(GOOD * 9)[:20] + b"junk" * 9])
+@pytest.mark.parametrize(
+    "data",
+    [b"\n\n", gzip.compress(GOOD)[:-9], gzip.compress(GOOD * 9)[:20] + b"junk" * 9],
+    ids=["no line", "cut off", "damaged"],
+)
 def test_an_empty_or_damaged_file_is_refused(tmp_path, data):
     (tmp_path / "a.jsonl").write_bytes(data)
     with pytest.raises(InputFileError, match=r"has no test cases|cannot read"):

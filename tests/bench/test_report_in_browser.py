@@ -98,7 +98,7 @@ def test_nothing_is_wider_than_the_page(chromium, tmp_path, request, which, widt
     assert chromium.run("document.documentElement.scrollWidth") == width
     assert chromium.run(OVERFLOWING) == []
     shown = "[...document.querySelectorAll('svg[role=img]')].filter((one) => one.checkVisibility())"
-    assert chromium.run(f"{shown}.length") == 3
+    assert chromium.run(f"{shown}.length") == 4
     assert chromium.run(CUT_OFF) == []
     # the text of drawings remains readable
     least = f"Math.min(...{shown}.map((one) => one.getBoundingClientRect().width / one.viewBox.baseVal.width))"
