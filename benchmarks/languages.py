@@ -279,7 +279,8 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="print so many failures of each language")
     options = parser.parse_args()
     folders = dict(entry.split("=", 1) for entry in options.folder)
-    print("| language | files | middles | unchanged | changed | refused | hidden unasked | damaged | refused | mended")
+    print("| language | files | middles | unchanged | changed | refused | hidden unasked ", end="")
+    print("| damaged | refused | mended | shown | p99, ms |")
     print("|---" * 12 + "|")
     for language_id in options.languages:
         try:

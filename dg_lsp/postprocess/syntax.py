@@ -183,7 +183,7 @@ class Surroundings:
             if opening >= start or (start <= closing < end and opening >= 0):
                 return opening < end + len(self.line_rest)
         closers, quote = self._left_open(fill + self.line_rest)
-        if quote:
+        if len(quote) == 1:
             closed = self.above + self.line_prefix + fill + self.line_rest + quote + self.below
             if balance(closed, self.language).num_unmatched < whole.num_unmatched:
                 return True
