@@ -22,6 +22,7 @@ from dg_lsp.postprocess.text_edits import OPENER_OF, OPENERS, balance
 REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
 MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
+NEAR = 10  # lines below a gap in which a bracket without its partner is missed by the fill
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
@@ -180,12 +181,18 @@ class Surroundings:
             opening, closing = whole.mismatch
             if closing < len(self.above):
                 return False  # the language's brackets have other meanings above
-            if opening >= start or (start <= closing < end and opening >= 0):
+            if opening >= start or start <= closing < end:
                 return opening < end + len(self.line_rest)
+            num_lines = self.below.count("\n", 0, max(0, closing - end - len(self.line_rest)))
+            if closing >= end and num_lines < NEAR:
+                return not self.language.has_macros
         closers, quote = self._left_open(fill + self.line_rest)
         if len(quote) == 1:
             closed = self.above + self.line_prefix + fill + self.line_rest + quote + self.below
             if balance(closed, self.language).num_unmatched < whole.num_unmatched:
+                return True
+            without = self.above + self.line_prefix + self.line_rest + self.below
+            if whole.quote and not balance(without, self.language).quote:
                 return True
         strays = whole.strays.replace("}", "") if self.is_cut else whole.strays
         is_open = self.language.has_macros or self.above.startswith(" ")  # blocks may end below the text

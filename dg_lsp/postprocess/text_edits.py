@@ -102,7 +102,7 @@ class Balance:
     strays: str = ""  # closing brackets without an opening one
     first_stray: int | None = None  # offset of the first one
     mismatch: tuple[int, int] | None = None
-    """Offsets of the first bracket or string that is closed wrongly, and of what closes it; -1 if nothing is open."""
+    """Offsets of the first bracket or string that is closed wrongly, and of what closes it."""
 
     @property
     def num_unmatched(self) -> int:
@@ -131,8 +131,8 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
         elif piece in ")]}":
             num_stray, strays = num_stray + 1, strays + piece
             first_stray = match.start() if first_stray is None else first_stray
-            if opened or piece != "}":  # a block may begin above the text
-                mismatch = mismatch or (opened[-1][1] if opened else -1, match.start())
+            if opened:  # otherwise it may begin above the text
+                mismatch = mismatch or (opened[-1][1], match.start())
     return _balance_of(opened, "", num_stray, strays, first_stray, mismatch)
 
 
