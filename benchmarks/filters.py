@@ -2,20 +2,23 @@
 
     python benchmarks/filters.py CASES.jsonl.gz [--limit 300]
 
-Prints Markdown tables. The cases are those of `dg-lsp bench infill`, with references that parse. The last table has
-what automatic requests hide; a completion is right there if its first line is.
+Prints Markdown tables. The cases are those of `dg-lsp bench infill`, with references that parse; no deadline or early
+stop shortens a completion. The last table has what automatic requests hide, and what they would hide of the references,
+which people wrote; a completion is right there if its first line is.
 """
 
 import argparse
+import math
 import random
 from collections import Counter
 from pathlib import Path
 
 from dg_lsp.bench.dataset import TestCase, read_cases
+from dg_lsp.bench.metrics import first_lines_match
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import language_of
-from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess import validate as judging
 from dg_lsp.postprocess.text_edits import balance, cut_lines
@@ -75,7 +78,7 @@ def measure(engine: Engine, recorder: Recorder, cases: list[TestCase]) -> list[s
         snapshot = Snapshot("file:///case.py", 0, case.prefix + case.suffix)
         max_lines = None if case.kind == "block" else 1
         request = FillRequest(snapshot, len(case.prefix), max_lines=max_lines, priority=Priority.INVOKED)
-        result = drain(engine.run(request))
+        result = engine.fill(request, deadline=math.inf)
         raw = cut_lines(recorder.raw.decode("utf-8", "replace").replace("\r\n", "\n"), recorder.max_lines)
         reference = case.reference.rstrip()
         if raw.strip():
@@ -104,21 +107,22 @@ def measure(engine: Engine, recorder: Recorder, cases: list[TestCase]) -> list[s
 
 def hidden(engine: Engine, cases: list[TestCase], least: float) -> list[str]:
     """Lines of the table of completions that an automatic request hides, with the request of the language server."""
-    wrong, right = Counter[str](), Counter[str]()
+    wrong, right, written = Counter[str](), Counter[str](), Counter[str]()
     for case in cases:
-        candidates = engine.fill(FillRequest(case.snapshot, case.offset)).candidates
-        if not candidates:
-            continue
-        [best] = candidates
-        fault = "(shown)" if best.fault is None else best.fault.value
-        reason = fault if best.confidence >= least else "low-confidence"
-        is_right = best.text.split("\n")[0].rstrip() == case.reference.split("\n")[0].rstrip()
-        (right if is_right else wrong)[reason] += 1
-    reasons = sorted({*wrong, *right}, key=lambda reason: -wrong[reason])
+        request = FillRequest(case.snapshot, case.offset, priority=Priority.INVOKED)
+        for best in engine.fill(request, deadline=math.inf).candidates:
+            fault = "(shown)" if best.fault is None else best.fault.value
+            reason = fault if best.confidence >= least else f"below {least:g}"
+            (right if first_lines_match(best.text, case.reference) else wrong)[reason] += 1
+        where = {"snapshot": case.snapshot, "offset": case.offset, "cursor": request.cursor}
+        verdict = judging.judge(case.reference.encode(), **where, max_lines=None, score=0.0, check_syntax=True)
+        refused = verdict.fault if isinstance(verdict, judging.Candidate) else verdict.reason
+        written[refused.value if refused else "(shown)"] += 1
+    reasons = sorted({*wrong, *right, *written}, key=lambda reason: -wrong[reason])
     return [
-        f"| not shown unasked, of {len(cases)} | wrong | right |",
-        "|---|---|---|",
-        *(f"| {reason} | {wrong[reason]} | {right[reason]} |" for reason in reasons),
+        f"| hidden unasked, of {len(cases)} | wrong | right | references |",
+        "|---|---|---|---|",
+        *(f"| {reason} | {wrong[reason]} | {right[reason]} | {written[reason]} |" for reason in reasons),
     ]
 
 
@@ -133,7 +137,7 @@ def main() -> None:
         case for case in read_cases(arguments.cases) if syntax_error(case.prefix + case.reference + case.suffix) is None
     ]
     random.Random(0).shuffle(cases)
-    completion = CompletionSettings(deadline_ms=60_000.0, early_stop_ms=0.0)
+    completion = CompletionSettings()
     settings = Settings(model=ModelSettings(name=arguments.model), completion=completion)
     engine = open_engine(settings)
     recorder = Recorder()

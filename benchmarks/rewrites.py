@@ -2,11 +2,13 @@
 
     python benchmarks/rewrites.py FOLDER... [--number 130] [--strengths 0.3 0.6 1]
 
-Prints a Markdown table. A file is broken if Python compiled it before and does not after the rewrite.
+Prints a Markdown table. A file is broken if Python compiled it before and does not after the rewrite. No
+deadline shortens a rewrite.
 """
 
 import argparse
 import ast
+import math
 import random
 import warnings
 from collections import Counter
@@ -17,7 +19,7 @@ from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
+from dg_lsp.settings import ModelSettings, Settings
 
 MAX_LINES = 12  # of a statement
 MAX_CHARS = 60_000  # of a file
@@ -55,12 +57,12 @@ def selections(folders: Sequence[Path], number: int) -> Iterator[Selection]:
         yield Snapshot(path.as_uri(), 0, text), start, end
 
 
-def measure(engine: Engine, chosen: Sequence[Selection], strength: float, least: float) -> str:
+def measure(engine: Engine, chosen: Sequence[Selection], strength: float) -> str:
     """A line of the table."""
     num_shown, num_broken, reasons = 0, 0, Counter[str]()
     for snapshot, start, end in chosen:
-        request = RewriteRequest(snapshot, start, end, strength=strength, min_confidence=least)
-        result = drain(engine.rewrite(request))
+        request = RewriteRequest(snapshot, start, end, strength=strength)
+        result = drain(engine.rewrite(request, deadline=math.inf))
         if result.rejection:
             reasons[result.rejection.reason.value] += 1
             continue
@@ -79,13 +81,12 @@ def main() -> None:
     parser.add_argument("--model", default="dg-mini")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    completion = CompletionSettings(deadline_ms=60_000.0, early_stop_ms=0.0)
-    engine = open_engine(Settings(model=ModelSettings(name=arguments.model), completion=completion))
+    engine = open_engine(Settings(model=ModelSettings(name=arguments.model)))
     chosen = list(selections([folder.resolve() for folder in arguments.folders], arguments.number))
     print("| strength | selections | shown | broken | refused |\n|---|---|---|---|---|")
     try:
         for strength in arguments.strengths:
-            print(measure(engine, chosen, strength, completion.min_confidence), flush=True)
+            print(measure(engine, chosen, strength), flush=True)
     finally:
         engine.close()
 

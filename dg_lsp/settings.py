@@ -44,8 +44,8 @@ class CompletionSettings:
     """Milliseconds of an idle machine, counted in passes, after which whole lines are enough; 0 always waits."""
     max_tokens: int = field(default=64, validator=validators.ge(1))
     """Maximum length; longer than one canvas is continued canvas by canvas."""
-    min_confidence: float = field(default=0.05, validator=[validators.ge(0), validators.le(1)])
-    """Hide automatic suggestions and rewrites whose estimated probability of being right is lower; 0 shows all."""
+    min_confidence: float = field(default=0.08, validator=[validators.ge(0), validators.le(1)])
+    """Hide automatic suggestions and rewrites whose estimated probability of being right is lower; 0 hides none."""
     decoder: str = field(default="auto", validator=validators.in_(DECODERS))
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True
@@ -112,7 +112,7 @@ class ModelSettings:
     """The model and its runtime."""
 
     name: str = "dg-mini"
-    """A model's name, `auto`, or the path of a GGUF file or of a checkpoint directory; `dg-mini` is bundled."""
+    """A model's name, `auto`, `auto-diffusion`, or the path of a GGUF file or checkpoint; `dg-mini` is bundled."""
     threads: int = field(default=0, validator=validators.ge(0))
     """CPU threads; 0 measures several numbers at load and uses the fastest."""
     gpu_layers: int = field(default=-1, validator=validators.ge(-1))

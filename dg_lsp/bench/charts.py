@@ -17,16 +17,15 @@ from xml.etree import ElementTree
 import numpy as np
 
 from dg_lsp.bench.metrics import (
-    CUTS,
     CalibrationBin,
     Table,
     calibration_table,
     milliseconds,
     number,
     percent,
-    quantile,
     shorten,
 )
+from dg_lsp.engine.ttfue import CUTS, quantile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

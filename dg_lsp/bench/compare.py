@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dg_lsp.bench import metrics
 from dg_lsp.bench.runner import Run
+from dg_lsp.engine import ttfue
 
 BASELINE = "autoregressive"
 NUM_RESAMPLES = 2000
@@ -46,7 +47,7 @@ class PairedComparison:
 
     def json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        tree: dict[str, Any] = metrics.rounded(dataclasses.asdict(self))
+        tree: dict[str, Any] = ttfue.rounded(dataclasses.asdict(self))
         intervals = tree.pop("intervals")
         return {**tree, **intervals}
 

@@ -8,14 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
+from dg_lsp.engine.ttfue import (
+    CUTS,
+    first_lines_match,
+    quantiles,
+    rounded,
+    share,
+    summarize_times,
+    texts_match,
+)
 
 Item = TypeVar("Item")
 Summary = dict[str, Any]
 """Numbers by name, see `summarize`."""
 
-CUTS = (50, 100, 250, 500, 1000)
-"""Milliseconds at which the share of useful edits is reported."""
 ALL = "all"
 """Label of the summary over all kinds."""
 
@@ -78,33 +84,7 @@ class Attempt:
     @property
     def is_reversed(self) -> bool:
         """True if an earlier item started differently from the final one."""
-        return any(_head(item.text) != _head(self.text) for item in self.shown[:-1])
-
-
-def texts_match(text: str, reference: str) -> bool:
-    """True if the lines are equal, without trailing blanks and trailing line ends."""
-    return _lines(text) == _lines(reference)
-
-
-def first_lines_match(text: str, reference: str) -> bool:
-    """True if both start with the same line, without trailing blanks.
-
-    If the reference starts with empty lines, everything up to its first line with text is compared. Nothing matches a
-    blank reference.
-    """
-    head = _head(reference)
-    return bool(head) and _head(text) == head
-
-
-def _lines(text: str) -> list[str]:
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return "\n".join(line.rstrip() for line in lines).rstrip("\n").split("\n")
-
-
-def _head(text: str) -> list[str]:
-    """The lines up to the first one with text, which is included."""
-    lines = _lines(text)
-    return next((lines[: i + 1] for i, line in enumerate(lines) if line), [])
+        return any(not first_lines_match(item.text, self.text) for item in self.shown[:-1])
 
 
 def summarize(attempts: Iterable[Attempt]) -> Summary:
@@ -129,9 +109,7 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
             "exact_match": share(sum(attempt.is_exact for attempt in listed), num),
             "first_line_match": share(sum(attempt.is_first_line for attempt in listed), num),
             "pass_at_1": sum(tested) / len(tested) if tested else None,
-            "ttfue_ms": quantiles(hits),
-            "useful_by": {str(cut): share(sum(ms <= cut for ms in hits), num) for cut in CUTS},
-            "miss_rate": share(num - len(hits), num),
+            **summarize_times(num, hits),
             "show_rate": share(len(shown), num),
             "reversal_rate": share(sum(attempt.is_reversed for attempt in shown), len(shown)),
             "latency_ms": quantiles([attempt.latency_ms for attempt in listed]),
@@ -141,28 +119,6 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
         }
     )
     return summary
-
-
-def quantile(values: Sequence[float], fraction: float) -> float | None:
-    """Linear interpolation between the sorted values; None without values."""
-    return float(np.quantile(values, fraction)) if values else None
-
-
-def quantiles(values: Sequence[float]) -> dict[str, float | None]:
-    """Median `p50` and 90th percentile `p90`; None without values."""
-    return {"p50": quantile(values, 0.5), "p90": quantile(values, 0.9)}
-
-
-def share(part: float, whole: float) -> float:
-    """`part / whole`; 0 if the whole is 0."""
-    return part / whole if whole else 0.0
-
-
-def rounded(tree: Any) -> Any:
-    """The same JSON tree with floats rounded to four digits."""
-    if isinstance(tree, dict):
-        return {key: rounded(value) for key, value in tree.items()}
-    return round(tree, 4) if isinstance(tree, float) else tree
 
 
 def by_contender(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
@@ -236,7 +192,7 @@ def decoder_tables(attempts: Iterable[Attempt]) -> list[Table]:
     return [summary_table("By decoder", several)] if several else []
 
 
-CONFIDENCES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
 """Lower ends of the ranges of a calibration."""
 
 

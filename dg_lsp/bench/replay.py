@@ -20,11 +20,13 @@ from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import LINE_END, Snapshot
+from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest
 
-CONTENDER = "replay"
+_PRESSED = (ttfue.AcceptedPart.WHOLE, ttfue.AcceptedPart.LINE, ttfue.AcceptedPart.WORDS)
+"""Parts that a key press accepts."""
 CANCELLED = "cancelled"
 """Rejection of an attempt whose request was cancelled by the next key."""
 
@@ -60,7 +62,7 @@ class AcceptEvent:
 
     case: str
     text: str
-    part: typing_model.AcceptedPart
+    part: ttfue.AcceptedPart
     presses: int
     num_keys: int
     at_ms: float
@@ -80,6 +82,8 @@ class EngineCompleter:
         self, engine: Engine, recorded: Iterable[metrics.Attempt] = (), clock: Callable[[], float] = time.perf_counter
     ) -> None:
         """`clock` returns seconds; it is read around every step."""
+        self.contender = engine.spec.name
+        """The model, or the server if it has no name."""
         self._engine = engine
         self._recorded = {attempt.case: attempt for attempt in recorded}
         self._clock = clock
@@ -122,8 +126,8 @@ class EngineCompleter:
             latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
             costs = {"steps": None if self._is_remote else num, "tokens": 0, "prefill_ms": 0.0, "model_ms": spent_ms}
             decoder = request.decoder or self._engine.settings.decoder
-            return attempt_for(case, CONTENDER, decoder, "", latency_ms, rejection=CANCELLED, **costs)
-        attempt = attempt_of(result, case, CONTENDER, self._free_ms - at_ms, is_remote=self._is_remote)
+            return attempt_for(case, self.contender, decoder, "", latency_ms, rejection=CANCELLED, **costs)
+        attempt = attempt_of(result, case, self.contender, self._free_ms - at_ms, is_remote=self._is_remote)
         return replace(attempt, model_ms=spent_ms)
 
 
@@ -215,7 +219,7 @@ class _Session:
         return RequestEvent(
             attempt,
             is_displayed=is_shown and not (item and item.is_visible),
-            is_line_finished=not _first_line(coming).strip(),
+            is_line_finished=ttfue.is_line_finished(_first_line(coming)),
             is_reversal=_first_line(attempt.text) != _first_line(item.text) if item and is_shown else None,
         )
 
@@ -253,6 +257,8 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     accepts = [event for event in listed if isinstance(event, AcceptEvent)]
     answered = [event for event in requests if not event.is_cancelled]
     finished = [event for event in answered if event.is_line_finished]
+    hits = [event for event in requests if event.attempt.ttfue_ms is not None]
+    edits = [event.attempt.ttfue_ms or 0.0 for event in hits if event.is_displayed]
     # answers with an item while the keys still matched the last item
     reversals = [event.is_reversal for event in requests if event.is_reversal is not None]
     accepted_cases = {event.case for event in accepts}
@@ -268,11 +274,9 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     total_ms, wasted_ms = model_ms(requests), model_ms(e for e in requests if e.attempt.case not in accepted_cases)
     numbers = {
         "num_cancelled": len(requests) - len(answered),
-        "answer_ms": metrics.quantiles([event.attempt.latency_ms for event in answered]),
+        "answer_ms": ttfue.quantiles([event.attempt.latency_ms for event in answered]),
         "num_displayed": num_displayed,
-        "num_accepted": {
-            part.value: sum(event.part is part for event in accepts) for part in typing_model.AcceptedPart
-        },
+        "num_accepted": {part.value: sum(event.part is part for event in accepts) for part in _PRESSED},
         "num_typed_through": sum(event.completes is not None for event in keys),
         "keys_by_hand": by_hand,
         "keys_typed": len(keys),
@@ -286,14 +290,14 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "model_ms": total_ms,
         "wasted_ms": wasted_ms,
         "unshown_ms": model_ms(event for event in requests if not event.is_displayed),
-        "keystrokes_saved": metrics.share(by_hand - len(keys) - presses, by_hand),
-        "chars_accepted_share": metrics.share(chars_accepted, chars),
-        "acceptance_rate": metrics.share(len(accepts), num_displayed),
-        "reversal_rate": metrics.share(sum(reversals), len(reversals)),
-        "quiet_rate": metrics.share(num_quiet, len(finished)),
-        "wasted_share": metrics.share(wasted_ms, total_ms),
+        "keystrokes_saved": ttfue.share(by_hand - len(keys) - presses, by_hand),
+        "chars_accepted_share": ttfue.share(chars_accepted, chars),
+        "acceptance_rate": ttfue.share(len(accepts), num_displayed),
+        "reversal_rate": ttfue.share(sum(reversals), len(reversals)),
+        **ttfue.summarize_edits(len(requests), len(hits), num_quiet, len(finished), edits),
+        "wasted_share": ttfue.share(wasted_ms, total_ms),
     }
-    return {**metrics.summarize(event.attempt for event in requests), **metrics.rounded(numbers)}
+    return {**metrics.summarize(event.attempt for event in requests), **ttfue.rounded(numbers)}
 
 
 def replay_json(run: Run, numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,8 +313,13 @@ def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
     rows = (
         ("requests", f"{numbers['num']}, {numbers['num_cancelled']} of them cancelled by the next key"),
         ("TTFUE of hits", _quantiles(numbers["ttfue_ms"])),
+        (
+            "useful edits",
+            f"{numbers['useful_edits']['num']:,} displayed items, {_quantiles(numbers['useful_edits'])}",
+        ),
         ("useful by", ", ".join(f"{metrics.percent(part)} by {cut} ms" for cut, part in numbers["useful_by"].items())),
-        ("misses", f"{shares['miss_rate']}, including cancelled requests"),
+        ("misses", f"{shares['miss_rate']}, including cancelled requests and silence"),
+        ("right", f"{shares['right_rate']} of the requests: useful, or silent where nothing was missing"),
         ("answered after", _quantiles(numbers["answer_ms"])),
         (
             "show rate",

@@ -1,4 +1,4 @@
-"""Pages of benchmarks and of audit logs: self-contained files that load nothing and run only their own script.
+"""Pages of benchmarks: self-contained files that load nothing and run only their own script.
 
 The page of a benchmark may have films: some fills, repeated and recorded step by step.
 """
@@ -8,14 +8,12 @@ import dataclasses
 import datetime
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
 from itertools import islice, zip_longest
 from pathlib import Path
-from statistics import fmean
 
 import jinja2
 from markupsafe import Markup
@@ -27,7 +25,7 @@ from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run, flattened
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.engine.audit import AuditRecord
+from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import Cell, Frame
@@ -39,7 +37,9 @@ _MAX_EXAMPLE = 1000
 _LEAD_CUT = 250
 _USEFUL = (
     "A shown item is useful if its first line equals the first line of the reference, without trailing blanks, or if"
-    " the completed program passes its tests. Nothing useful is a miss, and a miss counts in every share."
+    " the completed program passes its tests. Time to first useful edit (TTFUE): from the arrival of a request to the"
+    " departure of its first useful item. Nothing useful is a miss, and a miss counts in every share. Definitions for"
+    " all servers: docs/ttfue.md."
 )
 MASK = "·"
 BOUNDS = (0.2, 0.5, 0.7, 0.9, 0.99)
@@ -186,10 +186,11 @@ def _lead(attempts: Attempts) -> str:
     soon = {name: metrics.percent(summary["useful_by"][str(_LEAD_CUT)], 0) for name, summary in summaries.items()}
     lead = (
         f"{soon[first]} of {metrics.count(summaries[first]['num'], 'request')} had a useful edit within {_LEAD_CUT} ms"
+        f" by {first}"
     )
     if others:
         other = BASELINE if BASELINE in others else others[0]
-        lead += f" by {first}, {soon[other]} by {other}"
+        lead += f", {soon[other]} by {other}"
     return f"{lead}."
 
 
@@ -210,7 +211,7 @@ def _calibrations(attempts: Attempts) -> list[Chart]:
 
 _MEANINGS = {
     "wrong": "The first line of the shown text differs from that of the reference.",
-    "late": f"Useful, but after {metrics.CUTS[-1]:,} ms; not a miss.",
+    "late": f"Useful, but after {ttfue.CUTS[-1]:,} ms; not a miss.",
     "nothing": "Nothing was shown, for an unknown reason.",
     "empty": "Nothing, or only blanks.",
     "repeats-suffix": "It only repeats the text after the cursor.",
@@ -234,7 +235,7 @@ _MEANINGS = {
 def _miss_reason(attempt: metrics.Attempt) -> str | None:
     """None for an attempt that was useful in time."""
     if attempt.ttfue_ms is not None:
-        return "late" if attempt.ttfue_ms > metrics.CUTS[-1] else None
+        return "late" if attempt.ttfue_ms > ttfue.CUTS[-1] else None
     return "wrong" if attempt.shown else attempt.rejection or "nothing"
 
 
@@ -253,7 +254,7 @@ def _misses(attempts: Attempts) -> Iterator[metrics.Table | Examples]:
             f"{num:,} ({metrics.percent(num / len(attempts[name]))})" if num else "–" for name, num in nums.items()
         )
         rows.append((reason, *cells))
-    yield metrics.Table(f"Without a useful edit within {metrics.CUTS[-1]:,} ms", ("reason", *attempts), {"": rows})
+    yield metrics.Table(f"Without a useful edit within {ttfue.CUTS[-1]:,} ms", ("reason", *attempts), {"": rows})
     for reason, missed in ordered:
         mixed = (attempt for row in zip_longest(*missed.values()) for attempt in row if attempt is not None)
         chosen = list(islice(mixed, NUM_EXAMPLES))
@@ -331,9 +332,9 @@ def choose_cases(cases: Iterable[TestCase], attempts: Sequence[metrics.Attempt])
 def _outcome(text: str, reference: str) -> str:
     if not text:
         return "nothing shown"
-    if metrics.texts_match(text, reference):
+    if ttfue.texts_match(text, reference):
         return "exact"
-    return "first line right" if metrics.first_lines_match(text, reference) else "wrong"
+    return "first line right" if ttfue.first_lines_match(text, reference) else "wrong"
 
 
 def _token(cell: Cell, *, is_new: bool) -> tuple[str, str]:
@@ -342,109 +343,3 @@ def _token(cell: Cell, *, is_new: bool) -> tuple[str, str]:
     if cell.is_committed:
         style += " k n" if is_new else " k"
     return style, cell.text if cell.is_committed or cell.confidence >= BOUNDS[0] else MASK
-
-
-Records = Sequence[AuditRecord]
-
-
-def audit_page(records: Records, title: str, num_bad: int = 0) -> Page:
-    """The page of an audit log; `num_bad` is the number of lines that are not records."""
-    groups = metrics.grouped(records, lambda record: record.endpoint)
-    groups = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
-    note = "Times are medians without cancelled requests. Tokens are means over the requests that the model worked on."
-    table = metrics.measure_table("Requests", {name: _audit_texts(listed) for name, listed in groups.items()}, note)
-    sections = (
-        Section("numbers", "Numbers", [table, *_reasons(groups)]),
-        Section("charts", "Time and steps", _audit_charts(groups)),
-        Section("log", "Log", [facts_table("Records", _log_facts(records, num_bad))]),
-    )
-    lead = "The log has no requests."
-    if records:
-        share, num = fmean(record.outcome == "shown" for record in records), metrics.count(len(records), "request")
-        latency = _audit_texts(records)["Time"]["latency"]
-        lead = f"{metrics.percent(share, 0)} of {num} had a fill; the median answer took {latency}."
-    return Page(title, max((record.time for record in records), default="")[:10], lead, (), sections)
-
-
-def _audit_texts(records: Records) -> metrics.Texts:
-    answered = _answered(records)
-    computed = [record for record in answered if record.generation_seconds and not record.is_cached]
-    outcomes = Counter(record.outcome for record in records)
-    num_prompt, num_reused = (sum(getattr(one, f"{kind}_tokens") for one in computed) for kind in ("prompt", "reused"))
-
-    def times(field: str, fraction: float = 0.5) -> str:
-        return metrics.milliseconds(
-            metrics.quantile([1e3 * float(getattr(record, field)) for record in answered], fraction)
-        )
-
-    def tokens(field: str) -> str:
-        return metrics.number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
-
-    def speed(field: str) -> str:
-        speeds = [value for record in computed if (value := float(getattr(record, field)))]
-        return f"{metrics.number(metrics.quantile(speeds, 0.5))} tokens/s" if speeds else "–"
-
-    return {
-        "": {"requests": metrics.number(len(records))},
-        "Outcome": {
-            **{name: metrics.percent(outcomes[outcome] / len(records)) for outcome, name in _OUTCOMES.items()},
-            "from the cache": metrics.percent(fmean(record.is_cached for record in records)),
-        },
-        "Time": {
-            "latency": times("total_seconds"),
-            "latency, 90th percentile": times("total_seconds", 0.9),
-            "queue": times("queue_seconds"),
-            "prefill": times("prefill_seconds"),
-            "generation": times("generation_seconds"),
-        },
-        "Tokens": {
-            "prompt": tokens("prompt_tokens"),
-            "prompt from the cache": metrics.percent(num_reused / num_prompt if num_prompt else None),
-            "output": tokens("output_tokens"),
-            "canvas": tokens("canvas_tokens"),
-            "steps": tokens("steps"),
-            "output speed": speed("visible_speed"),
-            "canvas speed": speed("canvas_speed"),
-        },
-    }
-
-
-_OUTCOMES = {
-    "shown": "shown",
-    "nothing": "nothing worth showing",
-    "unfinished": "unfinished at the deadline",
-    "cancelled": "cancelled by a newer request",
-    "failed": "failed",
-}
-
-
-def _reasons(groups: Mapping[str, Records]) -> list[metrics.Table]:
-    counts = {name: Counter(record.reason for record in records if record.reason) for name, records in groups.items()}
-    total = sum(counts.values(), Counter[str]())
-    rows = [(one, *(metrics.number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
-    return [metrics.Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
-
-
-def _audit_charts(groups: Mapping[str, Records]) -> list[Chart]:
-    answered = {name: _answered(records) for name, records in groups.items()}
-    latencies = {name: [1e3 * r.total_seconds for r in records] for name, records in answered.items() if records}
-    steps = {name: found for name, listed in answered.items() if (found := [float(r.steps) for r in listed if r.steps])}
-    return [*([latency_histogram(latencies)] if latencies else ()), *([step_histogram(steps)] if steps else ())]
-
-
-def _log_facts(records: Records, num_bad: int) -> dict[str, object]:
-    times = sorted(record.time for record in records)
-    return {
-        "requests": len(records),
-        "lines that are not records": num_bad or None,
-        "first": times[0] if times else None,
-        "last": times[-1] if times else None,
-        "models": sorted({record.model for record in records if record.model}),
-        "decoders": sorted({record.decoder for record in records if record.decoder}),
-        "slots": len({record.slot for record in records if record.slot >= 0}),
-        "peak memory, MB": round(max((record.resident_bytes for record in records), default=0) / 1e6),
-    }
-
-
-def _answered(records: Records) -> list[AuditRecord]:
-    return [record for record in records if record.outcome != "cancelled"]

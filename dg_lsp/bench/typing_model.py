@@ -17,6 +17,7 @@ from enum import StrEnum
 import numpy as np
 
 from dg_lsp.context.document import LINE_END, is_word
+from dg_lsp.engine.ttfue import AcceptedPart
 from dg_lsp.errors import PositionError, UsageError
 
 _KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
@@ -79,14 +80,6 @@ class EditorModel:
 def split_keys(text: str) -> tuple[str, ...]:
     """Text of each key press: a character, or a line end with the next indentation, which editors insert."""
     return tuple(_KEY.findall(text))
-
-
-class AcceptedPart(StrEnum):
-    """How much of an item was accepted."""
-
-    WHOLE = "whole"
-    LINE = "line"
-    WORDS = "words"
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,8 @@ def replay(
     ] = "request",
     model: Model = None,
     remote: Remote = None,
+    api: Annotated[str | None, Option(help="API of the server: completions, infill or chat.")] = None,
+    fim: Annotated[str | None, Option(help="How completions send the text after the cursor: see remote.fim.")] = None,
     decoder: Decoder = None,
     as_json: Json = False,
     output: Output = None,
@@ -113,7 +115,10 @@ def replay(
 
     selection, tasks = typing_tasks(files, region, start, bodies=bodies)
     typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, MatchingKey(on_matching_key))
-    settings = configure(overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
+    over = overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
+    if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
+        over["remote"] = {**over.get("remote", {}), **server}
+    settings = configure(over)
     played = Replay(tasks, typing, editor, seed, limit, decoder)
     return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html)
 

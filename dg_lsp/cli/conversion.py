@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp.quantize import FileType
     from dg_lsp.models.build_runtime import BuildOptions
     from dg_lsp.models.convert import ModelParts
-    from dg_lsp.models.download import ShowStep
+    from dg_lsp.models.packages import ShowStep
 
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 

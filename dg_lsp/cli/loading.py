@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
     from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
+    from dg_lsp.models.selection import Machine
     from dg_lsp.settings import Settings
 
-Model = Annotated[str | None, Option("--model", metavar="MODEL", help="Name of a model, auto, or path of a GGUF file.")]
+Model = Annotated[
+    str | None,
+    Option("--model", metavar="MODEL", help="Name of a model, auto, auto-diffusion, or path of a GGUF file."),
+]
 GpuLayers = Annotated[int | None, Option("--gpu-layers", metavar="N", help="GPU layers; -1 for all, 0 for none.")]
 Threads = Annotated[int | None, Option("--threads", metavar="N", help="CPU threads; 0 takes the fastest number.")]
 Remote = Annotated[str | None, Option("--remote", metavar="URL", help="Server to use instead of a local model.")]
@@ -147,27 +151,39 @@ class LoadedModel:
         return f"decoded again at each character: {problem}" if problem else "moved, and decoded again in idle time"
 
 
-def memories(*, with_gpu: bool = True) -> tuple[tuple[str, int] | None, int]:
-    """Name and free bytes of the largest GPU memory that llama.cpp can use, or None, and the machine's free bytes."""
-    from dg_lsp.backends.llamacpp import devices
-    from dg_lsp.models.registry import gpu_memory
-    from dg_lsp.system import system_free
+def this_machine(*, with_gpu: bool = True) -> "Machine":
+    """What this machine has for models, with the GPUs that llama.cpp can use.
 
-    gpus = [(device.name, device.kind, device.memory_free) for device in devices()] if with_gpu else []
-    return gpu_memory(gpus, system_free()), system_free()
+    Raises BackendError if llama.cpp cannot be loaded, unless GPUs are left out.
+    """
+    import shutil
+
+    from dg_lsp import system
+    from dg_lsp.backends import llamacpp
+    from dg_lsp.backends.llamacpp.library import physical_cores
+    from dg_lsp.models.selection import Gpu, Machine
+
+    kinds = ("gpu", "igpu") if with_gpu else ()
+    found = llamacpp.devices() if with_gpu else ()
+    gpus = tuple(Gpu(device.name, device.kind, device.memory_free) for device in found if device.kind in kinds)
+    folder = next(path for path in (system.data_folder(), *system.data_folder().parents) if path.exists())
+    cores, free = physical_cores(), system.system_free()
+    return Machine(cores, system.memory_bandwidth(cores), gpus, free, shutil.disk_usage(folder).free)
 
 
 def with_model_chosen(settings: "Settings") -> "Settings":
-    """Replaces the model `auto` by one for this machine, and prints the reason on standard error."""
-    from dg_lsp.models.registry import AUTO, ready_path, select
+    """Replaces `auto` and `auto-diffusion` by a model for this machine, and prints the reason on standard error."""
+    from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, is_tested
 
-    if settings.model.name != AUTO:
+    name = settings.model.name
+    if name not in (AUTO, AUTO_DIFFUSION):
         return settings
     import attrs
 
-    gpu, _ = memories(with_gpu=bool(settings.model.gpu_layers))
-    chosen = select(gpu, lambda preset: ready_path(preset) is not None)
-    typer.echo(f"dg-lsp: {AUTO} selects {chosen.name}: {chosen.reason}", err=True)
+    from dg_lsp.models.selection import select
+
+    chosen = select(this_machine(with_gpu=bool(settings.model.gpu_layers)), is_tested, name)
+    typer.echo(f"dg-lsp: {name} selects {chosen.name}: {chosen.reason}", err=True)
     return attrs.evolve(settings, model=attrs.evolve(settings.model, name=chosen.name))
 
 

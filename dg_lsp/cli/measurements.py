@@ -15,12 +15,13 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dg_lsp.bench import replay, runner
+from dg_lsp.bench.audit import audit_page
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
 from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases, sample_table
 from dg_lsp.bench.metrics import Table, count, summarize
-from dg_lsp.bench.report import Film, audit_page, benchmark_page, check_page_path, choose_cases, record_films
+from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.steps import measure_model
 from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
@@ -28,7 +29,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.source import SourceFile
-from dg_lsp.engine.audit import read_records
+from dg_lsp.engine.audit import read_outcomes, read_records
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
@@ -230,10 +231,16 @@ def measure_replay(
     with closing(opened.engine):
         header = _header("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
         with runner.RunFile(output, header) as file:
-            events, is_complete = _play(played, replay.EngineCompleter(opened.engine, file.attempts.values()), file)
+            completer = replay.EngineCompleter(opened.engine, file.attempts.values())
+            events, is_complete = _play(played, completer, file)
     attempts = tuple(event.attempt for event in events if isinstance(event, replay.RequestEvent))
-    notes = _remote_notes(settings.remote, "is the time until its answers") if settings.is_remote else ()
+    how = (completer.contender, "is the time until its answers")
+    notes = _remote_notes(settings.remote, *how) if settings.is_remote else ()
     limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
+    if settings.completion.early_stop_ms:
+        limit += (
+            f" It stops early after {settings.completion.early_stop_ms:g} ms of an idle machine, counted in passes."
+        )
     notes = (
         *replay.assumptions(played, selection),
         limit,
@@ -278,7 +285,7 @@ def _play(
             for event in played.run(completer):
                 events.append(event)
                 if isinstance(event, replay.RequestEvent):
-                    if (event.attempt.case, replay.CONTENDER) not in file.attempts:
+                    if (event.attempt.case, completer.contender) not in file.attempts:
                         file.add(event.attempt)
                     advance(int(played.limit is not None))
                 elif played.limit is None:
@@ -301,6 +308,7 @@ def fill_samples(places: Path, settings: Settings) -> int:
 
     with closing(engine):
         typer.echo("\n".join(sample_table(positions, fill).markdown()))
+        typer.echo(RequestOptions().time_limits)
     return 0
 
 
@@ -313,7 +321,7 @@ def measure_steps(settings: Settings, rounds: int, *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds\n")
+        typer.echo(f"{report.model}, {report.threads} threads, medians in milliseconds; no deadline or early stop\n")
         typer.echo(_markdown(report.tables()))
     return 0
 
@@ -322,12 +330,12 @@ def write_report(log: Path, path: Path) -> int:
     """Writes an audit log as a page; returns the exit code."""
     check_page_path(path)
     try:
-        records, num_bad = read_records(log)
+        (records, num_bad), outcomes = read_records(log), read_outcomes(log)
     except OSError as error:
         raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
     if not records:
         raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
-    audit_page(records, f"dg-lsp: {log.name}", num_bad).write(path)
+    audit_page(records, f"dg-lsp: {log.name}", num_bad, outcomes).write(path)
     typer.echo(f"{count(len(records), 'request')}: {path}")
     return 0
 
@@ -406,9 +414,9 @@ def _remote_options(settings: RemoteSettings) -> dict[str, Any]:
     return {REMOTE: {**{name: tree[name] for name in _REMOTE_OPTIONS}, "extra_sha256": extra}}
 
 
-def _remote_notes(settings: RemoteSettings, model_time: str = "is unknown") -> tuple[str, ...]:
+def _remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
     """Sentences for a reader of the numbers of a remote server."""
     return (
-        f"{REMOTE} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
+        f"{name} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
         f"Steps and tokens are known as far as the server reports them; its model time {model_time}.",
     )

@@ -12,7 +12,6 @@ from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.cli.pull import pull_model
 from dg_lsp.errors import DgLspError, UsageError
-from dg_lsp.system import system_free
 
 if TYPE_CHECKING:
     from dg_lsp.models.registry import Family, Preset
@@ -27,16 +26,17 @@ app.command("build-runtime")(conversion.build_runtime)
 def list_models() -> int:
     """List the known models: size, path or how to get it, description, memory, whether it fits here, and licence."""
     from dg_lsp.models import registry
+    from dg_lsp.models.selection import fit
 
     for model in registry.BUNDLED:
         size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
         typer.echo(f"{model.name}  {size}  {model.path}")
     try:
-        gpu, free = loading.memories()
+        machine = loading.this_machine()
     except DgLspError:  # without llama.cpp the list is still useful; `doctor` reports the problem
-        gpu, free = None, system_free()
+        machine = loading.this_machine(with_gpu=False)
     for preset in registry.PRESETS:
-        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {registry.fit(preset, gpu, free)}"
+        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {fit(preset, machine)}"
         facts = "; ".join((preset.note, preset.quantization, memory, f"made for: {preset.hardware}", preset.licence))
         typer.echo(f"{preset.name}  {preset.size / 1e9:.1f} GB  {_location(preset)}  ({facts})")
     return 0
@@ -118,7 +118,7 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
     yield "description", preset.note
     yield "location", _location(preset)
     if preset.repository:
-        yield "repository", f"{preset.repository} at {preset.revision}"
+        yield "repository", f"{preset.repository} at {_revision(preset)}"
     yield "files", ", ".join(preset.patterns)
     yield "sha256", preset.sha256 or _pinned(preset)
     yield "quantization", preset.quantization
@@ -127,6 +127,8 @@ def _facts(preset: "Preset") -> Iterator[tuple[str, object]]:
         yield "download", f"{preset.download_size / 1e9:.2f} GB, converted and quantized here"
     yield "memory", f"{preset.memory_bytes / 1e9:.1f} GB with the prompt's cache"
     yield "hardware", preset.hardware
+    if preset.quality:
+        yield "right lines", f"{100 * preset.quality:g}%, {preset.quality_source}"
     yield "licence", f"{preset.licence} ({preset.terms})" if preset.terms else preset.licence
     yield "noise", preset.noise
     if preset.family is not None:
@@ -139,7 +141,12 @@ def _pinned(preset: "Preset") -> str:
     from dg_lsp.models import registry
 
     pin = registry.read_pin(preset)
-    return f"that of the first download, commit {pin.commit}" if pin else "from the hub, at the first download"
+    return f"that of the first download, commit {pin.commit}" if pin else "the hub's, recorded at the first download"
+
+
+def _revision(preset: "Preset") -> str:
+    is_moving = preset.revision == "main"
+    return f"{preset.revision}, whose commit is recorded at the first download" if is_moving else preset.revision
 
 
 def _family_facts(family: "Family") -> Iterator[tuple[str, object]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -17,10 +17,11 @@ from typer import Argument, Option
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.loading import configure, overrides
 from dg_lsp.errors import DgLspError, ModelError, UsageError
-from dg_lsp.models import registry
-from dg_lsp.models.registry import Preset
 from dg_lsp.runtime import COMMAND, find_runtime
 from dg_lsp.system import VARIABLE
+
+if TYPE_CHECKING:
+    from dg_lsp.models.registry import Preset
 
 _BITS_PER_SECOND = 100e6
 """Of the connection that the time of a download is given for."""
@@ -31,6 +32,8 @@ _CONVERSION_SECONDS = 14e-9
 _TEST_MS = 20_000
 """Limit of the test fill: an unfinished one shows as well that the model runs."""
 _QUANTIZING_MEMORY = 2_500_000_000
+_ENVIRONMENT_SIZE = 1_100_000_000
+"""Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
 _BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
 """Text around the cursor of the test fill."""
 
@@ -46,6 +49,8 @@ def pull_model(
 
     An interrupted command is continued by running it again.
     """
+    from dg_lsp.models import registry
+
     if source is not None and not source.is_dir():
         raise UsageError(f"{source} is not a folder: name the one with the model's files")
     is_other = file is not None or revision is not None
@@ -77,12 +82,14 @@ def pull_model(
 class Pull:
     """The remaining stages of one model."""
 
-    preset: Preset
+    preset: "Preset"
     is_other: bool = False  # another file or version, which replaces the present one
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The names of the stages that are not done yet, in order."""
+        from dg_lsp.models import registry
+
         preset, is_quantized, needs_runtime = self.preset, self._is_quantized, self._needs_runtime
         is_ready = registry.ready_path(preset) is not None and not self.is_other
         is_converted = is_ready or (preset.unquantized_path.is_file() and not self.is_other)
@@ -117,11 +124,17 @@ class Pull:
     def disk_bytes(self) -> int:
         """The largest number of bytes that the remaining stages write before they remove others."""
         num_copies = len({"download", "convert"}.intersection(self.stages))
-        return num_copies * self.preset.fetched_size or ("quantize" in self.stages) * self.preset.size
+        model = num_copies * self.preset.fetched_size or ("quantize" in self.stages) * self.preset.size
+        return model + self._needs_environment * _ENVIRONMENT_SIZE
+
+    @property
+    def _needs_environment(self) -> bool:
+        from dg_lsp.models.conversion_script import has_environment
+
+        return "convert" in self.stages and self.preset.is_checkpoint and not has_environment()
 
     def announcement(self) -> Iterator[str]:
         """What is done, and which time, disk and memory it takes."""
-        from dg_lsp.models.conversion_script import has_environment
         from dg_lsp.system import system_free
 
         preset, stages = self.preset, self.stages
@@ -134,8 +147,8 @@ class Pull:
             "build": "build the changed class of llama.cpp that it needs, if the installed one lacks the change",
             "test": "test it with one fill",
         }
-        if "convert" in stages and preset.is_checkpoint and not has_environment():
-            texts["convert"] += " with 1 GB of Python packages, fetched once"
+        if self._needs_environment:
+            texts["convert"] += " with Python packages of 1 GB or more, fetched once"
         yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
         folder = next(path for path in (preset.folder, *preset.folder.parents) if path.exists())
         free = _gigabytes(shutil.disk_usage(folder).free)
@@ -146,6 +159,7 @@ class Pull:
 
     def run(self, source: Path | None) -> None:
         """Runs the remaining stages."""
+        from dg_lsp.models import registry
         from dg_lsp.models.build_runtime import BuildOptions
         from dg_lsp.models.download import check_space, explained_disk_errors, fetch
 
@@ -175,6 +189,7 @@ class Pull:
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""
+        from dg_lsp.models import registry
         from dg_lsp.models.conversion_script import convert_with_script
         from dg_lsp.models.convert import side_path
 
@@ -212,24 +227,41 @@ class Pull:
 
     def _test(self) -> None:
         """Completes one line. Raises ModelError if the model cannot be loaded or run here."""
-        from dg_lsp.context.document import Snapshot
-        from dg_lsp.engine.request import FillRequest
+        from dg_lsp.models import registry
 
-        preset = self.preset
-        request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
-        try:
-            with loading.timed_engine(configure(overrides(model=preset.name))) as (engine, load_ms):
-                result = engine.fill(request)
-        except DgLspError as error:
-            raise ModelError(f"{preset.name} is on this machine, but its test fill failed: {error}") from error
-        text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
-        times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
-        typer.echo(f"{_BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+        try_model(self.preset.name)
         with contextlib.suppress(OSError):
-            (preset.folder / registry.TESTED).touch()
+            (self.preset.folder / registry.TESTED).touch()
 
 
-def agree(preset: Preset, *, accepted: bool) -> None:
+def try_model(name: str) -> None:
+    """Completes one line and reports it on standard error. Raises ModelError if the model cannot be loaded or run.
+
+    An empty completion is a warning: the model runs, but a trained one completes this line.
+    """
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.postprocess.validate import Reason
+
+    request = FillRequest(Snapshot("pull.py", 0, _BEFORE + _AFTER), len(_BEFORE), deadline_ms=_TEST_MS)
+    try:
+        with loading.timed_engine(configure(overrides(model=name))) as (engine, load_ms):
+            result = engine.fill(request)
+    except DgLspError as error:
+        raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
+    text = repr(result.text) if result.candidates else f"no completion ({result.reason or 'empty'})"
+    times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
+    typer.echo(f"{_BEFORE.splitlines()[-1].strip()} -> {text} ({times})", err=True)
+    if result.candidates:
+        return
+    if result.reason == Reason.UNFINISHED:
+        problem = f"needs more than {_TEST_MS / 1e3:.0f} s for a line here: dg-lsp models list has smaller models"
+    else:
+        problem = f"did not complete a simple line: its weights or prompt may be wrong, see dg-lsp models show {name}"
+    typer.echo(f"dg-lsp: warning: {name} {problem}", err=True)
+
+
+def agree(preset: "Preset", *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
     typer.echo(f"{preset.name}: {preset.licence}{f': {preset.terms}' if preset.terms else ''}, from {origin}", err=True)

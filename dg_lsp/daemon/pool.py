@@ -16,6 +16,7 @@ from typing import Any
 from dg_lsp.daemon.client import write_private
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import BackendError, ModelCrashedError, ModelMemoryError
 from dg_lsp.settings import Settings
 
@@ -118,6 +119,7 @@ class Pool:
         self._open_engine = open_engine
         self._idle_seconds = idle_seconds
         self._crash_log = crash_log
+        self._usage = Usage()
         self._models: dict[tuple[object, ...], _OpenModel] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -131,9 +133,8 @@ class Pool:
             if model is None or model.state == "failed":  # what was missing may be there by now
                 model = self._models[key] = _OpenModel(settings.model.name, Scheduler.of(self._open, settings))
             model.num_sessions += 1
-        return SchedulerSession(
-            model.scheduler, settings.completion, partial(self._leave, model), partial(self._note_request, model)
-        )
+        callbacks = partial(self._leave, model), partial(self._note_request, model)
+        return SchedulerSession(model.scheduler, settings.completion, *callbacks, self._usage)
 
     def sweep(self) -> None:
         """Closes models that no session has used for long enough; called about once a second."""

@@ -1,12 +1,13 @@
-"""The audit log: one line of numbers for each request, never a text."""
+"""The audit log: lines of numbers for each request and its outcome, never a text."""
 
 import json
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from dg_lsp.engine.result import FillResult, RewriteResult
+from dg_lsp.engine.ttfue import Outcome
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings
 from dg_lsp.system import resident_bytes
@@ -91,7 +93,9 @@ class AuditLog:
         self._lock = threading.Lock()
         self._rotation = FileLock(f"{path}.lock", timeout=1.0)
 
-    def watch(self, future: Future[Any], endpoint: str, requested_tokens: int | None = None) -> None:
+    def watch(
+        self, future: Future[Any], endpoint: str, requested_tokens: int | None = None, name: str | None = None
+    ) -> None:
         """Records this request when it ends. `endpoint` is a path of the HTTP API or a method of LSP."""
         arrival, now = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
 
@@ -99,11 +103,11 @@ class AuditLog:
             total = time.monotonic() - arrival
             facts = {**_outcome(done, total), "requested_tokens": requested_tokens or 0, "total_seconds": total}
             facts["resident_bytes"] = resident_bytes() or 0
-            self.write(AuditRecord(now, uuid.uuid4().hex, endpoint, **facts))
+            self.write(AuditRecord(now, name or uuid.uuid4().hex, endpoint, **facts))
 
         future.add_done_callback(record)
 
-    def write(self, record: AuditRecord) -> None:
+    def write(self, record: AuditRecord | Outcome) -> None:
         """Appends a line."""
         line = record.line()
         with self._lock:
@@ -136,13 +140,31 @@ def read_records(path: Path) -> tuple[list[AuditRecord], int]:
         OSError: a file cannot be read.
     """
     records, num_bad = [], 0
-    for file in (older_log(path), path) if older_log(path).exists() else (path,):
-        for line in file.read_bytes().splitlines():
-            try:
+    for line in _lines(path):
+        try:
+            if Outcome.parse(line) is None:
                 records.append(AuditRecord.parse(line))
-            except ValueError:
-                num_bad += 1
+        except ValueError:
+            num_bad += 1
     return records, num_bad
+
+
+def read_outcomes(path: Path) -> list[Outcome]:
+    """The outcomes of a log and of the older file beside it, oldest first.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    outcomes = []
+    for line in _lines(path):
+        with suppress(ValueError):
+            outcomes.append(Outcome.parse(line))
+    return [one for one in outcomes if one is not None]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    for file in (older_log(path), path) if older_log(path).exists() else (path,):
+        yield from file.read_bytes().splitlines()
 
 
 def _outcome(future: Future[Any], total: float) -> dict[str, Any]:

@@ -39,11 +39,11 @@ class CompletionCache:
         before, after = text[max(0, offset - CONTEXT_CHARS) : offset], text[offset : offset + CONTEXT_CHARS]
         self._entries.append(_Entry(_key(request), offset, before, after, request.num_candidates, result))
 
-    def find(self, request: FillRequest, min_confidence: float = 0.0) -> FillResult | None:
+    def find(self, request: FillRequest, min_confidence: float | None = None) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
 
-        Its candidates begin at the request's cursor; those below `min_confidence` are hidden. Its steps and times are
-        0, since nothing is computed.
+        Its candidates begin at the request's cursor; see `FillResult.confident` for `min_confidence`. Its steps and
+        times are 0, since nothing is computed.
         """
         key = _key(request)
         for entry in reversed(self._entries):

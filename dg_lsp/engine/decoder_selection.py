@@ -122,6 +122,17 @@ class DecoderSelection:
             wanted = DecoderName.DIFFUSION if several else self._fastest(kind)
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
 
+    def decoders(self, kind: PositionKind, wanted: DecoderName, num_candidates: int) -> tuple[DecoderName, ...]:
+        """The decoders that run where `wanted` is set.
+
+        Several candidates by `auto` are the one of an automatic request and those of the canvases: the best of them is
+        right at least as often.
+        """
+        chosen = [self.choose(kind, wanted, num_candidates)]
+        if wanted is DecoderName.AUTO and num_candidates > 1:
+            chosen.insert(0, self.choose(kind))
+        return tuple(dict.fromkeys(chosen))
+
     def num_canvases(self, decoder: DecoderName, kind: PositionKind, num_candidates: int) -> int:
         """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
         if decoder is not DecoderName.DIFFUSION or num_candidates > 1 or self.costs is None:

@@ -22,7 +22,7 @@ from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
 from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, merge, rank
 from dg_lsp.settings import CompletionSettings
 
 Value = TypeVar("Value")
@@ -169,11 +169,34 @@ class LocalEngine(Engine):
 
     def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
         """See `Engine.run`."""
-        watch = Stopwatch()
+        watch, wanted = Stopwatch(), request.decoder or DecoderName(self.settings.decoder)
+        kind = PositionKind.of(request.cursor, request.line_limit)
+        attempts: list[tuple[DecodeRun, Draft, Candidate | Rejection]] = []
+        rankings, rejections, num_passes, num_decoded = list[tuple[Candidate, ...]](), list[Rejection](), 0, 0
+        for decoder in self.decoder_selection.decoders(kind, wanted, request.num_candidates):
+            run = self._start(request, decoder, kind, deadline, watch)
+            deadline = run.task.limits.deadline  # one for all decoders, as the passes below
+            run.decoder.num_passes = num_passes
+            drafts = yield from run.drafts()
+            num_passes, num_decoded = run.decoder.num_passes, num_decoded + run.decoder.num_decoded
+            with watch.stage("postprocess"):
+                judged = [(run, draft, self._judge(draft, run, request)) for draft in drafts]
+                ranking, refused = rank(verdict for *_, verdict in judged)
+            attempts += judged
+            rankings.append(ranking)
+            rejections += refused
+        candidates = merge(rankings)
+        best = next((one for one in attempts if candidates and one[2] is candidates[0]), attempts[0])
+        result = best[0].result(best[1], candidates[: request.num_candidates], tuple(rejections))
+        num_cached = max(0, result.prompt_tokens - num_decoded)
+        result = replace(result, steps=num_passes, cached_tokens=num_cached)
+        return result.confident(request.min_confidence(self.settings))
+
+    def _start(
+        self, request: FillRequest, decoder: DecoderName, kind: PositionKind, deadline: float | None, watch: Stopwatch
+    ) -> DecodeRun:
+        """One decoder's run for a request."""
         with watch.stage("prompt"):
-            kind = PositionKind.of(request.cursor, request.line_limit)
-            wanted = request.decoder or DecoderName(self.settings.decoder)
-            decoder = self.decoder_selection.choose(kind, wanted, request.num_candidates)
             num_canvases = self.decoder_selection.num_canvases(decoder, kind, request.num_candidates)
             model = self._model_for(decoder)
             layout = self._layout(request, model, decoder)
@@ -185,14 +208,7 @@ class LocalEngine(Engine):
             repetition = None
             if self.settings.repetition and self.spec.repetition_match:
                 repetition = model.buffers.repetition(request.snapshot.text, request.offset, request.suffix_lines)
-            run = DecodeRun(model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition)
-        drafts = yield from run.drafts()
-        with watch.stage("postprocess"):
-            verdicts = [self._judge(draft, run, request) for draft in drafts]
-            candidates, rejections = rank(verdicts)
-        best = drafts[verdicts.index(candidates[0])] if candidates else drafts[0]
-        result = run.result(best, candidates[: request.num_candidates], rejections)
-        return result.confident(request.min_confidence(self.settings))
+            return DecodeRun(model, decoder, layout, limits, watch, seed=request.seed, repetition=repetition)
 
     def frame(self, progress: Progress) -> Frame:
         """See `Engine.frame`."""

@@ -61,9 +61,9 @@ class FillRequest(EngineRequest[FillResult]):
         """Most lines of the fill; None is any number."""
         return allowed_lines(self.cursor) if self.max_lines is None else self.max_lines
 
-    def min_confidence(self, settings: CompletionSettings) -> float:
-        """Candidates of a lower confidence are hidden; none where the user requested them."""
-        return settings.min_confidence if self.priority is Priority.TYPED else 0.0
+    def min_confidence(self, settings: CompletionSettings) -> float | None:
+        """See `FillResult.confident`: the setting for automatic requests, None where the user requested candidates."""
+        return settings.min_confidence if self.priority is Priority.TYPED else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,10 @@ class FillResult:
         """The result at the deadline of a request that the model never started on."""
         return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
 
-    def confident(self, least: float) -> "FillResult":
-        """The result without the candidates below this confidence or with a fault, which are hidden; 0 shows all."""
+    def confident(self, least: float | None) -> "FillResult":
+        """The result with the candidates below this confidence or with a fault hidden, at 0 too; None shows all."""
         every = (*self.candidates, *self.hidden)
-        shown = tuple(one for one in every if not least or (one.confidence >= least and one.fault is None))
+        shown = tuple(one for one in every if least is None or (one.confidence >= least and one.fault is None))
         hidden = tuple(one for one in every if one not in shown)
         refused = tuple(Rejection(one.fault or Reason.LOW_CONFIDENCE, one.text) for one in hidden)
         known = [Rejection(one.fault or Reason.LOW_CONFIDENCE, one.text) for one in self.hidden]

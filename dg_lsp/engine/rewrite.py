@@ -105,11 +105,14 @@ class Rewrite:
     def _denoise(self, seed: int) -> Generator[Progress, None, RewriteAttempt]:
         model, request = self._model, self._request
         with self._watch.stage("prompt"):
-            prompt = rewrite_prompt(request, model.spec.max_prompt_tokens, is_instructed=self._is_instructed)
+            size = model.spec.max_prompt_tokens
+            prompt = rewrite_prompt(request, size, is_instructed=self._is_instructed)
             prompt = replace(prompt, snippets=request.snippets)
+            num_selected = len(model.tokenizer.encode(prompt.selection))
+            size -= num_settled(num_selected, request.strength, model.spec)
             build = rewrite_layout if self._is_instructed else layout_of
-            layout = build(prompt, model.tokenizer, model.spec, model.spec.max_prompt_tokens)
-            longest = GROWTH * len(model.tokenizer.encode(prompt.selection)) + SPARE
+            layout = build(prompt, model.tokenizer, model.spec, size)
+            longest = GROWTH * num_selected + SPARE
             lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
             limits = Limits(min(lengths, default=model.spec.longest_block), longest, None, deadline=self._deadline)
             run = DecodeRun(model, DecoderName.DIFFUSION, layout, limits, self._watch, seed=seed)
@@ -185,6 +188,23 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
         return replace(request, start=line_start(text, start), end=end)
     old = text[start:end]
     return replace(request, start=start + len(old) - len(old.lstrip()), end=start + len(old.rstrip()))
+
+
+def num_settled(num_selected: int, strength: float, spec: ModelSpec) -> int:
+    """Prompt tokens to keep free for the settled canvases of a selection that is longer than one canvas.
+
+    Raises:
+        RequestError: they leave less than one canvas of the prompt.
+    """
+    if strength >= 1 or num_selected < spec.longest_block:
+        return 0
+    most = spec.max_prompt_tokens - spec.longest_block
+    if num_selected > most:
+        raise RequestError(
+            f"the selection has {num_selected} tokens, {spec.name} can keep a part of at most {most}: select less, or"
+            " use strength 1"
+        )
+    return num_selected
 
 
 def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snapshot, int]:

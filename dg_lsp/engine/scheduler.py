@@ -24,6 +24,7 @@ from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame
+from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
@@ -145,6 +146,8 @@ class Scheduler:
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
+        self.usage = Usage()
+        """What became of the completions of this process, as far as its sessions report it."""
         self._open_engine = open_engine
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
         self._settings = settings  # of requests that bring no settings
@@ -383,9 +386,11 @@ class SchedulerSession:
         settings: CompletionSettings,
         on_close: Callable[[], None],
         on_submit: Callable[[], None] = lambda: None,
+        usage: Usage | None = None,
     ) -> None:
-        """`on_submit` is called before each request."""
+        """`on_submit` is called before each request. `usage` replaces the scheduler's."""
         self.ready, self.frame = scheduler.ready, scheduler.frame
+        self.usage = usage or scheduler.usage
         self._scheduler = scheduler
         self._on_submit = on_submit
         self._settings = settings

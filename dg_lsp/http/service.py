@@ -8,7 +8,7 @@ import ipaddress
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +19,8 @@ from urllib.parse import quote
 import attrs
 import prometheus_client as prometheus
 from fastapi import Depends
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect, Request
 
 from dg_lsp.context.document import Snapshot
@@ -28,6 +30,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.scheduler import Scheduler, SchedulerSession
+from dg_lsp.engine.ttfue import Usage, Verdict
 from dg_lsp.http.errors import CANCELLED, ApiError, api_error
 from dg_lsp.settings import Settings
 
@@ -45,12 +48,13 @@ Stream = AsyncGenerator[Frame | FillResult, None]
 class Metrics:
     """The Prometheus metrics of one server: numbers only, no text and no file names."""
 
-    def __init__(self, num_active: Callable[[], int]) -> None:
-        """`num_active` returns the number of requests that run or wait for the model."""
+    def __init__(self, num_active: Callable[[], int], usage: Callable[[], Usage]) -> None:
+        """`num_active` returns the number of requests that run or wait for the model; `usage` is that of editors."""
         self.last_request = time.monotonic()
         """When the last request arrived or was answered, in `time.monotonic` seconds."""
         self.num_open_requests = 0
         registry = self._registry = prometheus.CollectorRegistry()
+        registry.register(_UsageCollector(usage))
         counter = partial(prometheus.Counter, registry=registry)
         self.requests = counter("dg_lsp_requests", "Requests answered.", ("path", "status"))
         self.seconds = prometheus.Histogram(
@@ -86,13 +90,41 @@ class Metrics:
         return prometheus.generate_latest(self._registry)
 
 
+class _UsageCollector(Collector):
+    """The outcomes of the inline completions of editors that share the process."""
+
+    def __init__(self, usage: Callable[[], Usage]) -> None:
+        self._usage = usage
+
+    def describe(self) -> Iterator[Metric]:
+        """No metric yet: the model may not be open."""
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        """One counter by verdict, and the times of the useful ones; a miss has no time."""
+        usage = self._usage()
+        outcomes = CounterMetricFamily(
+            "dg_lsp_inline_completions", "Outcomes of the completions of editors.", labels=("verdict",)
+        )
+        for verdict in Verdict:
+            outcomes.add_metric((verdict.value,), usage.verdicts[verdict])
+        limits = [*usage.LIMITS_MS[:-1]]
+        counts = [*itertools.accumulate(usage.hits_by[limit] for limit in usage.LIMITS_MS)]
+        names = [*(str(limit / 1e3) for limit in limits), "+Inf"]
+        buckets = [*zip(names, map(float, counts), strict=True)]
+        yield outcomes
+        yield HistogramMetricFamily(
+            "dg_lsp_ttfue_seconds", "Time to the first useful edit in editors.", buckets, usage.hits_ms / 1e3
+        )
+
+
 class Service:
     """Owns the scheduler, which opens the model at once."""
 
     def __init__(self, open_scheduler: OpenScheduler, settings: Settings, report_error: Callable[[str], None]) -> None:
         """`report_error` receives one message if the audit log cannot be written."""
         self.settings = settings
-        self.metrics = Metrics(lambda: self.num_active)
+        self.metrics = Metrics(lambda: self.num_active, lambda: self.scheduler.usage)
         self.started = int(time.time())  # seconds since 1970
         # plugins cache completions and request the next one themselves
         completion = attrs.evolve(settings.completion, speculate=False)

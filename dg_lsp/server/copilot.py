@@ -8,7 +8,7 @@ from lsprotocol import types
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import DgLspError
 from dg_lsp.server.documents import minimal_changes
-from dg_lsp.server.session import ACCEPTED, Server
+from dg_lsp.server.session import ACCEPTED, Server, accept_command
 
 INLINE_EDIT_MS = 2000.0
 INLINE_EDIT_STRENGTH = 0.5
@@ -17,16 +17,17 @@ INLINE_EDIT_STRENGTH = 0.5
 def register(server: Server) -> None:
     """Registers the handlers, and two requests of ours: `dg-lsp/watch` and `dg-lsp/stats`."""
 
-    def record(params: Any, event: str) -> None:
+    def record(params: Any, event: str, length: int | None = None) -> None:
         # the item's name is the first argument of its command
         arguments = _field(params, "item", "command", "arguments")
-        server.acceptance.record(str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else "", event)
-        server.status.update()
+        name = str(arguments[0]) if isinstance(arguments, list | tuple) and arguments else ""
+        server.acceptance.record(name, event, length)
+        server.settle()
 
     @server.command(ACCEPTED)
     def accepted(name: Any = None) -> None:
         server.acceptance.record(str(name), "accepted")
-        server.status.update()
+        server.settle()
 
     @server.feature("textDocument/didShowInlineEdit")
     @server.feature("textDocument/didShowCompletion")
@@ -37,7 +38,7 @@ def register(server: Server) -> None:
     def did_accept_part(params: Any) -> None:
         length = _field(params, "acceptedLength")
         if isinstance(length, int) and length > 0:
-            record(params, "accepted")
+            record(params, "accepted", length)
 
     @server.feature("textDocument/didFocus")
     def did_focus(params: Any) -> None:
@@ -97,7 +98,7 @@ async def _inline_edits(server: Server, params: Any) -> list[dict[str, Any]]:
             "text": change.text,
             "textDocument": identifier,
             "range": server.documents.range(document, change.start, change.end),
-            "command": server.offered("Accept inline edit"),
+            "command": accept_command("Accept inline edit", server.acceptance.offer()),
         }
         for change in minimal_changes(snapshot.text[result.start : result.end], result.text, result.start)
     ]

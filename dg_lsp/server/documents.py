@@ -44,6 +44,7 @@ class CompletionPosition:
     offset: int  # offset of the completion in the snapshot's text
     replaced: types.Range
     """What an item replaces in the document; the range is empty at the cursor when no popup is open."""
+    span: tuple[int, int]  # the same in offsets
     selected: str = ""
     """Text that every item must begin with: the popup's selected item, or the line break and indent of the block."""
 
@@ -71,20 +72,23 @@ class DocumentStore:
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]
-    ) -> bool:
-        """Applies edits in order; False if the document is not open."""
+    ) -> list[Change] | None:
+        """Applies edits in order; returns what they changed, each in the text after the last, or None if the document
+        is not open."""
         document = self._open.get(identifier.uri)
         if document is None:
-            return False
-        lines = document.lines
+            return None
+        lines, applied = document.lines, []
         for change in changes:
-            text = _without_surrogates(change.text)
+            text, start, end = _without_surrogates(change.text), 0, len(lines.text)
             if isinstance(change, types.TextDocumentContentChangePartial):
-                lines = lines.replaced(*self.offsets(lines, change.range), text)
-            else:
-                lines = LineIndex.of(text)
+                start, end = self.offsets(lines, change.range)
+            # editors replace a word by a longer one where the user added its end
+            head, tail = _shared_ends(lines.text[start:end], text)
+            applied.append(Change(start + head, end - tail, text[head : len(text) - tail]))
+            lines = lines.replaced(start, end, text)
         self._open[identifier.uri] = replace(document, version=identifier.version, lines=lines)
-        return True
+        return applied
 
     def close(self, uri: str) -> None:
         """Closes a document. Unknown URIs are ignored."""
@@ -116,7 +120,7 @@ class DocumentStore:
         replaced = self.range(document, start, end)
         if text or start != end:
             document = replace(document, lines=document.lines.replaced(start, end, text))
-        return CompletionPosition(document.snapshot(), start + len(text), replaced, text)
+        return CompletionPosition(document.snapshot(), start + len(text), replaced, (start, end), text)
 
     def offsets(self, lines: LineIndex, span: types.Range) -> tuple[int, int]:
         """Start and end of the client's range in ascending order; some clients send them reversed."""
@@ -179,7 +183,15 @@ def _shared_ends(old: str, new: str) -> tuple[int, int]:
 
 
 def _num_shared(a: str, b: str) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    """Length of the common prefix, by bisection: whole documents are compared too."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _splits_line_end(text: str, at: int) -> bool:

@@ -110,9 +110,10 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         snippets=snippets,
         priority=Priority.INVOKED,
     )
-    if not (candidates := await ls.fill(request)):
+    result = await ls.fill(request)
+    if result is None or not result.candidates:
         raise Refusal(f"nothing was changed: {_MESSAGES[Reason.EMPTY]}")
-    await _apply(ls, document, (Change(start, start, candidates[0].text),), "dg-lsp: complete this block")
+    await _apply(ls, document, (Change(start, start, result.text),), "dg-lsp: complete this block")
 
 
 def _span(ls: Server, argument: Any) -> tuple[Document, int, int]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -26,8 +24,9 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
 from dg_lsp.engine.scheduler import ModelTime, OnStep, Scheduler, SchedulerSession
+from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
 from dg_lsp.errors import BackendError, DgLspError, RemoteError
-from dg_lsp.postprocess.validate import Candidate
+from dg_lsp.server.acceptance import Acceptance, Followed
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.transport import Protocol
@@ -37,31 +36,6 @@ from dg_lsp.settings import Settings
 ACCEPTED = "dg-lsp.accepted"
 """Command that the editor runs when an item is accepted; its argument is the item's name."""
 T = TypeVar("T")
-MAX_REMEMBERED = 256
-"""Items that may still be accepted. Editors show one at a time."""
-
-
-class Acceptance:
-    """Counts shown and accepted items, each once. The counts stay 0 for editors that report neither."""
-
-    def __init__(self) -> None:
-        self.counts = {"shown": 0, "accepted": 0}
-        self._items: OrderedDict[str, set[str]] = OrderedDict()
-        """Events of every remembered item by its name."""
-
-    def offer(self) -> str:
-        """Registers an item that is sent to the editor; returns its name."""
-        name = uuid4().hex
-        self._items[name] = set()
-        if len(self._items) > MAX_REMEMBERED:
-            self._items.popitem(last=False)
-        return name
-
-    def record(self, name: str, event: str) -> None:
-        """The item was `shown`, or `accepted` at least in part. Unknown names are ignored."""
-        if name in self._items and event not in self._items[name]:
-            self._items[name].add(event)
-            self.counts[event] += 1
 
 
 class State(StrEnum):
@@ -86,7 +60,7 @@ class Status:
     message: str = ""
     model: str = ""
     last_ms: float | None = None  # duration of the last request in milliseconds
-    counts: Mapping[str, int] = field(default_factory=dict)
+    numbers: Callable[[], Mapping[str, Any]] = dict  # counts of the session, and useful edits of the day
     _num_running: int = 0
     _last_sent: dict[str, Any] = field(default_factory=dict)
 
@@ -111,7 +85,7 @@ class Status:
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
             "kind": _KINDS[self.state],
-            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.counts},
+            "dgLsp": {"state": self.state.value, "model": self.model, "lastMs": self.last_ms, **self.numbers()},
         }
         if self.is_enabled and status != self._last_sent:
             self._last_sent = status
@@ -134,8 +108,12 @@ class Server(LanguageServer):
         self.documents = DocumentStore()
         self.exclusion = WorkspaceExclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)
-        self.acceptance = Acceptance()
-        self.status = Status(self.protocol.notify, counts=self.acceptance.counts)
+        self.acceptance = Acceptance(self.documents, self._record_outcome)
+        self.usage = Usage()
+        """Outcomes of all sessions that share a model with this one, once it is loaded."""
+        self.status = Status(
+            self.protocol.notify, numbers=lambda: {**self.acceptance.counts, "today": self.usage.edits_today()}
+        )
         self.active_document = ""
         """URI of the document with the focus, if the client reports it. It may not be open yet."""
         self.sends_canvases = False
@@ -149,6 +127,7 @@ class Server(LanguageServer):
         self._open_scheduler = open_scheduler
         self._scheduler: Scheduler | SchedulerSession | None = None
         self._audit_log: AuditLog | None = None
+        self._settlement: asyncio.TimerHandle | None = None
 
     def log(self, kind: types.MessageType, message: str) -> None:
         """Writes one line to the client's log."""
@@ -173,10 +152,12 @@ class Server(LanguageServer):
     async def load_model(self) -> None:
         """Loads the model of the settings, and reports the result to the client."""
         start = time.monotonic()
-        self.close()
+        self._close_scheduler()
         self._audit_log = self._open_audit_log()
         self.status.update(state=State.LOADING, message="loading the model")
-        self._scheduler = self._open_scheduler(self.settings)
+        is_first, self._scheduler = self._scheduler is None, self._open_scheduler(self.settings)
+        if is_first:
+            self.usage = self._scheduler.usage
         engine = await _outcome(self._scheduler.ready)
         if isinstance(engine, BaseException):
             self.show(types.MessageType.Error, f"dg-lsp has no model: {_error_message(engine)}")
@@ -187,27 +168,38 @@ class Server(LanguageServer):
             seconds = time.monotonic() - start
             self.log(types.MessageType.Info, f"dg-lsp {__version__}: {engine.spec.name} ready after {seconds:.2f} s")
 
-    async def fill(self, request: FillRequest) -> tuple[Candidate, ...]:
-        """The candidates of the engine, best first; none after an error.
+    async def fill(self, request: FillRequest, followed: Followed | None = None) -> FillResult | None:
+        """The result of the engine; None after an error. A completion that is followed ends with a request that fails.
 
         Raises:
             asyncio.CancelledError: by the client, or by a newer request of the document; the engine stops too.
         """
+        try:
+            result = await self._fill(request, None if followed is None else followed.id)
+        except asyncio.CancelledError:
+            if followed is not None:
+                self.acceptance.drop(followed, Verdict.CANCELLED)
+            raise
+        if result is None and followed is not None:
+            self.acceptance.drop(followed, Verdict.FAILED)
+        return result
+
+    async def _fill(self, request: FillRequest, name: str | None) -> FillResult | None:
         if self._scheduler is None:
             self.log(types.MessageType.Warning, "completion requested before initialized")
-            return ()
+            return None
         with self.status.busy():
             submitted = self._scheduler.submit(request, self._canvas_sender(request.snapshot.uri))
             if self._audit_log is not None:
-                self._audit_log.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, request.max_tokens)
+                self._audit_log.watch(submitted, types.TEXT_DOCUMENT_INLINE_COMPLETION, request.max_tokens, name)
             result = await _outcome(submitted)
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
             if result is not self._scheduler.ready.exception():
                 self._report_error(result)
-            return ()
+            return None
         self._report_success(result)
-        return result.candidates
+        return result
 
     async def rewrite(self, request: RewriteRequest, on_step: OnStep | None = None) -> RewriteResult:
         """The rewrite of the engine. `on_step` runs in the model's thread.
@@ -268,22 +260,41 @@ class Server(LanguageServer):
         is_allowed = engine is not None and takes_snippets(engine.spec, settings.enabled)
         return self.context_provider.snippets(snapshot, offset, settings) if is_allowed else NO_SNIPPETS
 
-    def offered(self, title: str) -> types.Command:
-        """The command that the client runs when the user accepts a new item."""
-        return types.Command(title, ACCEPTED, arguments=[self.acceptance.offer()])
+    def settle(self) -> None:
+        """Judges the completions that are due, and plans to do so again when the next one is."""
+        if self._settlement is not None:
+            self._settlement.cancel()
+            self._settlement = None
+        self.acceptance.settle()
+        if (seconds := self.acceptance.seconds_until_due) is not None and self.exit_code is None:
+            self._settlement = asyncio.get_running_loop().call_later(seconds, self.settle)
+        self.status.update()
 
-    def stats(self) -> dict[str, float]:
-        """Counts of the session, and seconds of model time."""
+    def _record_outcome(self, outcome: Outcome) -> None:
+        self.usage.add(outcome)
+        if self._audit_log is not None:
+            self._audit_log.write(outcome)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of the session, seconds of model time, and today's numbers."""
+        self.settle()
         time_spent = self._scheduler.model_time if self._scheduler is not None else ModelTime()
         return {
             **self.acceptance.counts,
             "modelSeconds": time_spent.total,
             "staleSeconds": time_spent.stale,
             "speculationSeconds": time_spent.speculative,
+            "today": self.usage.summary_today(),
         }
 
     def close(self) -> None:
-        """Closes the session's share of the model."""
+        """Ends the session: judges its completions as they are, and closes its share of the model."""
+        if self._settlement is not None:
+            self._settlement.cancel()
+        self.acceptance.close()
+        self._close_scheduler()
+
+    def _close_scheduler(self) -> None:
         if self._scheduler is not None:
             self._scheduler.close()
 
@@ -323,6 +334,11 @@ class Server(LanguageServer):
             loop.call_soon_threadsafe(self.protocol.notify, "dg-lsp/denoising", params)
 
         return send
+
+
+def accept_command(title: str, name: str) -> types.Command:
+    """The command that the client runs when the user accepts the item of this name."""
+    return types.Command(title, ACCEPTED, arguments=[name])
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

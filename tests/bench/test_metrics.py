@@ -9,15 +9,14 @@ from dg_lsp.bench.metrics import (
     calibration_table,
     count,
     decoder_tables,
-    first_lines_match,
     milliseconds,
     percent,
     shorten,
     summarize,
     summary_table,
-    texts_match,
     wilson_interval,
 )
+from dg_lsp.engine.ttfue import first_lines_match, texts_match
 
 
 def attempt(*shown, reference="x", **changes):

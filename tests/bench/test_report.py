@@ -4,14 +4,16 @@ from html.parser import HTMLParser
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.bench.audit import audit_page
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.report import audit_page, benchmark_page, choose_cases, record_films
+from dg_lsp.bench.report import benchmark_page, choose_cases, record_films
 from dg_lsp.bench.runner import Machine, Run, RunHeader
 from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.engine.result import Cell, Frame
+from dg_lsp.engine.ttfue import Outcome
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
@@ -226,6 +228,27 @@ def test_the_page_of_an_audit_log_has_outcomes_times_and_tokens():
     assert page.lead.replace("\N{NO-BREAK SPACE}", " ").startswith("50 % of 6 requests")
     html = page.html()
     assert "lines that are not records" in html and "2026-01-02" in html
+
+
+def outcome(verdict="useful", **changes):
+    facts = {"time": "2026-01-02T03:04:05.678+00:00", "request": "id", "model": "m", "trigger": "typed"}
+    return Outcome(**{**facts, "verdict": verdict, "answer_ms": 80.0, **changes})
+
+
+def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path):
+    log = tmp_path / "a.jsonl"
+    shown = {"num_items": 1, "accepted": "whole", "accepted_chars": 10, "kept_chars": 8}
+    outcomes = [outcome(**shown), outcome(is_rest=True, num_items=1), outcome("quiet", is_line_finished=True)]
+    outcomes += [outcome("cancelled", answer_ms=None), outcome("wrong", trigger="invoked", num_items=3)]
+    log.write_bytes(b"".join(one.line() for one in (record(), *outcomes)))
+    assert run(["report", str(log)]) == 0
+    html = (tmp_path / "a.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "Completions in editors" in html and "docs/ttfue.md" in html and "useful-by" in html
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)", html)
+    rows = {cells[i]: cells[i + 1 : i + 3] for i in range(len(cells))}
+    assert rows["useful edits"] == ["1", "0"]
+    assert (rows["useful by 100 ms"], rows["TTFUE, median"]) == (["50.0 %", "0.0 %"], ["80 ms", "–"])
+    assert (rows["miss rate"][0], rows["still there after 30 s"][0], rows["right"][0]) == ("50.0 %", "80.0 %", "75.0 %")
 
 
 @pytest.mark.parametrize("records", [[], [record("cancelled")], [record(steps=0, generation_seconds=0.0)]])

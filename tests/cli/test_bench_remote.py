@@ -80,9 +80,48 @@ def test_replay_of_our_own_server(dg_lsp, served):
     assert tree["num"] == 4
     assert tree["model_ms"] > 0
     assert tree["remote"]["url"] == served
+    assert Run.read(Path("run.jsonl")).attempts[0].contender == served.removeprefix("http://")
     outcome = dg_lsp(*command, "--html", "out.html")
     assert "its model time is the time until its answers" in outcome.out
     assert served in Path("out.html").read_text(encoding="utf-8")
+
+
+def replies_of(api):
+    """A server that answers `return ` with what the file has there, in the dialect of one API."""
+
+    def answer(server, connection):
+        tree = json.loads(server.requests[-1].partition(b"\r\n\r\n")[2])
+        before = (tree.get("input_prefix", "") + tree["prompt"]).partition("<|fim_suffix|>")[0]
+        text = "width * height" if before.endswith("return ") else ""
+        plain, choices = {"content": text, "stop": True}, {"choices": [{"text": text, "finish_reason": "stop"}]}
+        connection.sendall(events(json.dumps(plain if api == "infill" else choices), "[DONE]"))
+        connection.close()
+
+    return LyingServer(answer)
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "sent"),
+    [
+        (["--api", "infill"], b"POST /infill", b'"input_suffix"'),
+        (["--fim", "qwen", "--model", "qwen2.5-coder"], b"POST /v1/completions", b"<|fim_suffix|>"),
+        ([], b"POST /v1/completions", b'"suffix"'),
+    ],
+    ids=["llama-server", "vLLM", "OpenAI"],
+)
+def test_replay_measures_other_servers_by_the_same_definitions(dg_lsp, options, path, sent):
+    Path("a.py").write_text("def area(width, height):\n    return width * height\n")
+    server = replies_of("infill" if "infill" in options else "completions")
+    command = ("bench", "replay", "a.py", "--region", "2-2", "--remote", server.url, "--html", "out.html", *options)
+    tree = dg_lsp(*command, "--json").json
+    server.close()
+    assert server.requests[0].startswith(path) and all(sent in request for request in server.requests)
+    assert tree["model"].endswith(f"127.0.0.1:{server.port}")
+    assert tree["useful_edits"]["num"] == 1 and tree["ttfue_ms"]["p50"] > 0
+    assert 0 < tree["right_rate"] == round(1 - tree["miss_rate"], 4)
+    page, name = Path("out.html").read_text(encoding="utf-8"), tree["model"]
+    for text in (f"{name} is {server.url} by", f"within 250 ms by {name}", "A shown item is useful", "docs/ttfue.md"):
+        assert text in page
 
 
 def test_a_server_competes_with_the_local_model(dg_lsp, data, served):

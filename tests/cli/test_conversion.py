@@ -12,7 +12,7 @@ from dg_lsp import runtime
 from dg_lsp.cli import conversion
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.gguf import read_header
-from dg_lsp.models import build_runtime, download
+from dg_lsp.models import build_runtime, packages
 from dg_lsp.runtime import Runtime
 
 
@@ -117,15 +117,15 @@ def script(tmp_path, monkeypatch):
             path.write_text(text)
         return folder / "llama.cpp"
 
-    def run(command, on_line, environment=os.environ, run_program=download.run):
+    def run(command, on_line, environment=os.environ, run_program=packages.run):
         if "pip" not in command:
             return run_program(command, on_line, environment)
         script.calls.append(command[command.index("--python") : command.index("--disable-pip-version-check")])
         on_line("Collecting torch")
         return script.reason
 
-    monkeypatch.setattr(download, "unpack_llama_cpp", unpack)
-    monkeypatch.setattr(download, "run", run)
+    monkeypatch.setattr(packages, "unpack_llama_cpp", unpack)
+    monkeypatch.setattr(packages, "run", run)
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     return script
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dg_lsp"]
 HEAVY = (
     *("llama_cpp", "pygls", "lsprotocol", "fastapi", "numpy", "tree_sitter", "attrs"),
-    *("dg_lsp.engine", "dg_lsp.server", "dg_lsp.models.registry"),
+    *("dg_lsp.engine", "dg_lsp.server", "dg_lsp.models"),
 )
 
 
@@ -35,7 +35,7 @@ def dg_lsp(*arguments, **keywords):
     )
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["fill", "--help"], ["lsp", "--help"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["models", "--help"], ["lsp", "--help"]])
 def test_help_and_version_load_nothing_heavy(arguments):
     code = (
         "import sys; from dg_lsp.cli import run; "

@@ -14,10 +14,13 @@ from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli import conversion, pull
 from dg_lsp.cli.pull import Pull
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import BackendError
 from dg_lsp.models import registry
 from dg_lsp.models.build_runtime import BuildOptions
-from dg_lsp.models.registry import BUNDLED, PRESETS, Preset, find_family
+from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BUNDLED, PRESETS, Preset, find_family
+from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.runtime import RuntimeSearch
 
 
@@ -94,7 +97,8 @@ TINY = Preset(
     licence="MIT",
     family=find_family("dream"),
     note="for tests",
-    rank=1,
+    quality=0.5,
+    quality_source="estimate",
     sources=("a book",),
 )
 
@@ -216,26 +220,49 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
     assert "dg-maxi is not a known model" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
-def test_auto_selects_the_bundled_model_on_a_cpu(dg_lsp, hub, known, monkeypatch):
+def test_auto_selects_the_bundled_model_and_names_a_better_one(dg_lsp, hub, known, monkeypatch):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("CPU", "cpu", 1 << 35, 1 << 36),))
-    outcome = dg_lsp("models", "show", "auto")
-    assert outcome.code == 0
-    assert outcome.out.startswith("name: dg-mini\n")
-    assert outcome.err.startswith("dg-lsp: auto selects dg-mini: llama.cpp uses no GPU here")
+    monkeypatch.setattr(system, "memory_bandwidth", lambda _cores: 2e10)
+    for name, what in ((AUTO, "model"), (AUTO_DIFFUSION, "diffusion model")):
+        outcome = dg_lsp("models", "show", name)
+        assert outcome.code == 0
+        assert outcome.out.startswith("name: dg-mini\n")
+        assert outcome.err.startswith(
+            f"dg-lsp: {name} selects dg-mini: the best {what} here, about 2 useful edits in 100"
+        )
+        assert "; better would be tiny (about " in outcome.err
+        assert outcome.err.endswith(" ms a line on CPU, by estimate): dg-lsp models pull tiny\n")
+    assert hub.requests == []
 
 
-def test_auto_selects_a_pulled_model_that_fits_the_gpu(dg_lsp, hub, known, monkeypatch, tmp_path):
+def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known, monkeypatch, tmp_path):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
-    assert "tiny would fit: dg-lsp models pull tiny" in dg_lsp("models", "show", "auto").err
     dg_lsp("models", "pull", "tiny")
     sample = tmp_path / "a.py"
     sample.write_text("def area(width, height):\n    return width * \n")
     filled = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json")
-    assert filled.code == 0
-    assert '"model": "tiny"' in filled.out
-    assert "dg-lsp: auto selects tiny: the best model here that fits into 8.6 GB free on RTX" in filled.err
+    assert (filled.code, filled.json["model"]) == (0, "tiny")
+    assert "dg-lsp: auto selects tiny: the best model here, about 5" in filled.err
+    assert " on RTX, by estimate\n" in filled.err
     on_cpu = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
-    assert '"model": "dg-mini"' in on_cpu.out
+    assert " on CPU, by estimate\n" in on_cpu.err
+    (tmp_path / "data/models/tiny" / registry.TESTED).unlink()
+    assert "auto selects dg-mini" in dg_lsp("models", "show", "auto").err
+
+
+@pytest.mark.parametrize(
+    ("reason", "warning"),
+    [
+        (Reason.EMPTY, "dg-lsp: warning: dg-mini did not complete a simple line: its weights or prompt may be wrong"),
+        (Reason.UNFINISHED, "dg-lsp: warning: dg-mini needs more than 20 s for a line here: dg-lsp models list"),
+    ],
+)
+def test_a_test_fill_without_a_completion_is_a_warning(dg_lsp, monkeypatch, capsys, reason, warning):
+    monkeypatch.setattr(
+        LocalEngine, "fill", lambda *_: dataclasses.replace(FillResult.unfinished(), rejections=(Rejection(reason),))
+    )
+    pull.try_model("dg-mini")
+    assert warning in capsys.readouterr().err
 
 
 def test_pull_converts_a_diffusiongemma(dg_lsp, hub, known, tiny_repacked, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from dg_lsp.backends.llamacpp import quantize
 from dg_lsp.errors import ModelDownloadError, ModelUnsupportedError
 from dg_lsp.gguf import read_header
-from dg_lsp.models import download, registry
+from dg_lsp.models import packages, registry
 from dg_lsp.models.registry import Preset
 from dg_lsp.runtime import installed_library
 
@@ -57,7 +57,7 @@ def converter(request):
     if not (script / parts[0]).is_file():
         given = os.environ.get("SDIST")
         try:
-            download.unpack_llama_cpp(version, Path(given) if given else None, folder, parts)
+            packages.unpack_llama_cpp(version, Path(given) if given else None, folder, parts)
         except ModelDownloadError as error:
             if os.environ.get("CI"):
                 raise
@@ -162,7 +162,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
         return outcome.code, [line.split()[1] for line in outcome.err.splitlines() if line.startswith("[")]
 
     with monkeypatch.context() as broken:
-        broken.setattr(download, "run", lambda *_: "no torch")
+        broken.setattr(packages, "run", lambda *_: "no torch")
         assert stages() == (3, ["download", "convert"])
     assert "tiny-dream  0.0 GB  not complete yet: dg-lsp models pull tiny-dream" in dg_lsp("models", "list").out
     (tmp_path / "a.py").write_text("x = \n")
@@ -178,7 +178,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
         assert stages() == (3, ["convert", "quantize"])
     assert not (folder / "model.safetensors").exists(), "the converted model has the same weights"
     with monkeypatch.context() as broken:
-        broken.setattr(download, "run", fail)
+        broken.setattr(packages, "run", fail)
         (folder / ".dg-lsp-killed").mkdir()
         assert stages() == (0, ["quantize", "test"])
     assert hub.requests == []
@@ -193,7 +193,7 @@ def test_time_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, mon
     assert (outcome.code, hub.requests) == (3, [])
     lines = outcome.err.splitlines()
     assert lines[1].startswith("tiny-dream: download 15200000.0 GB (20266667 min at 100 Mbit/s), convert it (about")
-    assert " with 1 GB of Python packages, fetched once, quantize it to Q8_0, 8.1 GB (about" in lines[1]
-    assert lines[2].startswith("disk: 30400000.0 GB at most, 8.1 GB afterwards; ")
+    assert " with Python packages of 1 GB or more, fetched once, quantize it to Q8_0, 8.1 GB (about" in lines[1]
+    assert lines[2].startswith("disk: 30400001.1 GB at most, 8.1 GB afterwards; ")
     assert lines[3].startswith("memory: 9.7 GB to use it, 2.5 GB to quantize it; ")
     assert "MB of free space and has" in lines[-1]

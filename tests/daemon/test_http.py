@@ -5,11 +5,12 @@ import time
 
 import pytest
 from gates import TIMEOUT, ask
-from http_server import Client
+from http_server import Client, metric
 from shared_daemon import wait_until
 
 from dg_lsp.daemon.client import Endpoint
 from dg_lsp.daemon.client import ask as ask_daemon
+from dg_lsp.engine.ttfue import Outcome
 from dg_lsp.errors import DaemonError, ModelNotFoundError
 from dg_lsp.http import app
 from dg_lsp.http.app import HttpServer
@@ -48,6 +49,18 @@ def test_an_editor_and_an_http_client_share_one_model_and_do_not_cancel_each_oth
     facts = ask_daemon(endpoint.read(), "status")
     assert facts["http"] == daemon.url
     assert facts["models"] == [{"model": "dg-mini", "state": "ready", "sessions": 2}]
+
+
+def test_the_metrics_show_the_useful_edits_of_editors(serve):
+    daemon, client = serve()
+    verdicts = {"time": "", "request": "", "model": "m", "trigger": "typed"}
+    for verdict, ms in (("useful", 80.0), ("useful", 3000.0), ("missed", 5.0)):
+        daemon._pool.share(PATIENT).usage.add(Outcome(**verdicts, verdict=verdict, answer_ms=ms))
+    assert metric(client, 'dg_lsp_inline_completions_total{verdict="useful"}') == 2
+    assert metric(client, 'dg_lsp_inline_completions_total{verdict="missed"}') == 1
+    counts = [metric(client, f'dg_lsp_ttfue_seconds_bucket{{le="{le}"}}') for le in ("0.05", "0.1", "2.5", "+Inf")]
+    assert counts == [0, 1, 1, 2]
+    assert metric(client, "dg_lsp_ttfue_seconds_sum") == pytest.approx(3.08)
 
 
 def test_http_ends_when_the_daemon_leaves_to_another_version(serve, endpoint):

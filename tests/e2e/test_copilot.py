@@ -1,5 +1,7 @@
 """Messages of Copilot's clients, changed settings, and notifications of canvases."""
 
+import json
+
 import pytest
 
 EDITOR = {"editorInfo": {"name": "test", "version": "1"}, "editorPluginInfo": {"name": "ours", "version": "2"}}
@@ -160,5 +162,22 @@ def test_the_stats_of_a_session_contain_its_model_time(editor):
         return stats if stats["modelSeconds"] > 0 else None
 
     stats = client.wait_until(stats_with_model_time)
-    assert set(stats) == {"shown", "accepted", "modelSeconds", "staleSeconds", "speculationSeconds"}
+    assert set(stats) == {"shown", "accepted", "modelSeconds", "staleSeconds", "speculationSeconds", "today"}
     assert stats["staleSeconds"] == 0
+
+
+def test_a_completion_is_followed_until_its_document_is_closed(editor, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    client = editor(privacy={"audit_log": str(log)})
+    [item] = client.items(client.complete(0, 0))
+    client.type(2, 0, 0, item["insertText"])
+    client.request("workspace/executeCommand", {k: item["command"][k] for k in ("command", "arguments")})
+    client.notify("textDocument/didClose", {"textDocument": {"uri": client.URI}})
+    today = client.result(client.request("dg-lsp/stats", {}))["today"]
+    assert (today["num"], today["useful_edits"]["num"], today["accepted"]["whole"]) == (1, 1, 1)
+    assert today["ttfue_ms"]["p50"] == today["useful_edits"]["p50"] > 0
+    assert client.wait_status(lambda one: one["dgLsp"]["today"]["usefulEdits"] == 1)["dgLsp"]["today"]["medianMs"] > 0
+    request, outcome = map(json.loads, log.read_text().splitlines())
+    assert (outcome["verdict"], outcome["is_reported"]) == ("useful", True)
+    assert request["request"] == outcome["request"]
+    assert "return" not in log.read_text() and "main.py" not in log.read_text()

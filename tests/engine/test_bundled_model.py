@@ -1,6 +1,7 @@
 """The bundled model: cache, drafts and interruptions change the time of a fill and never its text."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,11 +81,19 @@ def test_cached_prompt_gives_the_same_candidates(engine):
         assert one.score == pytest.approx(other.score, abs=0.02)
 
 
-def test_first_of_several_candidates_is_the_one_of_a_single_canvas(engine):
-    request = typed(14)
-    alone = fill(engine, FillRequest(request.snapshot, request.offset, decoder=DecoderName.DIFFUSION))
-    several = fill(engine, FillRequest(request.snapshot, request.offset, num_candidates=3))
-    assert {one.text for one in alone.candidates} <= {one.text for one in several.candidates}
+@pytest.mark.parametrize("decoder", [DecoderName.DIFFUSION, DecoderName.AUTO])
+def test_the_candidate_of_an_automatic_request_is_one_of_several(engine, decoder):
+    num_shown = 0
+    for position in read_positions(SAMPLES / "places.toml")[::6]:
+        source = SourceFile.read(SAMPLES / position.file)
+        offset = source.offset_at(position.line, position.col)
+        wanted = FillRequest(source.snapshot(), offset, decoder=decoder, priority=Priority.INVOKED)
+        alone, several = fill(engine, wanted), fill(engine, replace(wanted, num_candidates=3))
+        num_shown += bool(alone.candidates)
+        assert {one.text for one in alone.candidates} <= {one.text for one in several.candidates}
+        if decoder is DecoderName.AUTO and alone.candidates:
+            assert several.candidates[0].confidence >= alone.candidates[0].confidence - 0.02
+    assert num_shown > 2
 
 
 def test_first_of_the_requested_items_is_right_at_least_as_often_as_the_automatic_one(engine):

@@ -104,8 +104,10 @@ def test_text_far_away_may_change():
     assert texts(cache.find(at("b" + far + "x = f", "\n" + far + "b"))) == ["oo"]
 
 
-def test_a_confident_candidate_is_found_behind_one_of_low_confidence():
+@pytest.mark.parametrize("hidden", [{"confidence": 0.01}, {"fault": Reason.EXISTS}], ids=["improbable", "faulty"])
+def test_a_good_candidate_is_found_behind_one_that_automatic_requests_hide(hidden):
     cache = CompletionCache()
-    best, second = Candidate("foo", -0.1, confidence=0.01), Candidate("fob", -0.2, confidence=0.5)
+    best, second = Candidate("foo", -0.1, **hidden), Candidate("fob", -0.2, confidence=0.5)
     cache.keep(at("x = ", num_candidates=3), replace(result("foo"), candidates=(best, second)))
     assert texts(cache.find(at("x = f"), min_confidence=0.05)) == ["ob"]
+    assert texts(cache.find(at("x = f"))) == ["oo"]

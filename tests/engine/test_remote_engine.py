@@ -11,7 +11,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -87,6 +87,13 @@ def test_extra_code_takes_at_most_its_share_of_the_prompt():
 def test_an_answer_that_is_not_worth_showing_is_rejected(answer, reason):
     result = fill(FakeModel(answer))
     assert (result.candidates, result.rejections[0].reason) == ((), reason)
+
+
+def test_a_faulty_answer_is_hidden_from_automatic_requests_only():
+    answer = RemoteAnswer(("height",), is_finished=True)
+    result = fill(FakeModel(answer), "height = ")
+    assert (result.candidates, result.rejections[0].reason) == ((), Reason.NO_EFFECT)
+    assert fill(FakeModel(answer), "height = ", priority=Priority.INVOKED).text == "height"
 
 
 @pytest.mark.parametrize(

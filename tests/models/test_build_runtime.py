@@ -13,9 +13,9 @@ import pytest
 
 from dg_lsp import runtime
 from dg_lsp.errors import DgLspError, ModelDownloadError, ModelRuntimeError, UsageError
-from dg_lsp.models import build_runtime, download
+from dg_lsp.models import build_runtime, packages
 from dg_lsp.models.build_runtime import BuildOptions, Patch, build, check_tools
-from dg_lsp.models.download import unpack_llama_cpp
+from dg_lsp.models.packages import unpack_llama_cpp
 from dg_lsp.runtime import InstalledLibrary, read_runtime
 
 VERSION = "0.3.36"
@@ -274,7 +274,7 @@ def test_the_source_is_fetched_with_the_users_pip_settings(unpack, packed, monke
 
 
 def test_the_progress_of_pip_is_shown(unpack, monkeypatch):
-    monkeypatch.setattr(download, "run", lambda _command, on_line: on_line("Progress 10 of 40") or "broke")
+    monkeypatch.setattr(packages, "run", lambda _command, on_line: on_line("Progress 10 of 40") or "broke")
     with pytest.raises(ModelDownloadError, match="pip reports: broke"):
         unpack(None)
     assert ("fetching the source", 0.25) in unpack.steps

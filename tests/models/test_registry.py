@@ -1,4 +1,4 @@
-"""Families, presets, models by name or path, and the selection of `auto` by free memory."""
+"""Families, presets, and models by name or path."""
 
 import os
 import re
@@ -12,19 +12,17 @@ from dg_lsp.errors import ModelNotFoundError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import (
     AUTO,
+    AUTO_DIFFUSION,
     BUNDLED,
     DEFAULT,
     FAMILIES,
     PRESETS,
     BundledModel,
     find_family,
-    fit,
-    gpu_memory,
     known_names,
     locate,
-    preset_named,
-    select,
 )
+from dg_lsp.models.selection import BUNDLED as BUNDLED_PRESET
 from dg_lsp.settings import Settings
 
 each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
@@ -73,57 +71,6 @@ def test_a_missing_bundled_file_is_reported(monkeypatch):
         locate("dg-mini")
 
 
-def gpu(gigabytes):
-    return "RTX", int(gigabytes * 1e9)
-
-
-@pytest.mark.parametrize(
-    ("memory", "installed", "name", "reason"),
-    [
-        pytest.param(None, ["dream-7b"], "dg-mini", "no GPU", id="no GPU"),
-        pytest.param(gpu(8), [], "dg-mini", "dg-lsp models pull dream-coder-7b", id="nothing pulled"),
-        pytest.param(gpu(8), ["dream-7b"], "dream-7b", "dream-coder-7b would fit", id="a better model exists"),
-        pytest.param(gpu(8), ["dream-coder-7b", "dream-7b"], "dream-coder-7b", "8.0 GB free on RTX", id="the best"),
-        pytest.param(gpu(8), ["diffusiongemma", "llada-8b"], "llada-8b", "it needs 6.5 GB", id="the best that fits"),
-        pytest.param(gpu(24), ["diffusiongemma", "dream-7b"], "diffusiongemma", "18.4 GB", id="DiffusionGemma"),
-        pytest.param(gpu(80), ["diffusiongemma"], "diffusiongemma", "diffusiongemma-q8 would fit", id="better format"),
-        pytest.param(gpu(1), ["dream-7b"], "dg-mini", "no larger model fits into 1.0 GB", id="a small GPU"),
-        pytest.param(gpu(80), ["qwen2.5-coder-1.5b"], "dg-mini", "is on this machine", id="never a baseline"),
-    ],
-)
-def test_auto_selects_the_best_installed_model_that_fits(memory, installed, name, reason):
-    selection = select(memory, lambda preset: preset.name in installed)
-    assert selection.name == name
-    assert reason in selection.reason
-
-
-def test_auto_gives_no_hint_if_the_best_model_is_installed():
-    selection = select(gpu(80), lambda _preset: True)
-    assert selection.name == max(PRESETS, key=lambda preset: preset.rank).name
-    assert "pull" not in selection.reason
-
-
-def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
-    name, free = gpu_memory([("A", "gpu", 10), ("B", "gpu", 20), ("CPU", "cpu", 99)], 50)
-    assert ("2 GPUs" in name, free) == (True, 30)
-    assert gpu_memory([("M4", "igpu", 80), ("P4", "gpu", 30)], 50) == ("M4", 50)
-    assert gpu_memory([("unknown size", "igpu", 0)], 50) == ("unknown size", 50)
-    assert gpu_memory([("CPU", "cpu", 99), ("BLAS", "accelerator", 0)], 50) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "gpu", "system_free", "answer"),
-    [
-        ("qwen2.5-coder-0.5b", None, 4e9, "fits here: CPU"),
-        ("qwen2.5-coder-7b", None, 16e9, "fits here, but is slow on a CPU"),
-        ("dream-coder-7b", ("RTX", 8e9), 4e9, "fits here: RTX"),
-        ("qwen3-coder-30b", ("RTX", 8e9), 4e9, "does not fit here: 8.0 GB free"),
-    ],
-)
-def test_whether_a_preset_fits_here(name, gpu, system_free, answer):
-    assert fit(preset_named(name), gpu, system_free) == answer
-
-
 # families and presets
 
 
@@ -163,13 +110,10 @@ def test_a_family_is_consistent(family):
     assert family.mask_id not in family.end_ids
 
 
-def test_names_and_ranks_are_different():
-    names = [model.name for model in (*BUNDLED, *PRESETS)]
-    assert len({*names, AUTO}) == len(names) + 1
-    assert DEFAULT in names
-    ranks = [preset.rank for preset in PRESETS if preset.rank]
-    assert len(set(ranks)) == len(ranks)
-    assert not any(preset.rank for preset in PRESETS if preset.noise == "none" or preset.terms)
+def test_names_are_different():
+    names = known_names()
+    assert len(set(names)) == len(names)
+    assert {DEFAULT, AUTO, AUTO_DIFFUSION} < set(names)
 
 
 @each_preset
@@ -184,6 +128,9 @@ def test_a_preset_is_consistent(preset):
     assert preset.sources
     assert preset.licence
     assert preset.size > 1e8
+    assert re.match(r"(published|measured|estimate)\b", preset.quality_source) or not preset.quality
+    assert 0 <= preset.quality < 1
+    assert 0 < preset.active <= 1
     assert 1.5e9 < preset.memory_bytes - preset.size < 1.7e9
     assert preset.is_checkpoint == (not any(pattern.endswith(".gguf") for pattern in preset.patterns))
     assert not (preset.sha256 and preset.is_checkpoint), "only a single file has a checksum"
@@ -195,6 +142,14 @@ def test_the_documentation_has_a_row_for_the_preset(preset):
     cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.hardware,
              preset.licence, f"`{preset.repository}`")  # fmt: skip
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    "preset", [preset for preset in (BUNDLED_PRESET, *PRESETS) if preset.quality], ids=lambda p: p.name
+)
+def test_the_documentation_has_the_quality_of_the_preset(preset):
+    row = f"| `{preset.name}` | {100 * preset.quality:g} % | {preset.quality_source} |"
+    assert row in PAGE.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_documentation_has_only_rows_of_presets():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.context.document import LINE_END, Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, merge, rank
 
 
 def judged(marked, fill, *, max_lines=None, check_syntax=True, language="python"):
@@ -145,6 +145,11 @@ def test_candidates_are_ranked_without_duplicates():
     empty, wrong, best = Rejection(Reason.EMPTY), Rejection(Reason.SYNTAX_ERROR, "("), Candidate("a + 1\n", -1.0)
     results = [Candidate("b", -2.0), empty, best, wrong, Candidate(" a + 1", -2.5), Candidate("a+1", -3.0)]
     assert rank(results) == ((best, Candidate("b", -2.0)), (empty, wrong))
+
+
+def test_the_most_confident_first_candidate_of_several_decoders_is_first():
+    one, other, more = Candidate("a", -1.0, 0.2), Candidate("b", -2.0, 0.3), Candidate("c", -1.5, 0.9)
+    assert merge([(one,), (other, more, Candidate("a ", -3.0, 0.1)), ()]) == (other, one, more)
 
 
 def judged_rewrite(marked, answer, *, check_syntax=True, language="python", must_fix_errors=False):

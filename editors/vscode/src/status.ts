@@ -12,6 +12,7 @@ export interface Status {
     state?: State;
     lastMs?: number | null;
     accepted?: number | null;
+    today?: { usefulEdits: number; medianMs: number | null };
   };
 }
 
@@ -57,12 +58,15 @@ export class StatusBar implements vscode.Disposable {
 
   /** Draws the status; also needed after a change of the active editor or the settings. */
   update(): void {
-    const { model, lastMs, accepted } = this.status.dgLsp ?? {};
+    const { model, lastMs, accepted, today } = this.status.dgLsp ?? {};
     const state = this.state();
     const isWorking = state === "ready" && this.status.busy;
     const words = [isWorking ? ICONS.loading : ICONS[state], model ?? "dg-lsp"];
     if (state === "ready" && lastMs != null) {
       words.push(`${Math.round(lastMs)} ms`);
+      if (today?.usefulEdits) {
+        words.push(`· ${today.usefulEdits} useful`);
+      }
     } else if (state === "off" || state === "excluded") {
       words.push(state);
     }
@@ -70,6 +74,10 @@ export class StatusBar implements vscode.Disposable {
     this.item.backgroundColor = state === "error" ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;
     // VS Code reports to its own extensions only how many completions were shown
     const counts = accepted ? [`${accepted} accepted`] : [];
+    if (today?.usefulEdits) {
+      const edits = today.usefulEdits === 1 ? "1 useful edit" : `${today.usefulEdits} useful edits`;
+      counts.push(`today ${edits}, median ${Math.round(today.medianMs ?? 0)} ms`);
+    }
     const activity = isWorking ? "busy" : state;
     const sentences = [`dg-lsp: ${activity}`, this.status.message, ...counts].filter(Boolean);
     this.item.tooltip = sentences.join("\n");

@@ -1,6 +1,7 @@
 """Commands that change code: the request, the changed buffer, and the message to the user."""
 
 import json
+import re
 
 import pytest
 
@@ -125,6 +126,18 @@ def test_the_status_has_model_time_and_counts(editor):
     [message] = editor.notifications
     assert message.startswith("dg-lsp · ready · scripted · ")
     assert json.loads(message.split("\n")[1].split(" ")[0]) >= 1
+
+
+def test_the_status_counts_the_useful_edits_of_the_day(editor):
+    editor.open()
+    editor.keys("idef hello")
+    editor.wait_ghost("(name):")
+    editor.keys("<Tab>")
+    editor.wait_lines("def hello(name):")
+    editor.wait(lambda: editor.received("workspace/executeCommand"))
+    editor.open()  # a closed document is judged at once
+    pattern = re.compile(r"dg-lsp · ready · scripted · .*\d+ useful today, median \d+ ms")
+    editor.wait(lambda: pattern.fullmatch(editor.lua("return require('dg_lsp').status()")))
 
 
 def test_the_status_of_an_excluded_file_is_excluded(editor):

@@ -82,6 +82,10 @@ function M.line(bufnr)
   if type(ours.lastMs) == "number" then
     table.insert(parts, ("%.0f ms"):format(ours.lastMs))
   end
+  local today = ours.today
+  if today and today.usefulEdits > 0 then
+    table.insert(parts, ("%d useful today, median %.0f ms"):format(today.usefulEdits, today.medianMs))
+  end
   return table.concat(parts, " · ")
 end
 

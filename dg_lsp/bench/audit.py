@@ -1,0 +1,154 @@
+"""The page of an audit log: requests, their cost, and what became of the completions of editors."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from dg_lsp.bench import metrics
+from dg_lsp.bench.charts import Chart, latency_histogram, step_histogram, useful_by
+from dg_lsp.bench.report import Page, Section, facts_table
+from dg_lsp.engine import ttfue
+from dg_lsp.engine.audit import AuditRecord
+from dg_lsp.engine.ttfue import Outcome
+
+USEFUL_LATER = (
+    "Useful: the first line of an item stands in the buffer 30 seconds after the first key, or after its acceptance,"
+    " without trailing blanks. Nothing useful is a miss, and a miss counts in every share. Quiet: nothing was shown,"
+    " and nothing was missing; that is a miss, but right. Definitions: docs/ttfue.md."
+)
+Records = Sequence[AuditRecord]
+
+
+def audit_page(records: Records, title: str, num_bad: int = 0, outcomes: Sequence[Outcome] = ()) -> Page:
+    """The page of an audit log; `num_bad` is the number of lines that are not records."""
+    groups = metrics.grouped(records, lambda record: record.endpoint)
+    groups = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+    note = "Times are medians without cancelled requests. Tokens are means over the requests that the model worked on."
+    table = metrics.measure_table("Requests", {name: _audit_texts(listed) for name, listed in groups.items()}, note)
+    sections = (
+        Section("numbers", "Numbers", [table, *_reasons(groups)]),
+        Section("edits", "Useful edits", _edits(outcomes)),
+        Section("charts", "Time and steps", _audit_charts(groups)),
+        Section("log", "Log", [facts_table("Records", _log_facts(records, num_bad))]),
+    )
+    lead = "The log has no requests."
+    if records:
+        share, num = fmean(record.outcome == "shown" for record in records), metrics.count(len(records), "request")
+        latency = _audit_texts(records)["Time"]["latency"]
+        lead = f"{metrics.percent(share, 0)} of {num} had a fill; the median answer took {latency}."
+    notes = (USEFUL_LATER,) if outcomes else ()
+    return Page(title, max((record.time for record in records), default="")[:10], lead, notes, sections)
+
+
+def _edits(outcomes: Sequence[Outcome]) -> list[metrics.Table | Chart]:
+    """What became of the completions of editors, by their trigger."""
+    groups = metrics.grouped(outcomes, lambda one: one.trigger)
+    if not groups:
+        return []
+    table = metrics.measure_table("Completions in editors", {name: _edit_texts(one) for name, one in groups.items()})
+    hits = {name: [one.ttfue_ms for one in listed if one.ttfue_ms is not None] for name, listed in groups.items()}
+    return [table, useful_by(hits, {name: len(listed) for name, listed in groups.items()}, "")]
+
+
+def _edit_texts(outcomes: Sequence[Outcome]) -> metrics.Texts:
+    numbers = ttfue.summarize_outcomes(outcomes)
+    edits, times, num = numbers["useful_edits"], numbers["ttfue_ms"], numbers["num"]
+    return {
+        "": {"requests": metrics.number(num), "useful edits": metrics.number(edits["num"])},
+        "Time to first useful edit (TTFUE)": {
+            **{f"useful by {cut:,} ms": metrics.percent(numbers["useful_by"][str(cut)]) for cut in ttfue.CUTS},
+            "TTFUE, median": metrics.milliseconds(times["p50"]),
+            "TTFUE, 90th percentile": metrics.milliseconds(times["p90"]),
+            "miss rate": metrics.percent(numbers["miss_rate"]),
+        },
+        "Verdict": {name: metrics.percent(ttfue.share(part, num)) for name, part in numbers["verdicts"].items()},
+        "Accepted": {
+            **{name: metrics.number(part) for name, part in numbers["accepted"].items() if name != "none"},
+            "still there after 30 s": metrics.percent(numbers["kept_rate"]),
+        },
+        "Silence": {"right": metrics.percent(numbers["right_rate"]), "quiet": metrics.percent(numbers["quiet_rate"])},
+    }
+
+
+def _audit_texts(records: Records) -> metrics.Texts:
+    answered = _answered(records)
+    computed = [record for record in answered if record.generation_seconds and not record.is_cached]
+    outcomes = Counter(record.outcome for record in records)
+    num_prompt, num_reused = (sum(getattr(one, f"{kind}_tokens") for one in computed) for kind in ("prompt", "reused"))
+
+    def times(field: str, fraction: float = 0.5) -> str:
+        return metrics.milliseconds(
+            ttfue.quantile([1e3 * float(getattr(record, field)) for record in answered], fraction)
+        )
+
+    def tokens(field: str) -> str:
+        return metrics.number(fmean(float(getattr(record, field)) for record in computed) if computed else None, 1)
+
+    def speed(field: str) -> str:
+        speeds = [value for record in computed if (value := float(getattr(record, field)))]
+        return f"{metrics.number(ttfue.quantile(speeds, 0.5))} tokens/s" if speeds else "–"
+
+    return {
+        "": {"requests": metrics.number(len(records))},
+        "Outcome": {
+            **{name: metrics.percent(outcomes[outcome] / len(records)) for outcome, name in _OUTCOMES.items()},
+            "from the cache": metrics.percent(fmean(record.is_cached for record in records)),
+        },
+        "Time": {
+            "latency": times("total_seconds"),
+            "latency, 90th percentile": times("total_seconds", 0.9),
+            "queue": times("queue_seconds"),
+            "prefill": times("prefill_seconds"),
+            "generation": times("generation_seconds"),
+        },
+        "Tokens": {
+            "prompt": tokens("prompt_tokens"),
+            "prompt from the cache": metrics.percent(num_reused / num_prompt if num_prompt else None),
+            "output": tokens("output_tokens"),
+            "canvas": tokens("canvas_tokens"),
+            "steps": tokens("steps"),
+            "output speed": speed("visible_speed"),
+            "canvas speed": speed("canvas_speed"),
+        },
+    }
+
+
+_OUTCOMES = {
+    "shown": "shown",
+    "nothing": "nothing worth showing",
+    "unfinished": "unfinished at the deadline",
+    "cancelled": "cancelled by a newer request",
+    "failed": "failed",
+}
+
+
+def _reasons(groups: Mapping[str, Records]) -> list[metrics.Table]:
+    counts = {name: Counter(record.reason for record in records if record.reason) for name, records in groups.items()}
+    total = sum(counts.values(), Counter[str]())
+    rows = [(one, *(metrics.number(found[one] or None) for found in counts.values())) for one, _ in total.most_common()]
+    return [metrics.Table("Why nothing was shown", ("reason", *groups), {"": rows})] if rows else []
+
+
+def _audit_charts(groups: Mapping[str, Records]) -> list[Chart]:
+    answered = {name: _answered(records) for name, records in groups.items()}
+    latencies = {name: [1e3 * r.total_seconds for r in records] for name, records in answered.items() if records}
+    steps = {name: found for name, listed in answered.items() if (found := [float(r.steps) for r in listed if r.steps])}
+    return [*([latency_histogram(latencies)] if latencies else ()), *([step_histogram(steps)] if steps else ())]
+
+
+def _log_facts(records: Records, num_bad: int) -> dict[str, object]:
+    times = sorted(record.time for record in records)
+    return {
+        "requests": len(records),
+        "lines that are not records": num_bad or None,
+        "first": times[0] if times else None,
+        "last": times[-1] if times else None,
+        "models": sorted({record.model for record in records if record.model}),
+        "decoders": sorted({record.decoder for record in records if record.decoder}),
+        "slots": len({record.slot for record in records if record.slot >= 0}),
+        "peak memory, MB": round(max((record.resident_bytes for record in records), default=0) / 1e6),
+    }
+
+
+def _answered(records: Records) -> list[AuditRecord]:
+    return [record for record in records if record.outcome != "cancelled"]

@@ -1,0 +1,254 @@
+"""Useful edits and the time to the first one (TTFUE): the definitions of docs/ttfue.md.
+
+`bench` applies them to text that is known in advance, the language server to what the user leaves in the buffer.
+"""
+
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+
+EVENT, VERSION = "ttfue", 1
+"""Kind and version of the event record."""
+CUTS = (50, 100, 250, 500, 1000)
+"""Milliseconds at which the share of useful edits is reported."""
+FOLLOW_SECONDS = 30.0
+"""Time after which an edit must still be there."""
+MAX_OUTCOMES = 20_000
+"""Requests of a day that the numbers of the day are computed from; the oldest go first."""
+
+
+class AcceptedPart(StrEnum):
+    """How much of an item was accepted."""
+
+    WHOLE = "whole"
+    LINE = "line"  # up to the end of one of its lines
+    WORDS = "words"
+    TYPED = "typed"  # typed by hand to its end
+    NONE = "none"
+
+
+class Verdict(StrEnum):
+    """The outcome of a request. Only `useful` is a hit, all others are misses."""
+
+    USEFUL = "useful"  # the first line of a shown item is right
+    PARTLY = "partly"  # a word of a shown item was accepted and is still there, but its first line is not right
+    WRONG = "wrong"  # something else was shown
+    QUIET = "quiet"  # nothing was shown, and nothing was missing: right, but no edit
+    MISSED = "missed"  # nothing was shown where text was missing
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+def judge(items: Iterable[str], reference: str, *, is_word_kept: bool = False) -> Verdict:
+    """The verdict of an answered request; the reference is what the user wrote from the position of the items on."""
+    shown = list(items)
+    if any(first_lines_match(item, reference) for item in shown):
+        return Verdict.USEFUL
+    if shown:
+        return Verdict.PARTLY if is_word_kept else Verdict.WRONG
+    return Verdict.QUIET if is_line_finished(reference) else Verdict.MISSED
+
+
+def texts_match(text: str, reference: str) -> bool:
+    """True if the lines are equal, without trailing blanks and trailing line ends."""
+    return _lines(text) == _lines(reference)
+
+
+def first_lines_match(text: str, reference: str) -> bool:
+    """True if both start with the same line, without trailing blanks.
+
+    If the reference starts with empty lines, everything up to its first line with text is compared. Nothing matches a
+    blank reference.
+    """
+    head = _head(reference)
+    return bool(head) and _head(text) == head
+
+
+def is_line_finished(reference: str) -> bool:
+    """True if nothing is missing in the line of the cursor."""
+    return not _lines(reference)[0]
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).rstrip("\n").split("\n")
+
+
+def _head(text: str) -> list[str]:
+    """The lines up to the first one with text, which is included."""
+    lines = _lines(text)
+    return next((lines[: i + 1] for i, line in enumerate(lines) if line), [])
+
+
+def summarize_times(num: int, hits: Sequence[float]) -> dict[str, Any]:
+    """The numbers of `num` requests of which some had a useful item after `hits` milliseconds."""
+    return {
+        "ttfue_ms": quantiles(hits),
+        "useful_by": {str(cut): share(sum(ms <= cut for ms in hits), num) for cut in CUTS},
+        "miss_rate": share(num - len(hits), num),
+    }
+
+
+def summarize_edits(num: int, num_hits: int, num_quiet: int, num_finished: int, edits: Sequence[float]) -> Any:
+    """The numbers of silence and of displayed items: `edits` are the milliseconds of those that were useful.
+
+    `num_finished` answers came where nothing was missing, and `num_quiet` of them showed nothing.
+    """
+    return {
+        "right_rate": share(num_hits + num_quiet, num),
+        "quiet_rate": share(num_quiet, num_finished),
+        "useful_edits": {"num": len(edits), **quantiles(edits)},
+    }
+
+
+def quantile(values: Sequence[float], fraction: float) -> float | None:
+    """Linear interpolation between the sorted values; None without values."""
+    return float(np.quantile(values, fraction)) if values else None
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float | None]:
+    """Median `p50` and 90th percentile `p90`; None without values."""
+    return {"p50": quantile(values, 0.5), "p90": quantile(values, 0.9)}
+
+
+def share(part: float, whole: float) -> float:
+    """`part / whole`; 0 if the whole is 0."""
+    return part / whole if whole else 0.0
+
+
+def rounded(tree: Any) -> Any:
+    """The same JSON tree with floats rounded to four digits."""
+    if isinstance(tree, dict):
+        return {key: rounded(value) for key, value in tree.items()}
+    return round(tree, 4) if isinstance(tree, float) else tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The event record: what became of one inline completion request. Numbers and fixed words, no text."""
+
+    time: str  # of arrival, UTC, ISO 8601
+    request: str  # an id, that of the request's audit record
+    model: str
+    trigger: str  # `typed` or `invoked`
+    verdict: str
+    num_items: int = 0  # sent to the client
+    answer_ms: float | None = None  # from arrival to departure; None without an answer
+    displayed_ms: float | None = None  # from arrival to the client's report; None if it reported none
+    accepted: str = AcceptedPart.NONE.value
+    is_reported: bool = False  # the client reported the acceptance; otherwise the buffer's changes showed it
+    item_chars: int = 0  # of the accepted item, or of the first one
+    accepted_chars: int = 0
+    kept_chars: int = 0  # accepted characters that are still there at the end
+    is_rest: bool = False  # the item is the rest of one that was displayed before, and counts as the same edit
+    is_line_finished: bool = False  # nothing was missing in the line
+    followed_seconds: float = 0.0  # since the first change after the answer; less than 30 if the document was closed
+
+    @property
+    def ttfue_ms(self) -> float | None:
+        """Departure of the first useful item; None for a miss."""
+        return self.answer_ms if self.verdict == Verdict.USEFUL else None
+
+    def line(self) -> bytes:
+        """The record as a line of the audit log."""
+        tree = {"event": EVENT, "version": VERSION, **asdict(self)}
+        tree = {name: round(value, 3) if type(value) is float else value for name, value in tree.items()}
+        return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: str | bytes) -> Self | None:
+        """The record of a line; None for a record of another kind. Unknown keys are ignored.
+
+        Raises:
+            ValueError: the line is no record.
+        """
+        tree = json.loads(line)
+        if not isinstance(tree, dict) or tree.get("event") != EVENT:
+            return None
+        try:
+            return cls(**{name: tree[name] for name in cls.__dataclass_fields__ if name in tree})
+        except TypeError as error:
+            raise ValueError("a key is missing") from error
+
+
+def summarize_outcomes(outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    """The numbers of followed requests, by the formulae of `bench replay`."""
+    listed = list(outcomes)
+    hits = [one.ttfue_ms for one in listed if one.ttfue_ms is not None]
+    verdicts = Counter(one.verdict for one in listed)
+    answered = [one for one in listed if one.verdict not in (Verdict.CANCELLED, Verdict.FAILED)]
+    finished = sum(one.is_line_finished for one in answered)
+    edits = [one.ttfue_ms for one in listed if one.ttfue_ms is not None and not one.is_rest]
+    num, accepted = len(listed), sum(one.accepted_chars for one in listed)
+    numbers = {
+        "num": num,
+        **summarize_times(num, hits),
+        "show_rate": share(sum(one.num_items > 0 for one in listed), num),
+        **summarize_edits(num, len(hits), verdicts[Verdict.QUIET], finished, edits),
+        "kept_rate": share(sum(one.kept_chars for one in listed), accepted) if accepted else None,
+        "verdicts": {one.value: verdicts[one] for one in Verdict},
+        "accepted": {part.value: sum(one.accepted == part for one in listed) for part in AcceptedPart},
+    }
+    tree: dict[str, Any] = rounded(numbers)
+    return tree
+
+
+class Usage:
+    """Outcomes of all sessions of this process, in memory only. Any thread may call."""
+
+    def __init__(self, today: Callable[[], date] = date.today) -> None:
+        self.verdicts: Counter[str] = Counter()
+        """Since the start, like the two below."""
+        self.hits_by: Counter[float] = Counter()
+        """Useful requests by the first limit of `LIMITS_MS` that they did not exceed."""
+        self.hits_ms = 0.0
+        self._today = today
+        self._lock = threading.Lock()
+        self._day = today()
+        self._outcomes: deque[Outcome] = deque(maxlen=MAX_OUTCOMES)
+        self._edits: deque[float] = deque(maxlen=MAX_OUTCOMES)
+        self._num_edits = 0
+        self._median: float | None = None
+
+    LIMITS_MS = (10.0, 25.0, *map(float, CUTS), 2500.0, float("inf"))
+
+    def add(self, outcome: Outcome) -> None:
+        """Counts one outcome, for the day on which it is known."""
+        with self._lock:
+            self._start_day()
+            self._outcomes.append(outcome)
+            self.verdicts[outcome.verdict] += 1
+            if (ms := outcome.ttfue_ms) is not None:
+                self.hits_by[next(limit for limit in self.LIMITS_MS if ms <= limit)] += 1
+                self.hits_ms += ms
+                if not outcome.is_rest:
+                    self._num_edits += 1
+                    self._edits.append(ms)
+                    self._median = quantile(list(self._edits), 0.5)
+
+    def edits_today(self) -> dict[str, Any]:
+        """Number of useful edits since midnight, and their median time: the part of the numbers for a status bar."""
+        with self._lock:
+            self._start_day()
+            median = None if self._median is None else round(self._median, 1)
+            return {"usefulEdits": self._num_edits, "medianMs": median}
+
+    def summary_today(self) -> dict[str, Any]:
+        """The numbers since midnight, see `summarize_outcomes`."""
+        with self._lock:
+            self._start_day()
+            outcomes = list(self._outcomes)
+        return summarize_outcomes(outcomes)
+
+    def _start_day(self) -> None:
+        if (day := self._today()) != self._day:
+            self._day, self._num_edits, self._median = day, 0, None
+            self._outcomes.clear()
+            self._edits.clear()

@@ -1,0 +1,134 @@
+"""pip and other programs: packages of an index, and llama.cpp's source out of the one of llama-cpp-python."""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
+
+from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
+from dg_lsp.runtime import PACKAGE
+from dg_lsp.system import python_command
+
+# llama.cpp's source
+
+ShowStep = Callable[[str, float | None], object]
+"""Called with the name of the current step and its finished fraction, if that is known."""
+_UNUSED = ("docs/", "models/", "benches/", "media/", "tests/", ".git/")
+"""Most of llama.cpp's size."""
+
+
+def unpack_llama_cpp(
+    version: str, given: Path | None, folder: Path, parts: Sequence[str], show_step: ShowStep = lambda *_: None
+) -> Path:
+    """Unpacks llama.cpp from the source distribution of one version of llama-cpp-python; returns llama.cpp's folder.
+
+    `given` is the distribution or a folder with it; None fetches it with pip. `parts` are the starts of the paths of
+    the needed files.
+
+    Raises:
+        ModelDownloadError: pip, the network or the distribution is missing.
+        ModelRuntimeError: the distribution is damaged, or that of another version.
+    """
+    name = f"llama_cpp_python-{version}"
+    packed = _fetch_source(version, folder, show_step) if given is None else given
+    packed = packed / f"{name}.tar.gz" if packed.is_dir() else packed
+    if not packed.is_file():
+        raise ModelRuntimeError(
+            f"{packed} does not exist: fetch it with pip download --no-deps --no-binary :all: {PACKAGE}=={version}"
+        )
+    show_step("unpacking", None)
+    root = f"{name}/vendor/llama.cpp/"
+    needed, unused = (tuple(f"{root}{part}" for part in names) for names in (parts, _UNUSED))
+    try:
+        with tarfile.open(packed) as archive:
+            members = (member for member in archive if member.name.startswith(needed))
+            used = (member for member in members if not member.name.startswith(unused))
+            archive.extractall(folder, members=used, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
+    if not (folder / root).is_dir():
+        raise ModelRuntimeError(
+            f"{packed} is not the source of {PACKAGE} {version}, which is installed: fetch the source of that version"
+        )
+    return folder / root
+
+
+def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
+    """Fetches the source distribution into `folder`; returns the folder."""
+    step = "fetching the source"
+    show_step(step, None)
+
+    def show_progress(line: str) -> None:
+        if progress := re.match(r"Progress (\d+) of (\d+)", line):
+            show_step(step, int(progress[1]) / max(1, int(progress[2])))
+
+    options = ("--no-deps", "--no-binary", ":all:", "--dest", str(folder))
+    run_pip("download", f"{PACKAGE}=={version}", *options, on_line=show_progress)
+    return folder
+
+
+# other programs
+
+_ERROR = re.compile(r"\berror\b|undefined reference", re.IGNORECASE)
+_FIRST_PIP_WITH_RAW_PROGRESS = (24, 1)
+
+
+def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: None) -> None:
+    """Runs pip's `download` or `install`.
+
+    Raises:
+        ModelDownloadError: this Python has no pip, or pip failed.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise ModelDownloadError(
+            f"this Python has no pip: run {sys.executable} -m ensurepip, or fetch the files elsewhere and pass --from"
+        )
+    version = tuple(int(number) for number in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
+    progress_bar = "raw" if version >= _FIRST_PIP_WITH_RAW_PROGRESS else "off"
+    options = ("--disable-pip-version-check", "--no-input", "--retries", "2", "--progress-bar", progress_bar)
+    if reason := run(python_command("pip", *arguments, *options), on_line):
+        raise ModelDownloadError(
+            f"pip reports: {reason}; check the network and pip's settings (pip config list), or the folder of --from"
+        )
+
+
+def run(command: Sequence[str], on_line: Callable[[str], object], environment: Mapping[str, str] = os.environ) -> str:
+    """Runs a program; returns the reason of a failure, otherwise the empty string.
+
+    `on_line` receives each line of the output. The program is killed if this call is interrupted.
+
+    Raises:
+        ModelRuntimeError: it cannot be started.
+    """
+    output = []
+    try:
+        variables = {**environment, "PYTHONUNBUFFERED": "1"}
+        process = Popen(
+            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=variables, encoding="utf-8", errors="replace"
+        )
+    except OSError as error:
+        raise ModelRuntimeError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error
+    with process:
+        try:
+            for line in process.stdout or ():
+                output.append(line.strip())
+                on_line(line.rstrip())
+        except BaseException:
+            process.kill()
+            raise
+    return failure_reason(output) if process.returncode else ""
+
+
+def failure_reason(output: Sequence[str]) -> str:
+    """The first line of the output with an error, and the next line if that line ends with a colon."""
+    lines = [line for line in output if line] or ["there was no output"]
+    errors = (number for number, line in enumerate(lines) if _ERROR.search(line))
+    first = next(errors, len(lines) - 1)
+    last = first + 1 if lines[first].endswith(":") else first
+    return " ".join(" ".join(lines[first : last + 1]).split()).removeprefix("ERROR: ")[:300]

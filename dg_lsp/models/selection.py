@@ -1,0 +1,200 @@
+"""Which model is expected to help most on a machine: one ranking for `auto`, `auto-diffusion` and recommendations.
+
+The expected useful edits of a request are
+
+    quality * 0.5 ** (ms / 700)
+
+- quality: the share of right lines, published, measured or estimated: `quality` and `quality_source` in catalog.toml.
+  Published shares are of programs that pass their tests, so they are higher than shares of exact lines.
+- ms: expected milliseconds to a line while the user types, always an estimate. `line_ms` computes it from the number of
+  passes, the bytes that each reads, and the bandwidth of the memory that holds them.
+- 700 ms: after this time half of the requests are out of date, because the user has typed on: the geometric mean of the
+  pauses before a word and before a line in `bench/typing_model.py`.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dg_lsp.canvas.spec import PromptFormat
+from dg_lsp.models import registry
+from dg_lsp.models.registry import AUTO, DEFAULT, Preset
+
+_HALF_LIFE_MS = 700.0
+_LINE_TOKENS = 10
+"""Mean of single lines of HumanEval-Infilling, their end included, by Qwen2.5-Coder 7B."""
+_TYPED_TOKENS = 4
+"""Tokens of the prompt that are decoded for a typed character, if the prompt is cached."""
+_PROMPT_TOKENS, _CANVAS_TOKENS = 512, 16
+_INFILL_PASSES, _CANVAS_PASSES = 6, 8
+"""Passes to a line. Fast-dLLM (arXiv 2505.22618) accepts about 2 tokens a pass at a confidence of 0.9."""
+_PASS_MS = 0.5
+"""Of a pass beside the model's own time."""
+_CORE_SECONDS = 5e-11
+"""Of the computation with a byte of Q8_0 weights for a token: a Qwen2.5 0.5B and a 1.5B on two AVX2 cores."""
+_FREE_TOKENS = {"gpu": 24.0, "igpu": 5.0}
+"""Tokens that a GPU computes in the time in which it reads the weights once."""
+_BANDWIDTHS = {"gpu": 350e9, "igpu": 100e9}
+"""Bytes per second of a GPU whose own is not known: a mid-range card, and a laptop."""
+
+BUNDLED = Preset(
+    name=DEFAULT,
+    patterns=(f"{DEFAULT}.gguf",),
+    quantization="Q8_0",
+    size=5_637_376,
+    licence="that of dg-lsp",
+    note="bundled",
+    sources=("docs/log.md",),
+    quality=0.017,
+    quality_source="measured: exact lines of 300",
+)
+"""The bundled model as a preset, to be ranked with the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A device of llama.cpp that is not the processor."""
+
+    name: str
+    kind: str  # `gpu`, or `igpu` if it shares the machine's memory
+    free_memory: int  # bytes; 0 if the driver does not report it
+    bandwidth: float = 0.0  # bytes per second; 0: an estimate by its kind
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine has for a model. Quantities are bytes, and bytes per second."""
+
+    cores: int
+    memory_bandwidth: float  # that a pass of a model on the processor reaches
+    gpus: tuple[Gpu, ...]
+    free_memory: int
+    free_disk: int
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU memory that holds the largest model.
+
+        Layers are distributed over all GPUs of their own memory, so these count as one; a GPU that shares the
+        machine's memory has no more than the machine.
+        """
+        own = [gpu for gpu in self.gpus if gpu.kind == "gpu" and gpu.free_memory > 0]
+        found = [
+            Gpu(gpu.name, gpu.kind, min(gpu.free_memory or self.free_memory, self.free_memory), gpu.bandwidth)
+            for gpu in self.gpus
+            if gpu.kind == "igpu"
+        ]
+        if own:
+            name = own[0].name if len(own) == 1 else f"{len(own)} GPUs ({own[0].name}, ...)"
+            slowest = min(gpu.bandwidth for gpu in own)
+            found.append(Gpu(name, "gpu", sum(gpu.free_memory for gpu in own), slowest))
+        return max(found, key=lambda gpu: gpu.free_memory, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedModel:
+    """A model that fits into the memory of a machine."""
+
+    preset: Preset
+    device: str  # name of the GPU that runs it, or CPU
+    line_ms: float  # estimate
+
+    @property
+    def name(self) -> str:
+        """The name that settings accept."""
+        return self.preset.name
+
+    @property
+    def is_diffusion(self) -> bool:
+        """Whether it fills by diffusion; the bundled model can."""
+        return self.preset.family is not None or self.name == DEFAULT
+
+    @property
+    def useful_edits(self) -> float:
+        """Expected useful edits of a request: an estimate between 0 and 1."""
+        return float(self.preset.quality * 0.5 ** (self.line_ms / _HALF_LIFE_MS))
+
+
+def fit(preset: Preset, machine: Machine) -> str:
+    """Whether a preset fits into the free memory of a machine, for `models list`."""
+    gpu = machine.gpu
+    if gpu is not None and preset.memory_bytes <= gpu.free_memory:
+        return f"fits here: {gpu.name}"
+    if preset.memory_bytes <= machine.free_memory:
+        return "fits here: CPU" if preset.hardware.startswith("CPU") else "fits here, but is slow on a CPU"
+    free = max(machine.free_memory, gpu.free_memory if gpu else 0)
+    return f"does not fit here: {free / 1e9:.1f} GB free"
+
+
+def line_ms(preset: Preset, bandwidth: float, free_tokens: float) -> float:
+    """Estimated milliseconds to a line of 10 tokens after a typed character.
+
+    Reading the weights for n tokens takes `size * (1 - (1 - active) ** n) / bandwidth`, where `active` is the share of
+    the experts that a token uses; computing them takes `n / free_tokens` times the reading of the active ones. A pass
+    takes the longer of both. Autoregressive models take one pass for the typed characters and one for each further
+    token; diffusion models with a cached prompt, one and 8 over a canvas; those whose prompt sees the canvas, 6 over
+    both.
+    """
+
+    def pass_ms(num_tokens: int) -> float:
+        read = 1 - (1 - preset.active) ** num_tokens
+        computed = preset.active * num_tokens / free_tokens
+        return _PASS_MS + 1e3 * preset.size * max(read, computed) / bandwidth
+
+    if preset.family is None:
+        return pass_ms(_TYPED_TOKENS) + (_LINE_TOKENS - 1) * pass_ms(1)
+    if preset.family.prompt_format is PromptFormat.INFILL:
+        return _INFILL_PASSES * pass_ms(_PROMPT_TOKENS + _CANVAS_TOKENS)
+    return pass_ms(_TYPED_TOKENS) + _CANVAS_PASSES * pass_ms(_CANVAS_TOKENS)
+
+
+def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel]:
+    """Models whose memory is free on this machine, by expected useful edits, the best first.
+
+    A model that fits into the memory of the GPU runs there, otherwise on the processor. Licences and the free space of
+    the disk are not considered; presets without a quality are left out.
+    """
+    gpu, ranked = machine.gpu, []
+    for preset in presets:
+        if not preset.quality:
+            continue
+        if gpu is not None and preset.memory_bytes <= gpu.free_memory:
+            bandwidth = gpu.bandwidth or _BANDWIDTHS[gpu.kind]
+            ms = line_ms(preset, bandwidth, _FREE_TOKENS[gpu.kind])
+            ranked.append(RankedModel(preset, gpu.name, ms))
+        elif preset.memory_bytes <= machine.free_memory:
+            free_tokens = machine.cores / (_CORE_SECONDS * machine.memory_bandwidth)
+            ms = line_ms(preset, machine.memory_bandwidth, free_tokens)
+            ranked.append(RankedModel(preset, "CPU", ms))
+    return sorted(ranked, key=lambda model: -model.useful_edits)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The model that `auto` or `auto-diffusion` selects."""
+
+    name: str
+    reason: str  # for a message
+
+
+def select(machine: Machine, is_here: Callable[[Preset], bool], name: str = AUTO) -> Selection:
+    """The best model that is here and fits, for `auto` or `auto-diffusion`; the bundled one always does.
+
+    The reason names a better model that fits, if there is one whose licence needs no agreement.
+    """
+    ranked = [
+        model for model in rank_models(machine, (BUNDLED, *registry.PRESETS)) if name == AUTO or model.is_diffusion
+    ]
+    best = next((model for model in ranked if model.preset is BUNDLED or is_here(model.preset)), None)
+    if best is None:
+        return Selection(DEFAULT, "no larger model fits into the free memory")
+    better = next((model for model in ranked[: ranked.index(best)] if not model.preset.terms), None)
+    hint = (
+        f"; better would be {better.name} ({_expectation(better)}): dg-lsp models pull {better.name}" if better else ""
+    )
+    what = "model" if name == AUTO else "diffusion model"
+    return Selection(best.name, f"the best {what} here, {_expectation(best)}{hint}")
+
+
+def _expectation(model: RankedModel) -> str:
+    share = f"{100 * model.useful_edits:.0f} useful edits in 100 requests"
+    return f"about {share}, {model.line_ms:.0f} ms a line on {model.device}, by estimate"

@@ -1,0 +1,257 @@
+"""Follows each inline completion: shown, accepted, and what of it is still there 30 seconds later.
+
+Holds positions and items of open documents only, and no timer: the session requests settlement when it is due.
+"""
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import SequenceMatcher
+from uuid import uuid4
+
+from dg_lsp.engine.ttfue import FOLLOW_SECONDS, AcceptedPart, Outcome, Verdict, is_line_finished, judge
+from dg_lsp.server.documents import Change, DocumentStore
+
+MAX_FOLLOWED = 256
+"""Requests that are followed at the same time; the oldest is settled early."""
+MAX_OFFERED = 256
+"""Items that may still be accepted. Editors show one at a time."""
+MIN_INSERTED = 3
+"""Characters that come at once, blanks excluded, are an acceptance; fewer are typed."""
+_MAX_REFERENCE = 1000
+"""Characters that are read beyond the length of an item."""
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """One request, and the range of the document in which its items would stand."""
+
+    uri: str
+    start: int
+    end: int
+    is_invoked: bool
+    arrival: float
+    time: str
+    id: str = field(default_factory=lambda: uuid4().hex)
+    model: str = ""
+    items: Sequence[str] = ()
+    answer_ms: float | None = None
+    displayed_ms: float | None = None
+    changed_at: float | None = None  # of the first change of the document after the answer
+    due: float | None = None
+    is_rest: bool = False
+    accepted: AcceptedPart = AcceptedPart.NONE
+    item: str = ""  # the accepted item
+    num_accepted: int = 0
+    num_matched: int = 0  # characters of an item that stand in the buffer
+    is_reported: bool = False
+    has_left: bool = False  # the buffer differs from all items, or has all of one
+
+    def move(self, change: Change) -> bool:
+        """Moves with a change of the document; True if the change is inside the range or at its ends."""
+        growth = len(change.text) - (change.end - change.start)
+        is_before = change.end < self.start or (change.end == self.start and change.start < self.start)
+        if is_before:
+            self.start, self.end = self.start + growth, self.end + growth
+        is_outside = is_before or change.start > self.end
+        if not is_outside:
+            self.start, self.end = min(self.start, change.start), max(self.end, change.end) + growth
+        return not is_outside
+
+    def accept(self, part: AcceptedPart, item: str, num: int, now: float, *, is_reported: bool = False) -> None:
+        """The first `num` characters of the item stand in the buffer: the 30 seconds begin again."""
+        if is_reported or not self.is_reported or num > self.num_accepted:
+            self.accepted, self.item, self.num_accepted = part, item, num
+        self.is_reported |= is_reported
+        self.due = now + FOLLOW_SECONDS
+
+    def outcome(self, reference: str, now: float) -> Outcome:
+        """The record, if the user has written the reference."""
+        item = _plain(self.item or next(iter(self.items), ""))
+        accepted = item[: self.num_accepted]
+        words = _WORD.findall(accepted)
+        blocks = SequenceMatcher(None, words, _WORD.findall(reference), autojunk=False).get_matching_blocks()
+        kept = [word for one in blocks for word in words[one.a : one.a + one.size]]
+        # blanks count with the words around them
+        num_kept = sum(map(len, kept)) * len(accepted) // max(sum(map(len, words)), 1)
+        is_word_kept = any(word[0].isalnum() or word[0] == "_" for word in kept)
+        return Outcome(
+            time=self.time,
+            request=self.id,
+            model=self.model,
+            trigger="invoked" if self.is_invoked else "typed",
+            verdict=judge(self.items, reference, is_word_kept=is_word_kept).value,
+            num_items=len(self.items),
+            answer_ms=self.answer_ms,
+            displayed_ms=self.displayed_ms,
+            accepted=self.accepted.value,
+            is_reported=self.is_reported,
+            item_chars=len(item),
+            accepted_chars=len(accepted),
+            kept_chars=num_kept,
+            is_rest=self.is_rest,
+            is_line_finished=is_line_finished(reference),
+            followed_seconds=0.0 if self.changed_at is None else max(0.0, now - self.changed_at),
+        )
+
+
+class Acceptance:
+    """The followed requests of a session, and counts of what the client reports; those stay 0 if it reports nothing."""
+
+    def __init__(
+        self,
+        documents: DocumentStore,
+        on_outcome: Callable[[Outcome], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` returns seconds."""
+        self.counts = {"shown": 0, "accepted": 0}
+        self._documents = documents
+        self._on_outcome = on_outcome
+        self._clock = clock
+        self._followed: OrderedDict[str, Followed] = OrderedDict()
+        self._offered: OrderedDict[str, tuple[Followed | None, str, set[str]]] = OrderedDict()
+        """Request, text and events of every remembered item by its name."""
+
+    def request(self, uri: str, start: int, end: int, *, is_invoked: bool) -> Followed:
+        """Follows a request from its arrival on. Its items replace `[start, end)` of the document."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        followed = Followed(uri, start, end, is_invoked, self._clock(), now)
+        self._followed[followed.id] = followed
+        if len(self._followed) > MAX_FOLLOWED:
+            answered = (one for one in self._followed.values() if one.answer_ms is not None)
+            self._settle(next(answered, followed))
+        return followed
+
+    def answer(self, followed: Followed, items: Sequence[str], model: str) -> list[str]:
+        """The items leave for the client; returns their names."""
+        if self._documents.get(followed.uri) is None:
+            self.drop(followed, Verdict.CANCELLED)
+            return [self.offer() for _ in items]
+        followed.answer_ms = 1e3 * (self._clock() - followed.arrival)
+        followed.items, followed.model = items, model
+        followed.is_rest = any(self._has_rest(one, followed) for one in self._of(followed.uri) if one is not followed)
+        return [self.offer(item, followed) for item in items]
+
+    def drop(self, followed: Followed, verdict: Verdict) -> None:
+        """The request ended without an answer."""
+        if self._followed.pop(followed.id, None) is not None:
+            trigger = "invoked" if followed.is_invoked else "typed"
+            record = Outcome(time=followed.time, request=followed.id, model="", trigger=trigger, verdict=verdict.value)
+            self._on_outcome(record)
+
+    def offer(self, item: str = "", followed: Followed | None = None) -> str:
+        """Registers an item that is sent to the client; returns its name."""
+        name = uuid4().hex
+        self._offered[name] = (followed, item, set())
+        if len(self._offered) > MAX_OFFERED:
+            self._offered.popitem(last=False)
+        return name
+
+    def record(self, name: str, event: str, length: int | None = None) -> None:
+        """The client reports that the item was `shown`, or `accepted`: `length` UTF-16 units of it, or all.
+
+        Unknown names are ignored.
+        """
+        followed, item, events = self._offered.get(name, (None, "", {event}))
+        if event not in events:
+            events.add(event)
+            self.counts[event] += 1
+        if followed is None or followed.id not in self._followed:
+            return
+        if event == "shown":
+            followed.displayed_ms = followed.displayed_ms or 1e3 * (self._clock() - followed.arrival)
+        else:
+            text = item.encode("utf-16-le")
+            start = item if length is None else text[: 2 * length].decode("utf-16-le", "ignore")
+            num = len(_plain(start))
+            followed.accept(_part(_plain(item), num), item, num, self._clock(), is_reported=True)
+
+    def change(self, uri: str, changes: Iterable[Change]) -> None:
+        """The document was changed. Call `settle` before the change, so that what is due is judged without it."""
+        listed, now = list(changes), self._clock()
+        document = self._documents.get(uri)
+        if document is None:
+            return
+        for one in self._of(uri):
+            touching = [change for change in listed if one.move(change)]
+            if one.answer_ms is None:
+                continue
+            if one.changed_at is None:
+                one.changed_at, one.due = now, now + FOLLOW_SECONDS
+            if touching and one.items and not one.has_left:
+                num_inserted = max(len("".join(change.text.split())) for change in touching)
+                _compare(one, document.lines.text[one.start : one.end], now, is_inserted=num_inserted >= MIN_INSERTED)
+
+    @property
+    def seconds_until_due(self) -> float | None:
+        """When `settle` has something to do; None while nothing waits for a time."""
+        due = [one.due for one in self._followed.values() if one.due is not None]
+        return max(0.0, min(due) - self._clock()) if due else None
+
+    def settle(self) -> None:
+        """Ends the requests whose 30 seconds are over."""
+        now = self._clock()
+        for one in [one for one in self._followed.values() if one.due is not None and one.due <= now]:
+            self._settle(one)
+
+    def close(self, uri: str | None = None) -> None:
+        """Ends the requests of a document that is about to be closed, or of all; nothing of its text is kept."""
+        for one in [one for one in self._followed.values() if uri in (None, one.uri)]:
+            self._settle(one)
+        stale = [name for name, (one, _, _) in self._offered.items() if one and one.id not in self._followed]
+        for name in stale:
+            self._offered[name] = (None, "", self._offered[name][2])
+
+    def _settle(self, one: Followed) -> None:
+        """Requests without an answer are left to `drop`."""
+        if one.answer_ms is None:
+            return
+        del self._followed[one.id]
+        document = self._documents.get(one.uri)
+        if document is not None:
+            end = min(one.end, one.start + 2 * max(map(len, one.items), default=0) + _MAX_REFERENCE)
+            self._on_outcome(one.outcome(_plain(document.lines.text[one.start : end]), self._clock()))
+
+    def _of(self, uri: str) -> list[Followed]:
+        return [one for one in self._followed.values() if one.uri == uri]
+
+    def _has_rest(self, older: Followed, newer: Followed) -> bool:
+        """An item of the newer request is what is left of one of the older one."""
+        document = self._documents.get(older.uri)
+        if document is None or not older.items or not older.start <= newer.start <= older.end:
+            return False
+        typed = document.lines.text[older.start : newer.start]
+        return any(item.startswith(typed) and item[len(typed) :] in newer.items for item in older.items)
+
+
+def _compare(one: Followed, text: str, now: float, *, is_inserted: bool) -> None:
+    """Updates what was accepted by the text in the range of the request."""
+    text = _plain(text)
+    matching = [item for item in map(_plain, one.items) if item.startswith(text) or text.startswith(item)]
+    if not matching:
+        one.has_left = True
+        return
+    item = matching[0]
+    num = min(len(text), len(item))
+    grows, one.num_matched = num > one.num_matched, num
+    if num == len(item):
+        one.has_left = True
+        one.accept(AcceptedPart.WHOLE if is_inserted else AcceptedPart.TYPED, item, num, now)
+    elif is_inserted and grows:
+        one.accept(_part(item, num), item, num, now)
+
+
+def _part(item: str, num: int) -> AcceptedPart:
+    """What the first `num` characters of the item are."""
+    if num >= len(item):
+        return AcceptedPart.WHOLE
+    return AcceptedPart.LINE if "\n" in (item[num - 1], item[num]) else AcceptedPart.WORDS
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n")

@@ -1,0 +1,91 @@
+"""The ranking of models on a machine, and the selection of `auto` and `auto-diffusion`."""
+
+import dataclasses
+
+import pytest
+
+from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, PRESETS, preset_named
+from dg_lsp.models.selection import BUNDLED, Gpu, Machine, fit, rank_models, select
+
+LAPTOP = Machine(2, 18e9, (), 16 * 10**9, 10**12)
+
+
+def with_gpu(gigabytes, bandwidth=0.0):
+    return dataclasses.replace(LAPTOP, gpus=(Gpu("RTX", "gpu", int(gigabytes * 1e9), bandwidth),))
+
+
+def with_memory(gigabytes):
+    return dataclasses.replace(LAPTOP, free_memory=int(gigabytes * 1e9))
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "here", "selected", "reason"),
+    [
+        (LAPTOP, AUTO, "", "dg-mini", "dg-lsp models pull qwen2.5-coder-0.5b"),
+        (LAPTOP, AUTO, "qwen2.5-coder-1.5b", "qwen2.5-coder-1.5b", "better would be qwen2.5-coder-0.5b"),
+        (LAPTOP, AUTO, "dreamon-7b", "dg-mini", "on CPU"),
+        (LAPTOP, AUTO_DIFFUSION, "qwen2.5-coder-0.5b", "dg-mini", "the best diffusion model here"),
+        (with_gpu(8), AUTO, "qwen2.5-coder-7b-q4 dream-coder-7b", "qwen2.5-coder-7b-q4", "on RTX"),
+        (with_gpu(8), AUTO_DIFFUSION, "qwen2.5-coder-7b-q4 dream-coder-7b", "dream-coder-7b", "better would be"),
+        (with_gpu(24, 9e11), AUTO, "qwen2.5-coder-7b", "qwen2.5-coder-7b", "better would be qwen3-coder-30b"),
+        (with_memory(1), AUTO, "gemma3-270m", "dg-mini", "no larger model fits"),
+        (with_memory(2), AUTO, "gemma3-270m", "gemma3-270m", "useful edits in 100 requests"),
+    ],
+)
+def test_auto_selects_the_best_model_that_is_here_and_names_a_better_one(machine, name, here, selected, reason):
+    selection = select(machine, lambda preset: preset.name in here.split(), name)
+    assert selection.name == selected
+    assert reason in selection.reason
+
+
+def test_a_model_whose_licence_needs_an_agreement_is_not_recommended():
+    selection = select(with_memory(2), lambda _preset: False)
+    assert (selection.name, "pull" in selection.reason) == ("dg-mini", False)
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, with_gpu(80)], ids=["CPU", "GPU"])
+@pytest.mark.parametrize("name", [AUTO, AUTO_DIFFUSION])
+def test_nothing_better_is_named_if_everything_is_here(machine, name):
+    assert "pull" not in select(machine, lambda _preset: True, name).reason
+
+
+def test_the_ranking_has_what_fits_and_more_bandwidth_makes_larger_models_better():
+    slow, fast = (rank_models(with_gpu(24, bandwidth), PRESETS) for bandwidth in (1e11, 1e12))
+    assert {model.name for model in slow} == {model.name for model in fast}
+    assert "rnd1" not in {model.name for model in slow}, "34 GB"
+    assert [model.useful_edits for model in fast] == sorted((model.useful_edits for model in fast), reverse=True)
+    names = ("qwen2.5-coder-0.5b", "qwen2.5-coder-7b")
+    order = [[model.name for model in ranked if model.name in names] for ranked in (slow, fast)]
+    assert order == [list(names), list(reversed(names))]
+
+
+def test_the_estimate_agrees_with_a_measured_processor():
+    """docs/log.md: 37 ms a token by a Qwen2.5 0.5B and 82 by a 1.5B in Q8_0 on two cores."""
+    ranked = {model.name: model for model in rank_models(LAPTOP, (BUNDLED, *PRESETS))}
+    assert ranked["qwen2.5-coder-0.5b"].line_ms == pytest.approx(37 * (2.3 + 9), rel=0.25)
+    assert ranked["qwen2.5-coder-1.5b"].line_ms == pytest.approx(82 * (2.3 + 9), rel=0.25)
+    assert ranked["dg-mini"].line_ms < 30
+
+
+def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
+    def largest(*gpus):
+        gpu = dataclasses.replace(LAPTOP, gpus=tuple(Gpu(*one) for one in gpus), free_memory=50).gpu
+        return gpu and (gpu.name, gpu.free_memory)
+
+    assert largest(("A", "gpu", 10), ("B", "gpu", 20)) == ("2 GPUs (A, ...)", 30)
+    assert largest(("M4", "igpu", 80), ("P4", "gpu", 30)) == ("M4", 50)
+    assert largest(("unknown size", "igpu", 0)) == ("unknown size", 50)
+    assert largest() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "answer"),
+    [
+        ("qwen2.5-coder-0.5b", LAPTOP, "fits here: CPU"),
+        ("qwen2.5-coder-7b", LAPTOP, "fits here, but is slow on a CPU"),
+        ("dream-coder-7b", with_gpu(8), "fits here: RTX"),
+        ("qwen3-coder-30b", with_gpu(8), "does not fit here: 16.0 GB free"),
+    ],
+)
+def test_whether_a_preset_fits_here(name, machine, answer):
+    assert fit(preset_named(name), machine) == answer

@@ -1,0 +1,247 @@
+"""What becomes of inline completions: keys, reports of the client, and a clock that the test advances."""
+
+import asyncio
+import json
+import re
+from datetime import date
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+from lsprotocol import types
+
+from dg_lsp.engine.audit import AuditLog, read_outcomes, read_records
+from dg_lsp.engine.ttfue import Usage, Verdict, summarize_outcomes
+from dg_lsp.server import acceptance
+from dg_lsp.server.acceptance import Acceptance
+from dg_lsp.server.documents import Change, DocumentStore
+from dg_lsp.server.session import Server
+from dg_lsp.settings import Settings
+
+PAGE = (Path(__file__).parents[2] / "docs/ttfue.md").read_text(encoding="utf-8")
+URI = "file:///project/sesame.py"
+ITEM = "return width * height"
+
+
+class Editor:
+    """A buffer with the cursor at its end, or at `cursor`; items arrive 80 ms after their request."""
+
+    def __init__(self, text="def area():\n    "):
+        self.now = 1000.0
+        self.outcomes = []
+        self.documents = DocumentStore()
+        self.acceptance = Acceptance(self.documents, self.outcomes.append, lambda: self.now)
+        self.documents.open(types.TextDocumentItem(uri=URI, language_id="python", version=1, text=text))
+
+    @property
+    def text(self):
+        return self.documents.get(URI).lines.text
+
+    def shows(self, *items, invoked=False):
+        """Names of the items that the server shows at the cursor."""
+        followed = self.acceptance.request(URI, len(self.text), len(self.text), is_invoked=invoked)
+        self.now += 0.08
+        return self.acceptance.answer(followed, items, "m")
+
+    def replace(self, start, end, text):
+        document = self.documents.get(URI)
+        self.acceptance.settle()
+        self.now += 0.2
+        span = self.documents.range(document, start, end)
+        change = types.TextDocumentContentChangePartial(text=text, range=span)
+        applied = self.documents.change(
+            types.VersionedTextDocumentIdentifier(uri=URI, version=document.version + 1), [change]
+        )
+        self.acceptance.change(URI, applied)
+
+    def insert(self, text):
+        self.replace(len(self.text), len(self.text), text)
+
+    def type(self, text):
+        for key in text:
+            self.insert(key)
+
+    def wait(self, seconds=30.0):
+        self.now += seconds
+        self.acceptance.settle()
+
+    def outcome(self):
+        """The only outcome, 30 seconds after the last key."""
+        self.wait()
+        [outcome] = self.outcomes
+        return outcome
+
+
+def test_an_item_that_is_still_there_after_30_seconds_is_a_useful_edit():
+    editor = Editor()
+    editor.shows(ITEM)
+    editor.wait(3600)  # the user thinks before the first key
+    editor.insert(ITEM)
+    editor.wait(29.9)
+    assert editor.outcomes == []
+    editor.wait(0.2)
+    [outcome] = editor.outcomes
+    assert (outcome.verdict, outcome.accepted, outcome.is_reported) == ("useful", "whole", False)
+    assert outcome.ttfue_ms == pytest.approx(80)
+    assert (outcome.item_chars, outcome.accepted_chars, outcome.kept_chars) == (21, 21, 21)
+    assert outcome.followed_seconds >= 30
+
+
+@pytest.mark.parametrize(
+    ("keys", "verdict", "accepted", "kept"),
+    [
+        ([ITEM, "\n    x = 1"], "useful", "whole", 21),
+        (list(ITEM), "useful", "typed", 21),
+        (["return", " width", "\n"], "partly", "words", 12),
+        (["return", *" wide"], "partly", "words", 6),
+        (list("pass"), "wrong", "none", 0),
+        (list("return 1"), "wrong", "none", 0),
+    ],
+    ids=["accepted, then more lines", "typed through", "two words", "one word", "other text", "same beginning typed"],
+)
+def test_what_the_client_does_not_report_is_read_from_the_buffer(keys, verdict, accepted, kept):
+    editor = Editor()
+    editor.shows(ITEM)
+    for key in keys:
+        editor.insert(key)
+    outcome = editor.outcome()
+    assert (outcome.verdict, outcome.accepted, outcome.kept_chars) == (verdict, accepted, kept)
+
+
+def test_an_accepted_item_that_is_deleted_within_30_seconds_is_not_useful():
+    editor = Editor()
+    start = len(editor.text)
+    editor.shows(ITEM)
+    editor.insert(ITEM)
+    editor.wait(29)
+    editor.replace(start, start + len(ITEM), "")
+    outcome = editor.outcome()
+    assert (outcome.verdict, outcome.accepted, outcome.kept_chars) == ("wrong", "whole", 0)
+
+
+def test_edits_elsewhere_do_not_lose_the_place():
+    editor = Editor("x = 1\ndef area():\n    ")
+    editor.shows(ITEM)
+    editor.insert(ITEM)
+    editor.replace(0, 5, "width, height = 1, 2")
+    assert editor.outcome().verdict == "useful"
+
+
+def test_a_word_that_the_editor_replaces_by_a_longer_one_counts_from_its_end():
+    editor = Editor("    ret")
+    editor.shows("urn width")
+    editor.replace(4, 7, "return width")
+    assert (editor.outcome().verdict, editor.outcomes[0].accepted) == ("useful", "whole")
+
+
+@pytest.mark.parametrize(
+    ("length", "accepted", "chars"), [(None, "whole", 15), (3, "words", 3), (8, "line", 8), (15, "whole", 15)]
+)
+def test_reports_of_the_client_decide_how_much_was_accepted(length, accepted, chars):
+    editor = Editor()
+    item = "f = open\nf.x = 1"[:15]
+    [name] = editor.shows(item)
+    editor.acceptance.record(name, "shown")
+    editor.insert(item[: length or 15])
+    editor.acceptance.record(name, "accepted", length)
+    outcome = editor.outcome()
+    assert (outcome.accepted, outcome.accepted_chars, outcome.is_reported) == (accepted, chars, True)
+    assert outcome.displayed_ms == pytest.approx(80)
+    assert editor.acceptance.counts == {"shown": 1, "accepted": 1}
+
+
+@pytest.mark.parametrize(("keys", "verdict"), [("\n", "quiet"), (" # sum", "missed")])
+def test_silence_is_right_where_nothing_was_missing(keys, verdict):
+    editor = Editor("total = 1")
+    editor.shows()
+    editor.type(keys)
+    assert (editor.outcome().verdict, editor.outcomes[0].ttfue_ms) == (verdict, None)
+
+
+def test_items_that_are_typed_into_are_one_edit_over_several_requests():
+    editor = Editor()
+    editor.shows("total")
+    editor.type("to")
+    editor.shows("tal")
+    editor.insert("tal")
+    editor.wait()
+    assert [(one.verdict, one.is_rest) for one in editor.outcomes] == [("useful", False), ("useful", True)]
+    numbers = summarize_outcomes(editor.outcomes)
+    assert (numbers["num"], numbers["useful_edits"]["num"]) == (2, 1)
+
+
+def test_a_closed_document_is_judged_at_once_and_nothing_of_it_is_kept():
+    editor = Editor()
+    [name] = editor.shows(ITEM)
+    late = editor.acceptance.request(URI, 0, 0, is_invoked=False)
+    editor.insert(ITEM)
+    editor.acceptance.close(URI)
+    editor.documents.close(URI)
+    editor.acceptance.answer(late, ["sesame"], "m")
+    assert [one.verdict for one in editor.outcomes] == ["useful", "cancelled"]
+    editor.acceptance.record(name, "accepted")
+    assert editor.acceptance.counts["accepted"] == 1
+    assert "return" not in repr(vars(editor.acceptance)) and editor.acceptance.seconds_until_due is None
+
+
+def test_many_requests_are_followed_in_bounded_memory(monkeypatch):
+    monkeypatch.setattr(acceptance, "MAX_FOLLOWED", 4)
+    monkeypatch.setattr(acceptance, "MAX_OFFERED", 4)
+    editor = Editor()
+    names = [editor.shows(ITEM)[0] for _ in range(10)]
+    assert len(editor.outcomes) == 6
+    for name in (names[0], "nonsense", ""):
+        editor.acceptance.record(name, "accepted")
+    assert editor.acceptance.counts == {"shown": 0, "accepted": 0}
+
+
+def test_the_numbers_of_the_day_start_again_at_midnight():
+    days = [date(2026, 1, 1)]
+    usage, editor = Usage(lambda: days[-1]), Editor()
+    editor.shows(ITEM)
+    editor.insert(ITEM)
+    usage.add(editor.outcome())
+    assert usage.edits_today() == {"usefulEdits": 1, "medianMs": 80.0}
+    assert usage.summary_today()["useful_by"]["100"] == 1
+    days.append(date(2026, 1, 2))
+    assert usage.edits_today() == {"usefulEdits": 0, "medianMs": None}
+    assert (usage.summary_today()["num"], usage.verdicts["useful"]) == (0, 1)
+
+
+def test_records_follow_the_schema_of_the_specification_and_have_no_text(tmp_path):
+    [schema] = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "$schema" in block]
+    validator = jsonschema_rs.validator_for(schema)
+    editor, log = Editor(), AuditLog(tmp_path / "a.jsonl")
+    for keys in (ITEM, "pass", "\n"):
+        for items in ((ITEM,), (), (ITEM, "x")):
+            editor.shows(*items, invoked=len(items) > 1)
+            editor.insert(keys)
+    editor.wait()
+    editor.acceptance.drop(editor.acceptance.request(URI, 0, 0, is_invoked=False), Verdict.CANCELLED)
+    for outcome in editor.outcomes:
+        log.write(outcome)
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert len(lines) == 10
+    for line in lines:
+        validator.validate(json.loads(line))
+    for broken in ({"verdict": "good"}, {"answer_ms": -1}, {"text": "return"}):
+        assert not validator.is_valid({**json.loads(lines[0]), **broken})
+    assert "return" not in "".join(lines) and "sesame" not in "".join(lines)
+    assert read_outcomes(tmp_path / "a.jsonl")[0].verdict == editor.outcomes[0].verdict
+    assert read_records(tmp_path / "a.jsonl") == ([], 0)
+
+
+def test_no_timer_outlives_the_session():
+    async def session():
+        server = Server(lambda _settings: None, Settings())
+        server.documents.open(types.TextDocumentItem(uri=URI, language_id="python", version=1, text=""))
+        server.acceptance.answer(server.acceptance.request(URI, 0, 0, is_invoked=False), [ITEM], "m")
+        server.acceptance.change(URI, [Change(0, 0, "r")])
+        server.settle()
+        timer = server._settlement
+        assert not timer.cancelled() and 29 < timer.when() - asyncio.get_running_loop().time() <= 30
+        server.close()
+        assert timer.cancelled()
+        return server.usage.summary_today()
+
+    assert asyncio.run(session())["verdicts"]["wrong"] == 1
