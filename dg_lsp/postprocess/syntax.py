@@ -194,10 +194,10 @@ class Surroundings:
             without = self.above + self.line_prefix + self.line_rest + self.below
             if whole.quote and not balance(without, self.language).quote:
                 return True
-        strays = whole.strays.replace("}", "") if self.is_cut else whole.strays
         is_open = self.language.has_macros or self.above.startswith(" ")  # blocks may end below the text
         left = whole.closers.replace("}", "") if is_open else whole.closers
-        if not self.is_whole or not (left or whole.quote or strays):
+        is_left = self.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
+        if not self.is_whole or is_left or not (left or whole.quote or whole.strays):
             return False
         opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
         lines = (self.line_prefix + text + self.line_rest for text in (fill, ""))
