@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from dg_lsp.canvas.chat_template import ChatTemplate
+
 
 class DecoderName(StrEnum):
     """How a request is decoded, as settings, the command line and records spell it."""
@@ -188,7 +190,9 @@ class ModelSpec:
     """Logits at a position predict the next token, as in causal models (Dream); the runtime shifts them back."""
     is_bidirectional: bool = False
     """Trained with bidirectional attention over prompt and canvas; a cached causal prompt is an approximation."""
-    template: str = ""  # name of the chat template of an instruct model
+    template: str = ""  # name of a chat template of ours, for an instruct model
+    chat_template: ChatTemplate | None = field(default=None, repr=False)
+    """The chat template in the file of an instruct model."""
     self_conditioning: SideFile | None = None
     """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
     gap_lengths: tuple[int, ...] = ()

@@ -102,13 +102,16 @@ class RemoteEngine(Engine):
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
-        if not self.follows_instructions:
+        is_raw = request.text is not None
+        if is_raw and not self._model.continues_text:
+            raise ModelUnsupportedError(f"{self.spec.name} continues no plain text: set remote.api to completions")
+        if not is_raw and not self.follows_instructions:
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = Stopwatch()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
-        query = RemoteQuery(
-            RemoteTask.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, messages, _session(request)
-        )
+        task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
+        prompt = Prompt(request.text or "", "")
+        query = RemoteQuery(task, prompt, request.max_tokens, 1, request.seed, messages, _session(request))
         limits = Limits(0, request.max_tokens, None, deadline=deadline)
         answer = yield from watch.relay(self._stream(query, limits))
         if text := answer.texts[0] if answer.texts else "":

@@ -84,6 +84,19 @@ class RewriteRequest(EngineRequest[RewriteResult]):
 
 
 @dataclass(frozen=True, slots=True)
+class WarmUpRequest(EngineRequest[None]):
+    """In idle time: decodes the prompt of a fill that the user may request next."""
+
+    priority: ClassVar = Priority.SPECULATION
+    fill: FillRequest
+
+    @property
+    def name(self) -> str:
+        """The document."""
+        return self.fill.snapshot.uri
+
+
+@dataclass(frozen=True, slots=True)
 class RefreshRequest(EngineRequest[None]):
     """In idle time: decodes again what the cache holds approximately."""
 
@@ -93,11 +106,13 @@ class RefreshRequest(EngineRequest[None]):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest(EngineRequest[FillResult]):
-    """A conversation to continue."""
+    """A conversation to continue, or a text as it is."""
 
     priority: ClassVar = Priority.CHAT
     turns: tuple[Turn, ...]
     name: str  # of the conversation: a newer request with the same name replaces this one
+    text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
+    stops: tuple[str, ...] = ()  # texts after which the model need not go on; the caller cuts there
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
     deadline_ms: float = CHAT_DEADLINE_MS  # milliseconds from submission; the answer is what is settled by then
     seed: int = 0

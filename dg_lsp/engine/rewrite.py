@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
-from dg_lsp.canvas.chat import TEMPLATES, rewrite_layout
+from dg_lsp.canvas.chat import has_template, rewrite_layout
 from dg_lsp.canvas.layout import NOTHING, Renoise, resume_sampling
 from dg_lsp.canvas.prompt_format import layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
@@ -113,9 +113,12 @@ class Rewrite:
             build = rewrite_layout if self._is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
+            decoder, length = DecoderName.DIFFUSION, model.spec.longest_block
+            if model.spec.sampling is None:
+                decoder, length, layout = DecoderName.AUTOREGRESSIVE, 0, layout.in_prompt()
             lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
-            limits = Limits(min(lengths, default=model.spec.longest_block), longest, None, deadline=self._deadline)
-            run = DecodeRun(model, DecoderName.DIFFUSION, layout, limits, self._watch, seed=seed)
+            limits = Limits(min(lengths, default=length), longest, None, deadline=self._deadline)
+            run = DecodeRun(model, decoder, layout, limits, self._watch, seed=seed)
         if request.strength >= 1:
             return (yield from self._from_nothing(run, prompt))
         return (yield from self._watch.relay(self._from_selection(run, prompt)))
@@ -164,8 +167,8 @@ class Rewrite:
 
 
 def follows_instructions(model: EngineModel) -> bool:
-    """The model has a known chat template."""
-    return model.spec.template in TEMPLATES
+    """The model has a chat template."""
+    return has_template(model.spec)
 
 
 def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: bool) -> RewriteRequest:

@@ -24,6 +24,8 @@ class Limits:
     num_canvases: int = 1  # canvases that share each pass
     deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
     early_stop_passes: float = math.inf  # passes after which whole lines are enough
+    is_raw: bool = False  # the text may repeat itself
+    stops: tuple[str, ...] = ()  # texts that end it
 
     def is_over(self) -> bool:
         """The deadline has passed."""
@@ -108,6 +110,10 @@ class StopCriteria:
         if is_ended or len(ids) >= self.limits.max_tokens:
             return True
         text = self.decode(ids).decode("utf-8", "replace")
+        if any(stop in text for stop in self.limits.stops if stop):
+            return True
+        if self.limits.is_raw:
+            return False
         is_early = num_passes >= self.limits.early_stop_passes
         return meets_stop_criteria(text, self.limits, is_early=is_early) or self._find_stop(text) is not None
 

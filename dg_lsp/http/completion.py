@@ -16,7 +16,7 @@ from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http.errors import ApiError
-from dg_lsp.http.schemas import FinishReason
+from dg_lsp.http.schemas import CompletionBody, FinishReason
 from dg_lsp.settings import Settings
 
 _OTHER_FAMILIES = (
@@ -84,6 +84,13 @@ def split_fim_prompt(prompt: str) -> tuple[str, str]:
     """
     families = (*FIM_FAMILIES.values(), *_OTHER_FAMILIES)
     return next((parts for family in families if (parts := family.split(prompt))), (prompt, ""))
+
+
+def is_raw_prompt(body: CompletionBody) -> bool:
+    """Nothing in the request shows that the prompt is code around a gap: no language, no suffix, no sentinels."""
+    prompt = body.prompt[0] if body.prompt else ""
+    is_code = bool(body.language or comment_language(prompt)) or "suffix" in body.model_fields_set
+    return not is_code and split_fim_prompt(prompt) == (prompt, "")
 
 
 def comment_language(prefix: str) -> str:

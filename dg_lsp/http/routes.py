@@ -16,7 +16,7 @@ from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import TextStyle
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
-from dg_lsp.engine.request import CHAT_DEADLINE_MS, ChatRequest, FillRequest, Priority
+from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http import schemas
 from dg_lsp.http.completion import (
@@ -25,6 +25,7 @@ from dg_lsp.http.completion import (
     comment_language,
     completions,
     cut_at_stops,
+    is_raw_prompt,
     parse_edit_prompt,
     split_fim_prompt,
 )
@@ -43,6 +44,8 @@ from dg_lsp.http.service import RequestService, Service
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096
+_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's documented default of a completion."""
 _PREFILL_ONLY_MS = 1e-6
 """A deadline before the first denoising step."""
 _NO_SUFFIX = "<|endoftext|>"
@@ -99,8 +102,10 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
 async def legacy_completions(
     body: schemas.CompletionBody, service: RequestService, http: Request
 ) -> _Answer | schemas.TabbyResponse:
-    """Fills a gap for clients of OpenAI or, with `segments`, of Tabby."""
+    """Fills a gap for clients of OpenAI or, with `segments`, of Tabby; continues a text without a language."""
     if (segments := body.segments) is None:
+        if is_raw_prompt(body):
+            return await _continue(body, service, http)
         return await _complete(body, service, http, has_messages=False)
     client = body.user if segments.filepath else ""  # without a path, two requests of a user may be for two files
     text, language = segments.prefix + segments.suffix, body.language or language_id_of(segments.filepath)
@@ -132,13 +137,9 @@ async def chat(body: schemas.ChatBody, service: RequestService, http: Request) -
         max_tokens=min(body.max_completion_tokens or body.max_tokens, MAX_TOKENS),
         deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
         seed=body.seed,
+        stops=tuple(body.stop),
     )
-
-    def cut(result: FillResult) -> Sequence[Completion]:
-        return [cut_at_stops(result.text, body.stop, is_full=result.output_tokens >= request.max_tokens)]
-
-    answer = OpenAiAnswer(spec.name, is_chat=True)
-    return await _answer(answer, request, cut, SettledText(body.stop), body, service, http)
+    return await _generate(OpenAiAnswer(spec.name, is_chat=True), request, body, service, http)
 
 
 @router.post("/v1/edit/completions", **_OPENAI)
@@ -302,6 +303,34 @@ async def _complete(body: schemas.FimBody, service: Service, http: Request, *, h
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
     cut = partial(completions, max_tokens=request.max_tokens, stops=body.stop)
     return await _answer(answer, request, cut, SettledText(), body, service, http)
+
+
+async def _continue(body: schemas.CompletionBody, service: Service, http: Request) -> _Answer:
+    """The model's own continuation of the prompt; nothing is judged."""
+    if body.n > 1:
+        raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
+    is_set = "max_tokens" in body.model_fields_set
+    limit = body.max_tokens if body.max_tokens > 0 else CHAT_MAX_TOKENS
+    request = ChatRequest(
+        (),
+        name="",
+        text=body.prompt[0] if body.prompt else "",
+        max_tokens=min(limit, MAX_TOKENS) if is_set else _DEFAULT_MAX_TOKENS,
+        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
+        seed=body.seed,
+        stops=tuple(body.stop),
+    )
+    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=False)
+    return await _generate(answer, request, body, service, http)
+
+
+async def _generate(
+    answer: OpenAiAnswer, request: ChatRequest, body: schemas.StreamedBody, service: Service, http: Request
+) -> _Answer:
+    def cut(result: FillResult) -> Sequence[Completion]:
+        return [cut_at_stops(result.text, request.stops, is_full=result.output_tokens >= request.max_tokens)]
+
+    return await _answer(answer, request, cut, SettledText(request.stops), body, service, http)
 
 
 def _priority(num_candidates: int) -> Priority:

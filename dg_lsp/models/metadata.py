@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dg_lsp.canvas.chat_template import ChatTemplate
 from dg_lsp.canvas.fim_families import find_fim
 from dg_lsp.canvas.repetition import MIN_MATCH
 from dg_lsp.canvas.spec import (
@@ -300,6 +301,7 @@ def _describe_masked(
         is_shifted=family.is_shifted if shift is None else shift == "true",
         is_bidirectional=True,
         template=family.template,
+        chat_template=_chat_template(metadata, name, specials),
         gap_lengths=family.gap_lengths,
         metadata=_displayed(metadata),
     )
@@ -344,8 +346,28 @@ def _describe_causal(metadata: Mapping[str, str], vocab_size: int, name: str, sp
         banned_ids=tuple(sorted({*specials.control_ids} - end_ids)),
         canvas_lengths=(),
         max_prompt_tokens=_prompt_limit(metadata, MAX_CAUSAL_PROMPT_TOKENS, CAUSAL_BLOCK),
+        chat_template=_chat_template(metadata, name, specials),
         metadata=_displayed(metadata),
     )
+
+
+_INSTRUCT_NAME = re.compile(r"(?<![a-z])(instruct|it|chat|sft|dpo|rlhf|assistant)(?![a-z])|instruct", re.IGNORECASE)
+_BASE_NAME = re.compile(r"(?<![a-z])(base|pt|pretrained|foundation)(?![a-z])", re.IGNORECASE)
+_BASE_FAMILY = re.compile(r"qwen-?_?(1\.5|2(\.5)?)(?![0-9])|gemma|starcoder|mellum", re.IGNORECASE)
+"""Families whose models are base models unless their name says otherwise; files of Qwen2.5's base models have a chat
+template, too."""
+
+
+def _chat_template(metadata: Mapping[str, str], name: str, specials: SpecialTokens) -> ChatTemplate | None:
+    """The file's chat template, unless the file's names are those of a base model."""
+    source = metadata.get("tokenizer.chat_template", "")
+    names = " ".join((*(metadata.get(f"general.{key}", "") for key in ("name", "finetune", "basename")), name))
+    is_base = _BASE_NAME.search(names) or _BASE_FAMILY.search(names)
+    if not source.strip() or (is_base and not _INSTRUCT_NAME.search(names)):
+        return None
+    spellings = {str(token): spelling for spelling, token in specials.spellings.items()}
+    bos, eos = (spellings.get(metadata.get(f"tokenizer.ggml.{kind}_token_id", ""), "") for kind in ("bos", "eos"))
+    return ChatTemplate(source, bos, eos)
 
 
 _VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")

@@ -198,6 +198,8 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
     messages = [(one.range.start.line, one.message) for one in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
     start, end = ls.documents.offsets(document.lines, where)
+    if start == end:
+        ls.warm_up(document.uri, end)
     fixes = [_fix(document, diagnostic) for diagnostic in context.diagnostics if diagnostic.range.start.line >= 0]
     actions = fixes[:MAX_FIXES]
     if document.lines.text[start:end].strip():

@@ -31,6 +31,7 @@ class FakeModel:
         finished = [RemoteAnswer((one,), is_finished=True) if isinstance(one, str) else one for one in answers]
         self._answers = finished
         self.follows_instructions = is_chat
+        self.continues_text = not is_chat
         self.queries = []
         self.deadline = None
         self.num_yielded = 0

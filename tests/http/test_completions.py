@@ -23,8 +23,40 @@ def test_stops_and_continues_mark_for_an_empty_suffix(complete, seen):
     fill, prompts = seen
     complete(fill, "/v1/completions", {"prompt": "# two\n", "suffix": "<|endoftext|>"})
     assert prompts == {("# two\n", "")}
-    body = {"prompt": "# two\n", "stop": ["\n\n", "\n \n"], "max_tokens": 150, "top_p": 1}
+    body = {"prompt": "# two\n", "language": "python", "stop": ["\n\n", "\n \n"], "max_tokens": 150, "top_p": 1}
     assert complete("a = 1\n\nb = 2", "/v1/completions", body).tree["choices"][0]["text"] == "a = 1"
+
+
+STORY = "Once upon" + " = a time (\n\n" * 8
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "reason"),
+    [
+        ({}, STORY[9:25], "length"),
+        ({"max_tokens": 500}, STORY[9:], "stop"),
+        ({"max_tokens": 20, "stop": "\n"}, " = a time (", "stop"),
+        ({"max_tokens": 500, "stop": ["nowhere", "time"]}, " = a ", "stop"),
+    ],
+    ids=["16 tokens", "end token", "line end", "word"],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_without_a_language_the_text_is_the_models_own_continuation(complete, more, text, reason, is_streamed):
+    def story(prefix, suffix):
+        return STORY.removeprefix(prefix)
+
+    reply = complete(story, "/v1/completions", {"prompt": "Once upon", "stream": is_streamed, **more})
+    found = [one["choices"][0] for one in chunks(reply)] if is_streamed else reply.tree["choices"]
+    assert ("".join(one["text"] for one in found), found[-1]["finish_reason"]) == (text, reason)
+
+
+@pytest.mark.parametrize(
+    ("body", "word"), [({"prompt": "a", "n": 2}, "n must be 1"), ({"prompt": "a" * 600}, "shorten")]
+)
+def test_a_raw_continuation_that_the_model_cannot_take_is_refused(module_client, body, word):
+    reply = module_client.post("/v1/completions", body)
+    assert reply.status == 400
+    assert word in reply.error["message"]
 
 
 def test_a_completion_of_max_tokens_has_finish_reason_length(complete):

@@ -313,15 +313,20 @@ class LlamaDenoiser(ContextDenoiser):
         super().__init__(model, spec, settings)
         capacity, fim = self._context.batch.capacity, spec.fim
         movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST else None
+        self._warning = ""  # until the first prompt with a suffix
         if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
-            _log.warning("%s decodes the suffix again at each typed character: %s", spec.name, problem)
+            self._warning = f"{spec.name} decodes the suffix again at each typed character: {problem}"
             movable = None
         self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS), movable)
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
-        return self._cache.prefill(slot, self._checked_prompt(slot, prompt_ids))
+        prompt = self._checked_prompt(slot, prompt_ids)
+        if self._warning and self.spec.fim is not None and (prompt == self.spec.fim.suffix_id).any():
+            _log.warning(self._warning)
+            self._warning = ""
+        return self._cache.prefill(slot, prompt)
 
     def drift(self, slot: int) -> int:
         """See `Denoiser.drift`."""
