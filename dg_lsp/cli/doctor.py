@@ -134,12 +134,15 @@ def _megabytes(size: float) -> str:
 
 def examine(over: Mapping[str, Any]) -> Checkup:
     """Checks every part that a completion needs; expected errors become problems."""
+    from dg_lsp.context.languages import WHEELS_EXTRA, missing_grammars
     from dg_lsp.settings_files import user_file, workspace_file
     from dg_lsp.system import peak_bytes
 
     checkup = Checkup(software=_software())
     missing = [name for name, version in checkup.software.items() if version is None]
     checkup.problems += [f"{name} is not installed: reinstall dg-lsp with its dependencies" for name in missing]
+    if grammars := missing_grammars():
+        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: pip install '{WHEELS_EXTRA}'")
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:

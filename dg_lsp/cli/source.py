@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.context.document import Encoding, LineIndex, Snapshot
+from dg_lsp.context.languages import language_id_of
 from dg_lsp.errors import InputFileError, PositionError, UsageError
 
 _BOM = b"\xef\xbb\xbf"
-_PYTHON_SCRIPT = re.compile(r"#![^\r\n]*\bpython")
-_LANGUAGES = {".py": "python", ".pyi": "python", ".pyw": "python"}
 _NUMBER = "([0-9]{1,12})"
 _POSITION = re.compile(f"(.+?):{_NUMBER}(?::{_NUMBER})?", re.DOTALL)
 _LINES = re.compile(f"(.+):{_NUMBER}(?:-{_NUMBER})?", re.DOTALL)
@@ -54,10 +53,8 @@ class SourceFile:
 
     @property
     def language(self) -> str:
-        """LSP language id, from the suffix of the file or the interpreter in its first line."""
-        if _PYTHON_SCRIPT.match(self.text):
-            return "python"
-        return _LANGUAGES.get(self.path.suffix.lower(), "plaintext")
+        """LSP language id, from the name of the file or the interpreter in its first line."""
+        return language_id_of(self.path.name, self.text)
 
     def snapshot(self) -> Snapshot:
         """The file as input of the engine."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, indentation_of, line_start
@@ -25,6 +26,7 @@ _MISSING = re.compile(
 _ANY = re.compile(rf"\.\.\.|…|\bpass\b|\bTODO\b|{_MISSING.pattern}")
 """Where it does not match, there is no hole, and the text need not be parsed."""
 _TEXTS = ("comment", "string")
+_CALLS = ("argument_list", "arguments", "value_arguments")
 _DOTS_THAT_MEAN_SOMETHING = ("subscript", "type", "slice", "generic_type", "type_parameter")
 
 
@@ -45,15 +47,18 @@ class Hole:
 
 def find_holes(snapshot: Snapshot, start: int, end: int) -> tuple[Hole, ...]:
     """The holes inside `[start, end)`, in order; they do not touch."""
-    text, grammar = snapshot.text, language_of(snapshot.language).grammar_module
+    text, language = snapshot.text, language_of(snapshot.language)
     if not _ANY.search(text, start, end + 1):
         return ()
-    found = sorted(_in_tree(text, grammar, range(start, end + 1)) if grammar else _in_lines(text, snapshot.language))
-    return tuple(_merged(text, [hole for hole in found if start <= hole.start and hole.end <= end]))
+    grammar = grammar_of(language.grammar)
+    found = set(_in_tree(text, grammar, range(start, end + 1)) if grammar else ())
+    if grammar is None or language.id != "python":
+        found |= set(_in_lines(text, language.comment or "#"))
+    return tuple(_merged(text, [hole for hole in sorted(found) if start <= hole.start and hole.end <= end]))
 
 
-def _in_lines(text: str, language: str) -> Iterator[Hole]:
-    comment, at = language_of(language).comment or "#", 0
+def _in_lines(text: str, comment: str) -> Iterator[Hole]:
+    at = 0
     for line in LINE_END.split(text):
         code = line.strip()
         first = at + len(indentation_of(line))
@@ -64,11 +69,11 @@ def _in_lines(text: str, language: str) -> Iterator[Hole]:
         at += 2 if text.startswith("\r\n", at) else 1
 
 
-def _in_tree(text: str, grammar: str, selection: range) -> Iterator[Hole]:
+def _in_tree(text: str, grammar: Grammar, selection: range) -> Iterator[Hole]:
     data = text.encode("utf-8", "replace")
     # offsets of the tree are bytes
     offset = (lambda at: at) if len(data) == len(text) else (lambda at: len(data[:at].decode()))
-    waiting, calls, texts = [Parser(grammar_of(grammar)).parse(data).root_node], list[range](), list[range]()
+    waiting, calls, texts = [Parser(grammar).parse(data).root_node], list[range](), list[range]()
     while waiting:
         node = waiting.pop()
         where = range(offset(node.start_byte), offset(node.end_byte))
@@ -77,9 +82,9 @@ def _in_tree(text: str, grammar: str, selection: range) -> Iterator[Hole]:
             texts.append(where)
             is_own_line = not text[line_start(text, where.start) : where.start].strip()
             comment = text[where.start : where.stop].rstrip()  # the grammar includes a carriage return
-            if node.type == "comment" and is_own_line and _TODO.match(comment):
+            if "comment" in node.type and is_own_line and _TODO.match(comment):
                 yield Hole(where.start, where.start + len(comment), comment)
-        elif node.type == "argument_list":
+        elif node.type in _CALLS:
             calls.append(where)
         elif node.type == "pass_statement" or (node.type == "ellipsis" and _is_placeholder(node)):
             yield Hole(where.start, where.stop)

@@ -112,7 +112,7 @@ class RewriteResult:
     rejection: Rejection | None
     score: float  # mean log probability per token, in nats; 0 where rejected
     confidence: float  # estimated probability that the first line is right; 0 where rejected
-    follows_instructions: bool  # False where the model saw the instruction as a comment only
+    follows_instructions: bool  # False where the model saw the instruction as a comment at most
     steps: int
     timings: Timings
     gaps: tuple[FilledGap, ...] = ()  # the holes of the range, if only they were filled

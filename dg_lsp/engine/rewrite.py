@@ -17,6 +17,7 @@ from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, RewriteResult, Timings
 from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import RequestError
+from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
 from dg_lsp.settings import CompletionSettings
 
@@ -215,11 +216,21 @@ def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snap
     Without a chat template, the instruction becomes a comment above a range that begins a line.
     """
     text = request.snapshot.text
-    before, comment = text[: request.start], language_of(request.snapshot.language).comment
+    before, language = text[: request.start], language_of(request.snapshot.language)
     blanks, instruction = text[line_start(text, request.start) : request.start], " ".join(request.instruction.split())
+    comment = language.commented(instruction)
     if instruction and comment and not is_instructed and not blanks.strip():
-        before += f"{comment} {instruction}\n{blanks}"
+        before += f"{comment}\n{blanks}"
     return replace(request.snapshot, text=before + text[request.end :]), len(before)
+
+
+def instruction_note(request: RewriteRequest, result: RewriteResult) -> str:
+    """What became of the instruction if the model follows none; empty otherwise."""
+    if not request.instruction.strip() or result.follows_instructions:
+        return ""
+    has_comments = bool(language_of(request.snapshot.language).commented(request.instruction))
+    fate = "it received this one as a comment" if has_comments else "in a file without comments it receives none"
+    return f"{result.model} follows no instructions: {fate} ({instruction_model()} follows them)"
 
 
 def rewrite_prompt(

@@ -14,12 +14,12 @@ from starlette.requests import Request
 from dg_lsp import __version__
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import TextStyle
+from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
 from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http import schemas
 from dg_lsp.http.completion import (
-    DEFAULT_LANGUAGE,
     Completion,
     allowed_snippets,
     comment_language,
@@ -75,7 +75,7 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
     # clients send the newest snippet last, which is the most important one
     extra = (Snippet(SnippetSource.GIVEN, one.filename, style.to_model(one.text)) for one in reversed(body.input_extra))
     request = FillRequest(
-        service.snapshot(prefix + body.input_suffix, DEFAULT_LANGUAGE),
+        service.snapshot(prefix + body.input_suffix, body.language or PLAIN_TEXT),
         len(prefix),
         num_candidates=body.n_cmpl,
         max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
@@ -108,7 +108,7 @@ async def legacy_completions(
             return await _continue(body, service, http)
         return await _complete(body, service, http, has_messages=False)
     client = body.user if segments.filepath else ""  # without a path, two requests of a user may be for two files
-    text, language = segments.prefix + segments.suffix, body.language or DEFAULT_LANGUAGE
+    text, language = segments.prefix + segments.suffix, body.language or language_id_of(segments.filepath)
     snapshot = service.snapshot(text, language, segments.filepath, client)
     result = await service.run(FillRequest(snapshot, len(segments.prefix), seed=body.seed), http)
     choices: list[dict[str, int | str]] = [
@@ -292,7 +292,7 @@ async def _complete(body: schemas.FimBody, service: Service, http: Request, *, h
     prefix, suffix = split_fim_prompt(body.prompt[0] if body.prompt else "")
     suffix = suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix
     request = FillRequest(
-        service.snapshot(prefix + suffix, body.language or comment_language(prefix) or DEFAULT_LANGUAGE),
+        service.snapshot(prefix + suffix, body.language or comment_language(prefix) or PLAIN_TEXT),
         len(prefix),
         num_candidates=body.n,
         max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,

@@ -14,6 +14,7 @@ from dg_lsp.context.holes import find_holes
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import RewriteResult
+from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.scheduler import OnStep
 from dg_lsp.errors import DgLspError
 from dg_lsp.models.registry import instruction_model
@@ -98,8 +99,8 @@ async def _rewrite(ls: Server, argument: Any) -> None:
     result = await _with_progress(ls, request, title)
     if result.rejection is not None:
         raise Refusal(f"nothing was changed: {_MESSAGES[result.rejection.reason]}")
-    if instruction and not result.follows_instructions:
-        ls.log(types.MessageType.Info, f"{_no_instructions(result.model)}; it received this one as a comment")
+    if note := instruction_note(request, result):
+        ls.log(types.MessageType.Info, note)
     old = document.lines.text[result.start : result.end]
     await _apply(ls, document, minimal_changes(old, result.text, result.start), f"dg-lsp: {title}")
 

@@ -67,6 +67,7 @@ def test_a_completion_of_max_tokens_has_finish_reason_length(complete):
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/fim/completions"])
 def test_with_diffusing_each_draft_replaces_the_last_and_the_final_text_is_judged(complete, path):
     body = {"prompt": "def f(items):\n    return ", "suffix": "\n", "stream": True, "diffusing": True}
+    body["language"] = "python"
     found = [one["choices"][0] for one in chunks(complete("sum(items   ", path, body))]
     drafts = [one["text"] for one in found[:-1]]
     assert drafts[-1] == "sum(items   "
@@ -104,15 +105,18 @@ def test_an_incomplete_set_of_sentinels_is_text(complete, seen, prompt):
     assert prompts == {(prompt, "")}
 
 
-def test_minuets_first_line_sets_the_language(complete):
+def test_minuets_first_line_or_the_field_sets_the_language(complete):
     head = "\n# indentation: use 4 spaces for a tab\n"
 
     def text(**more):
         body = {"prompt": "x = f(1, ", "suffix": ")\n", **more}
         return complete("= = 2", "/v1/completions", body).tree["choices"][0]["text"]
 
-    assert text() == text(prompt=f"# language: python{head}x = f(1, ") == ""  # invalid Python
-    assert text(language="lua") == text(prompt=f"-- language: lua{head}x = f(1, ") == "= = 2"
+    invalid = text(prompt=f"# language: python{head}x = f(1, ")
+    assert invalid == text(language="python") == ""
+    assert text() == "= = 2"  # nothing is judged by a syntax that the client did not name
+    assert text(language="lua") == ""  # invalid Lua
+    assert text(language="cobol") == text(prompt=f"-- language: cobol{head}x = f(1, ") == "= = 2"
 
 
 TABBY = {
