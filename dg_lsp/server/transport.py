@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from cattrs import Converter
 from lsprotocol import types
@@ -209,6 +210,8 @@ class Protocol(LanguageServerProtocol):
         """Receives one line about each message that cannot be read, without its content."""
         self._cancelled: set[str | int] = set()
         """Pending requests that the client cancelled."""
+        self._sent: set[str | int] = set()
+        """Requests to the client that it has not answered."""
         for method in _REPLACED:
             del self.fm.builtin_features[method]
 
@@ -246,6 +249,19 @@ class Protocol(LanguageServerProtocol):
                 future.cancel()
         self.handle_message(message)
 
+    def send_request(
+        self,
+        method: str,
+        params: Any = None,
+        callback: Callable[[Any], None] | None = None,
+        msg_id: str | int | None = None,
+    ) -> Future[Any]:
+        """Sends a request, whose id differs from those of the client."""
+        msg_id = str(uuid4()) if msg_id is None else msg_id
+        self._sent.add(msg_id)
+        future: Future[Any] = super().send_request(method, params, callback, msg_id)
+        return future
+
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
         if msg_id in self._request_futures:
             self._cancelled.add(msg_id)
@@ -254,8 +270,9 @@ class Protocol(LanguageServerProtocol):
     def _handle_response(self, msg_id: str | int, result: Any = None, error: types.ResponseError | None = None) -> None:
         """Ignores responses to requests that are cancelled, or that are the client's own."""
         future = self._request_futures.get(msg_id)
-        if isinstance(future, Future) and not future.done():
+        if msg_id in self._sent and future is not None and not future.done():
             super()._handle_response(msg_id, result, error)
+        self._sent.discard(msg_id)
 
     def _send_handler_result(self, future: Any, *, msg_id: str | int) -> None:
         """Answers a request; one that the client did not cancel itself was replaced by a newer one, or by the end."""
