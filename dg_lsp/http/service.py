@@ -275,7 +275,10 @@ RequestService = Annotated[Service, Depends(_service)]
 def client_address(http: Request) -> str:
     """The address of another machine; empty for this one, whose clients all have the same address."""
     host = http.client.host if http.client else "127.0.0.1"
-    return "" if ipaddress.ip_address(host).is_loopback else host
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address):  # a socket for both protocols maps IPv4 addresses
+        address = address.ipv4_mapped or address
+    return "" if address.is_loopback else str(address)
 
 
 async def _wait_for_disconnect(http: Request) -> None:

@@ -282,7 +282,9 @@ class Protocol(LanguageServerProtocol):
             super()._send_handler_result(future, msg_id=msg_id)
             return
         self._request_futures.pop(msg_id, None)
-        error = types.ResponseError(types.LSPErrorCodes.ServerCancelled, "a newer request replaced this one")
+        error = types.ResponseError(
+            types.LSPErrorCodes.ServerCancelled, "a newer request replaced this one, or the server ends"
+        )
         self._send_response(msg_id, error=error)
 
     def _check_lifecycle(self, method: str | None) -> None:
