@@ -17,6 +17,7 @@ from dg_lsp.backends.llamacpp.errors import load_error
 from dg_lsp.backends.llamacpp.library import has_gpu, library
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
+    MAX_LAYERS,
     ModelSizes,
     WeightBytes,
     check_fits,
@@ -39,7 +40,6 @@ from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
-_MAX_LAYERS = 512  # more layers make llama.cpp abort the process
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
 
@@ -51,8 +51,8 @@ def checked_header(path: Path) -> GGUFHeader:
     header = read_header(path)
     if not header.tensors:
         raise ModelBrokenError(f"{path} has a vocabulary but no weights; name a complete model")
-    if (layers := ModelSizes.of(header).layers) > _MAX_LAYERS:
-        raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {_MAX_LAYERS}; use another model")
+    if (layers := ModelSizes.of(header).layers) > MAX_LAYERS:
+        raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {MAX_LAYERS}; use another model")
     return header
 
 
