@@ -17,6 +17,7 @@ from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.metrics import first_lines_match
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.languages import language_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess import validate as judging
@@ -46,7 +47,7 @@ def faults(case: TestCase, fill: str) -> set[str]:
     if (len(last) > 2 and last == following) or (rest.strip() and fill.rstrip().endswith(rest.strip())):
         found.add(FAULTS[0])
     line = case.prefix[case.prefix.rfind("\n") + 1 :]
-    typed, whole = balance(line + rest, "#"), balance(line + fill + rest, "#")
+    typed, whole = (balance(text, language_of("python")) for text in (line + rest, line + fill + rest))
     if len(whole.closers) > len(typed.closers) or bool(whole.quote) > bool(typed.quote):
         found.add(FAULTS[1])
     error = syntax_error(case.prefix + fill + case.suffix)

@@ -25,7 +25,7 @@ PACKAGE = "llama-cpp-python"
 COMMAND = "dg-lsp models build-runtime"
 _RECORD = "runtime.json"
 _OVERLAY, _WHOLE = "overlay", "whole"
-_LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
+LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ def runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
     """Finds the changed runtime to load; none if there is none, or if it does not fit."""
-    if environment.get(_LLAMA_CPP_VARIABLE):
-        return RuntimeSearch(None, f"{_LLAMA_CPP_VARIABLE} selects the library")
+    if environment.get(LLAMA_CPP_VARIABLE):
+        return RuntimeSearch(None, f"{LLAMA_CPP_VARIABLE} selects the library")
     library = installed_library()
     if environment.get(VARIABLE) == STOCK or library is None:
         return RuntimeSearch(None, f"{VARIABLE} is set to {STOCK}" if library else "")

@@ -49,7 +49,7 @@ class CompletionSettings:
     decoder: str = field(default="auto", validator=validators.in_(DECODERS))
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True
-    """Compute the completion that follows an accepted one in advance."""
+    """Compute in advance: the completion after an accepted one, and the prompt of an opened file or resting cursor."""
     canvas_length: int = field(default=0, metadata=_INTERNAL)
     """Tokens denoised at once; 0: the model's shortest canvas that holds a line."""
     prompt_format: str = field(default="", metadata=_INTERNAL)

@@ -11,6 +11,9 @@ MASK, END, EXPAND, DELETE, START = range(5)
 SPECIALS = ("<|mask|>", "<|end|>", "<|expand|>", "<|delete|>", "<|start|>")
 ARCHITECTURES = ("dream", "llada", "llada-moe", "rnd1")
 SHIFTED = ("dream", "rnd1", "qwen2")
+NUM_GROUPS, NUM_USED_GROUPS, EXPERT_SCALE = 4, 2, 2.5
+"""Of experts, for bailingmoe2: its layers are those of Ling 2.0 and LLaDA2; the first one is dense."""
+NEIGHBOURS = ("llada", "llama", "mistral3")
 MERGES = (("s", "e"), ("se", "l"), ("sel", "f"), ("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("e", "r"), ("i", "n"))
 EPSILON = 1e-6
 ROPE_BASE = 10_000.0
@@ -34,7 +37,15 @@ class Tiny:
 
     @property
     def is_mixture(self):
-        return self.architecture in ("llada-moe", "rnd1", "qwen3moe")
+        return self.architecture in ("llada-moe", "rnd1", "qwen3moe", "bailingmoe2")
+
+    @property
+    def is_ling(self):
+        return self.architecture == "bailingmoe2"
+
+    @property
+    def has_head_norms(self):
+        return self.is_mixture or self.architecture == "qwen3"
 
     @property
     def is_shifted(self):
@@ -80,11 +91,18 @@ def make(architecture, **sizes):
             if tiny.architecture in ("dream", "qwen2"):
                 tiny.tensors[f"{block}.attn_{name}.bias"] = rng.standard_normal(rows, np.float32)
         random(f"{block}.attn_output", tiny.width, tiny.width)
-        if tiny.is_mixture:
+        if tiny.has_head_norms:
             near_one(f"{block}.attn_q_norm", tiny.head_width)
             near_one(f"{block}.attn_k_norm", tiny.head_width)
+        is_mixture = tiny.is_mixture and not (tiny.is_ling and layer == 0)
+        if is_mixture:
             random(f"{block}.ffn_gate_inp", tiny.experts, tiny.width)
-        suffix, many = ("_exps", (tiny.experts,)) if tiny.is_mixture else ("", ())
+        if is_mixture and tiny.is_ling:
+            tiny.tensors[f"{block}.exp_probs_b.bias"] = 0.1 * rng.standard_normal(tiny.experts, np.float32)
+            random(f"{block}.ffn_gate_shexp", tiny.hidden, tiny.width)
+            random(f"{block}.ffn_up_shexp", tiny.hidden, tiny.width)
+            random(f"{block}.ffn_down_shexp", tiny.width, tiny.hidden)
+        suffix, many = ("_exps", (tiny.experts,)) if is_mixture else ("", ())
         random(f"{block}.ffn_gate{suffix}", *many, tiny.hidden, tiny.width)
         random(f"{block}.ffn_up{suffix}", *many, tiny.hidden, tiny.width)
         random(f"{block}.ffn_down{suffix}", *many, tiny.width, tiny.hidden)
@@ -120,6 +138,17 @@ def write(
         out.add_expert_count(tiny.experts)
         out.add_expert_used_count(tiny.used_experts)
         out.add_expert_feed_forward_length(tiny.hidden)
+    if tiny.is_ling:
+        out.add_rope_dimension_count(tiny.head_width // 2)
+        out.add_leading_dense_block_count(1)
+        out.add_expert_shared_count(1)
+        out.add_expert_shared_feed_forward_length(tiny.hidden)
+        out.add_expert_weights_scale(EXPERT_SCALE)
+        out.add_expert_weights_norm(True)
+        out.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        out.add_expert_group_count(NUM_GROUPS)
+        out.add_expert_group_used_count(NUM_USED_GROUPS)
+    if tiny.has_head_norms:
         out.add_key_length(tiny.head_width)
         out.add_value_length(tiny.head_width)
     if tiny.architecture in ARCHITECTURES:
@@ -140,7 +169,7 @@ def write(
         out.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
     if mask_id is not None:
         out.add_mask_token_id(mask_id)
-    for key, values in tiny.tensors.items():
+    for key, values in (_fused(tiny) if tiny.is_ling else tiny.tensors).items():
         out.add_tensor(key, values)
     out.write_header_to_file()
     out.write_kv_data_to_file()
@@ -149,11 +178,28 @@ def write(
     return path
 
 
-def logits(tiny, ids, num_causal=0):
-    """Logits at each position, shape (N, V); the first `num_causal` positions attend only to earlier ones."""
-    states = tiny.tensors["token_embd.weight"][np.asarray(ids)]
+def _fused(tiny):
+    """The tensors with one matrix for queries, keys and values."""
+    fused = {key: value for key, value in tiny.tensors.items() if key.split(".")[-2] not in ("attn_k", "attn_v")}
+    for layer in range(tiny.layers):
+        query = f"blk.{layer}.attn_q.weight"
+        parts = [tiny.tensors[query.replace("attn_q", f"attn_{name}")] for name in "qkv"]
+        del fused[query]
+        fused[f"blk.{layer}.attn_qkv.weight"] = np.concatenate(parts)
+    return fused
+
+
+def logits(tiny, ids, num_causal=0, block_length=0, dtype=np.float32):
+    """Logits at each position, shape (N, V); the first `num_causal` positions attend only to earlier ones.
+
+    With `block_length`, a position attends to its own block and to earlier ones.
+    """
+    states = tiny.tensors["token_embd.weight"][np.asarray(ids)].astype(dtype)
     seen = np.ones((len(ids), len(ids)), bool)
     seen[:num_causal] = np.tri(len(ids), dtype=bool)[:num_causal]
+    if block_length:
+        blocks = np.arange(len(ids)) // block_length
+        seen = blocks[:, None] >= blocks
     for layer in range(tiny.layers):
         weights = {
             key.removeprefix(f"blk.{layer}."): value
@@ -161,7 +207,7 @@ def logits(tiny, ids, num_causal=0):
             if key.startswith(f"blk.{layer}.")
         }
         states = states + _attention(tiny, weights, _norm(states, weights["attn_norm.weight"]), seen)
-        mixed = _mixture if tiny.is_mixture else _feed_forward
+        mixed = _mixture if "ffn_gate_inp.weight" in weights else _feed_forward
         states = states + mixed(tiny, weights, _norm(states, weights["ffn_norm.weight"]))
     return _norm(states, tiny.tensors["output_norm.weight"]) @ tiny.tensors["output.weight"].T
 
@@ -193,7 +239,7 @@ def _attention(tiny, weights, states, seen):
         return made.reshape(len(states), count, tiny.head_width)
 
     queries, keys, values = heads("q", tiny.heads), heads("k", tiny.kv_heads), heads("v", tiny.kv_heads)
-    if tiny.is_mixture:
+    if tiny.has_head_norms:
         queries, keys = _norm(queries, weights["attn_q_norm.weight"]), _norm(keys, weights["attn_k_norm.weight"])
     queries, keys = _rotated(tiny, queries), _rotated(tiny, keys)
     keys, values = (np.repeat(each, tiny.heads // tiny.kv_heads, axis=1) for each in (keys, values))
@@ -203,13 +249,13 @@ def _attention(tiny, weights, states, seen):
 
 
 def _rotated(tiny, vectors):
-    """LLaDA rotates neighbours, like LLaMA's files; the others rotate the two halves of a head."""
-    half = tiny.head_width // 2
+    """Files of LLaMA's kind rotate neighbours; the others rotate the two halves of a head."""
+    half = tiny.head_width // (4 if tiny.is_ling else 2)
     angles = np.arange(len(vectors))[:, None] * ROPE_BASE ** (-np.arange(half) / half)
     cosine, sine = (made[:, None].astype(np.float32) for made in (np.cos(angles), np.sin(angles)))
     pairs = slice(0, None, 2), slice(1, None, 2)
-    first, second = pairs if tiny.architecture == "llada" else (slice(0, half), slice(half, None))
-    turned = np.empty_like(vectors)
+    first, second = pairs if tiny.architecture in NEIGHBOURS else (slice(0, half), slice(half, 2 * half))
+    turned = vectors.copy()
     turned[..., first] = vectors[..., first] * cosine - vectors[..., second] * sine
     turned[..., second] = vectors[..., first] * sine + vectors[..., second] * cosine
     return turned
@@ -222,6 +268,8 @@ def _feed_forward(_tiny, weights, states):
 
 def _mixture(tiny, weights, states):
     """RND1 divides the weights of the chosen experts by their sum, LLaDA-MoE does not."""
+    if tiny.is_ling:
+        return _grouped_mixture(tiny, weights, states)
     chances = softmax(states @ weights["ffn_gate_inp.weight"].T)
     made = np.zeros_like(states)
     for row, state in enumerate(states):
@@ -230,4 +278,25 @@ def _mixture(tiny, weights, states):
         for expert in chosen:
             one = {f"ffn_{part}.weight": weights[f"ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")}
             made[row] += chances[row, expert] / total * _feed_forward(tiny, one, state)
+    return made
+
+
+def _grouped_mixture(tiny, weights, states):
+    """Ling's: the best groups by their two best experts, the best experts of these, and a shared expert."""
+
+    def expert(name, state, number=slice(None)):
+        one = {f"ffn_{part}.weight": weights[f"ffn_{part}_{name}.weight"][number] for part in ("gate", "up", "down")}
+        return _feed_forward(tiny, one, state)
+
+    chances = 1 / (1 + np.exp(-(states @ weights["ffn_gate_inp.weight"].T)))
+    made = expert("shexp", states)
+    for row, state in enumerate(states):
+        rank = (chances[row] + weights["exp_probs_b.bias"]).reshape(NUM_GROUPS, -1)
+        best_groups = np.argsort(-np.sort(rank)[:, -2:].sum(axis=1))[:NUM_USED_GROUPS]
+        allowed = np.full_like(rank, -np.inf)
+        allowed[best_groups] = rank[best_groups]
+        chosen = np.argsort(-allowed.ravel())[: tiny.used_experts]
+        for number in chosen:
+            share = chances[row, number] / chances[row, chosen].sum() * EXPERT_SCALE
+            made[row] += share * expert("exps", state, number)
     return made

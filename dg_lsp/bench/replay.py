@@ -32,11 +32,19 @@ CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """The start of a task."""
+
+    task: typing_model.TypingTask
+
+
+@dataclass(frozen=True, slots=True)
 class KeyEvent:
     """A key pressed by hand. Times are virtual milliseconds since the start of the task."""
 
     key: str
     at_ms: float
+    item: str = ""  # the rest of an item that is still on the screen
     completes: str | None = None  # the case whose item was typed to its end by this key
 
 
@@ -45,6 +53,7 @@ class RequestEvent:
     """A request, answered or cancelled by a change of the buffer. An item is not displayed while an older one stays."""
 
     attempt: metrics.Attempt
+    at_ms: float
     is_displayed: bool
     is_line_finished: bool
     is_reversal: bool | None
@@ -54,6 +63,17 @@ class RequestEvent:
     def is_cancelled(self) -> bool:
         """True if the buffer changed before the answer."""
         return self.attempt.rejection == CANCELLED
+
+    @property
+    def verdict(self) -> ttfue.Verdict:
+        """The outcome, as docs/ttfue.md defines it; whether words of a wrong item were accepted is not known yet."""
+        if self.is_cancelled:
+            return ttfue.Verdict.CANCELLED
+        if self.attempt.ttfue_ms is not None:
+            return ttfue.Verdict.USEFUL
+        if self.attempt.shown:
+            return ttfue.Verdict.WRONG
+        return ttfue.Verdict.QUIET if self.is_line_finished else ttfue.Verdict.MISSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,7 @@ class AcceptEvent:
     at_ms: float
 
 
-Event = KeyEvent | RequestEvent | AcceptEvent
+Event = TaskEvent | KeyEvent | RequestEvent | AcceptEvent
 
 
 class EngineCompleter:
@@ -154,6 +174,7 @@ class Replay:
             if self.limit is not None and requests[task.path] >= self.limit:
                 continue
             completer.reset()
+            yield TaskEvent(task)
             for event in _Session(self, task, completer).run():
                 yield event
                 requests[task.path] += isinstance(event, RequestEvent)
@@ -202,8 +223,9 @@ class _Session:
                 now, done, wait, item = accepted.at_ms, done + accepted.num_keys, 0.0, None
             else:
                 key = self._keys[done]
-                yield KeyEvent(key, key_ms, item.case if item and item.text == key else None)
+                completes = item.case if item and item.text == key else None
                 item = self._after_key(item, key)
+                yield KeyEvent(key, key_ms, item.text if item and item.is_visible else "", completes)
                 now, done, wait = key_ms, done + 1, debounce_ms
 
     def _request(self, done: int, at_ms: float, stale_ms: float, item: _Item | None) -> RequestEvent:
@@ -218,6 +240,7 @@ class _Session:
         is_shown = bool(attempt.shown)
         return RequestEvent(
             attempt,
+            at_ms,
             is_displayed=is_shown and not (item and item.is_visible),
             is_line_finished=ttfue.is_line_finished(_first_line(coming)),
             is_reversal=_first_line(attempt.text) != _first_line(item.text) if item and is_shown else None,

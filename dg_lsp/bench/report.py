@@ -24,6 +24,7 @@ from dg_lsp.bench.charts import Chart, calibration, latency_histogram, step_hist
 from dg_lsp.bench.compare import BASELINE
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run, flattened
+from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine, drain
@@ -81,9 +82,11 @@ class Film:
                 settled, previous = previous.settled_text, Frame(frame.block, 0, (), "")
             old = [cell.is_committed for cell in previous.cells]
             tokens = [_token(cell, is_new=not any(old[i : i + 1])) for i, cell in enumerate(frame.cells)]
-            end = next((i for i, cell in enumerate(frame.cells) if cell.is_end), len(tokens))
-            accepted = sum(cell.is_committed for cell in frame.cells)
-            caption = f"Step {frame.step} of {self.frames[-1].step}: {accepted} of {len(tokens)} positions accepted"
+            has_gaps = any(cell.is_frozen for cell in frame.cells)  # an end token ends its gap only
+            end = next((i for i, cell in enumerate(frame.cells) if cell.is_end and not has_gaps), len(tokens))
+            free = [cell for cell in frame.cells if not cell.is_frozen]
+            accepted = sum(cell.is_committed for cell in free)
+            caption = f"Step {frame.step} of {self.frames[-1].step}: {accepted} of {len(free)} positions accepted"
             yield FilmStep(caption, settled, tuple(tokens[:end]))
             previous = frame
 
@@ -104,7 +107,7 @@ class Section:
 
     id: str
     title: str
-    blocks: Sequence[metrics.Table | Chart | Film | Examples]
+    blocks: Sequence[metrics.Table | Chart | Film | Examples | Timeline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,13 @@ def check_page_path(path: Path) -> None:
         raise InputFileError(f"no directory {path.parent}: make it, or write the page elsewhere")
 
 
-def benchmark_page(title: str, run: Run, tables: Sequence[metrics.Table], films: Sequence[Film] = ()) -> Page:
+def benchmark_page(
+    title: str,
+    run: Run,
+    tables: Sequence[metrics.Table],
+    films: Sequence[Film] = (),
+    timelines: Sequence[Timeline] = (),
+) -> Page:
     """The page of a run."""
     attempts = metrics.by_contender(run.attempts)
     header = run.header
@@ -162,6 +171,7 @@ def benchmark_page(title: str, run: Run, tables: Sequence[metrics.Table], films:
     machine = {**dataclasses.asdict(header.machine), **{f"sha256 of {name}": value for name, value in digests.items()}}
     facts = [facts_table("Machine", machine), facts_table("Options", header.options)]
     sections = (
+        Section("typing", "The typing, key by key", timelines),
         Section("numbers", "Numbers", tables),
         Section("charts", "Time and steps", _charts(attempts) if run.attempts else []),
         Section("confidence", "Confidence", _calibrations(attempts)),
@@ -307,7 +317,7 @@ def record_films(
     films = []
     for case in cases:
         query, frames = request(case), list[Frame]()
-        if (query.decoder or engine.settings.decoder) == DecoderName.AUTO and engine.spec.sampling:
+        if (query.decoder or engine.settings.decoder) == DecoderName.AUTO and engine.spec.has_final_canvas:
             query = dataclasses.replace(query, decoder=DecoderName.DIFFUSION)
         result = drain(engine.frames(query, deadline=math.inf), frames.append)
         before = "\n".join(case.prefix[-_MAX_CONTEXT:].split("\n")[-NUM_LINES_BEFORE:])
@@ -338,7 +348,9 @@ def _outcome(text: str, reference: str) -> str:
 
 
 def _token(cell: Cell, *, is_new: bool) -> tuple[str, str]:
-    """CSS classes (colour of the confidence, `k` for accepted, `n` for accepted in this step) and text."""
+    """CSS classes (colour of the confidence, `k` for accepted, `n` for accepted in this step; none if frozen), text."""
+    if cell.is_frozen:
+        return "", cell.text
     style = f"c{sum(cell.confidence >= bound for bound in BOUNDS)}"
     if cell.is_committed:
         style += " k n" if is_new else " k"

@@ -110,7 +110,7 @@ def measure_model(
     try:
         times = {length: measure_steps(denoiser, length, lengths, rounds=rounds) for length in prompts}
         batches = measure_batches(denoiser, prompts[-1], lengths, rounds=rounds)
-        overhead = measure_overhead(engine, sample_requests()) if spec.sampling else {}
+        overhead = measure_overhead(engine, sample_requests()) if spec.has_final_canvas else {}
     finally:
         engine.close()
     return StepReport(spec.name, denoiser.threads, times, batches, overhead)

@@ -1,13 +1,15 @@
 """Chat templates and the prompts built with them: conversations, instruct fills and instruct rewrites."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
-from dg_lsp.canvas.fim import SUFFIX_SHARE, fitting
+from dg_lsp.canvas.chat_template import ChatTemplate, TemplateError, TemplateRefusedError, render, render_here
+from dg_lsp.canvas.fim import SUFFIX_SHARE, encode_after, fitting
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, end_of, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.canvas.tokenizer import Tokenizer
@@ -15,15 +17,6 @@ from dg_lsp.context.snippets import Snippet
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
-
-@dataclass(frozen=True, slots=True)
-class Special:
-    """One token of the vocabulary, by its spelling."""
-
-    spelling: str
-
-
-Piece = Special | str
 MAX_LINE_HEAD = 24
 """Frozen tokens of the cursor's line; the beginning of a longer line goes into the prompt."""
 _FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
@@ -45,37 +38,18 @@ class Turn:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChatTemplate:
-    """Tokens around the messages of a conversation; thinking is off."""
-
-    start: tuple[Special, ...]
-    opening: tuple[Piece, ...]  # before each message; the role's name follows
-    closing: tuple[Piece, ...]
-    names: Mapping[Role, str]
-    answer: tuple[Piece, ...]  # after the last message, up to the beginning of the answer's text
-
-    @property
-    def before(self) -> tuple[Piece, ...]:
-        """Everything before a single question."""
-        return (*self.start, *self.opening, self.names[Role.USER])
-
-    @property
-    def after(self) -> tuple[Piece, ...]:
-        """Everything after a single question, up to the beginning of the answer's text."""
-        return (*self.closing, *self.answer)
-
-
 TEMPLATES = {
     # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought
     "gemma4": ChatTemplate(
-        start=(Special("<bos>"),),
-        opening=(Special("<|turn>"),),
-        closing=(Special("<turn|>"), "\n"),
-        names={Role.SYSTEM: "system\n", Role.USER: "user\n", Role.ASSISTANT: "model\n"},
-        answer=(Special("<|turn>"), "model\n", Special("<|channel>"), "thought\n", Special("<channel|>")),
+        "{{ bos_token }}{% for message in messages %}"
+        "<|turn>{{ 'model' if message.role == 'assistant' else message.role }}\n{{ message.content | trim }}<turn|>\n"
+        "{% endfor %}<|turn>model\n<|channel>thought\n<channel|>",
+        bos="<bos>",
     )
 }
+"""Templates of our own, by the names that model files use."""
+_SPECIAL = re.compile(r"<[^<>\s]{1,64}>|\[/?[A-Za-z_]{1,32}\]")
+"""What may spell a special token; the vocabulary decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,58 +100,100 @@ def fence_of(prompt: Prompt) -> str:
     return "`" * max(3, longest + 1)
 
 
-def template_of(spec: ModelSpec) -> ChatTemplate:
-    """The model's chat template. Raises `ModelUnsupportedError` if it has none, or an unknown one."""
-    if spec.template not in TEMPLATES:
-        what = f"the unknown chat template {spec.template!r}" if spec.template else "no chat template"
-        raise ModelUnsupportedError(f"{spec.name} has {what}; choose the prompt format fim, infill or prefix")
-    return TEMPLATES[spec.template]
+def has_template(spec: ModelSpec) -> bool:
+    """The model has a chat template that this version supports."""
+    return spec.template in TEMPLATES or spec.chat_template is not None
 
 
-def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer, model: str) -> TokenIds:
-    """Token ids of the pieces, shape (N,). Adjacent texts are tokenized as one text.
+def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> str:
+    """The conversation in the model's chat template, up to the beginning of the answer's text.
+
+    Special tokens that are spelled in a message are broken by `_breaker` and stay text in `encoded`.
 
     Raises:
-        ModelUnsupportedError: the vocabulary of `model` lacks a special token.
+        ModelUnsupportedError: the model has no chat template, or one that cannot be used.
+        RequestError: the template accepts no such conversation.
     """
-    ids: list[TokenIds] = []
-    text = ""
-    for piece in pieces:
-        if isinstance(piece, str):
-            text += piece
-            continue
-        if (token := tokenizer.special(piece.spelling)) is None:
+    template = TEMPLATES.get(spec.template) or spec.chat_template
+    if template is None:
+        what = f"the unknown chat template {spec.template!r}" if spec.template else "no chat template"
+        raise ModelUnsupportedError(f"{spec.name} has {what}; choose the prompt format fim, infill or prefix")
+    is_own = spec.template in TEMPLATES
+    for spelling in _SPECIAL.findall(template.bos + template.source) if is_own else ():
+        if tokenizer.special(spelling) is None:
             raise ModelUnsupportedError(
-                f"{model} has no token {piece.spelling}, which its chat template needs; choose another prompt format"
+                f"{spec.name} has no token {spelling}, which its chat template needs; choose another prompt format"
             )
-        ids += [tokenizer.encode(text), token_ids([token])]
-        text = ""
-    return token_ids(np.concatenate([*ids, tokenizer.encode(text)]))
+    messages = tuple((turn.role.value, _broken(turn.text, tokenizer)) for turn in turns)
+    try:
+        return render_here(template, messages) if is_own else render(template, messages)
+    except TemplateRefusedError as error:
+        raise RequestError(f"the chat template of {spec.name} refuses the conversation: {error}; change it") from error
+    except TemplateError as error:
+        raise ModelUnsupportedError(
+            f"{spec.name} has a chat template that cannot be used ({error}); use another file of the model"
+        ) from error
+
+
+_BREAK = "\U000f1e57"
+"""A private character inside a special token's spelling in a message; `encoded` removes it."""
+
+
+def _broken(text: str, tokenizer: Tokenizer) -> str:
+    def broken(found: re.Match[str]) -> str:
+        return found[0][0] + _BREAK + found[0][1:] if tokenizer.special(found[0]) is not None else found[0]
+
+    return _SPECIAL.sub(broken, text.replace(_BREAK, ""))
+
+
+def encoded(text: str, tokenizer: Tokenizer) -> TokenIds:
+    """Token ids of a text with special tokens spelled in it, as chat templates write it; shape (N,)."""
+    ids, start = [NOTHING], 0
+    for found in _SPECIAL.finditer(text):
+        if (token := tokenizer.special(found[0])) is not None:
+            ids += [_plain(text[start : found.start()], tokenizer), token_ids([token])]
+            start = found.end()
+    return token_ids(np.concatenate([*ids, _plain(text[start:], tokenizer)]))
+
+
+def _plain(text: str, tokenizer: Tokenizer) -> TokenIds:
+    return tokenizer.encode(text.replace(_BREAK, "")) if text else NOTHING
 
 
 def chat_layout(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec) -> Layout:
     """The prompt of the answer to the last turn, on an open canvas.
 
     Raises:
-        ModelUnsupportedError: the model has no known chat template, or lacks one of its tokens.
-        RequestError: the last message is not the user's, or the conversation is too long.
+        ModelUnsupportedError: the model has no chat template, or one that cannot be used.
+        RequestError: the last message is not the user's, the template refuses the conversation, or it is too long.
     """
-    template = template_of(spec)
     if not turns or turns[-1].role is Role.ASSISTANT:
         raise RequestError("the conversation has no question: its last message must be the user's")
-    pieces: list[Piece] = [*template.start]
-    for turn in turns:
-        pieces += [*template.opening, template.names[turn.role], turn.text.strip(), *template.closing]
-    prompt_ids = encoded((*pieces, *template.answer), tokenizer, spec.name)
+    return _checked(encoded(rendered(turns, tokenizer, spec), tokenizer), "conversation", spec)
+
+
+def raw_layout(text: str, tokenizer: Tokenizer, spec: ModelSpec) -> Layout:
+    """A text to continue as it is; special tokens that are spelled in it are tokens.
+
+    Raises:
+        RequestError: the text is empty or too long.
+    """
+    ids = token_ids(np.concatenate([token_ids(spec.start_ids), encoded(text, tokenizer)]))
+    if not len(ids):
+        raise RequestError("there is no text to continue: send a prompt")
+    return _checked(ids, "prompt", spec)
+
+
+def _checked(prompt_ids: TokenIds, what: str, spec: ModelSpec) -> Layout:
     if len(prompt_ids) > spec.max_prompt_tokens:
         raise RequestError(
-            f"the conversation has {len(prompt_ids)} tokens, {spec.name} takes {spec.max_prompt_tokens}: shorten it"
+            f"the {what} has {len(prompt_ids)} tokens, {spec.name} takes {spec.max_prompt_tokens}: shorten it"
         )
     return Layout(prompt_ids)
 
 
 def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a fill: the answer begins with the line of the cursor. Raises as `template_of` and `encoded` do."""
+    """Layout of a fill: the answer begins with the line of the cursor. Raises as `rendered` does."""
     cut = prompt.prefix.rfind("\n") + 1
     line = tokenizer.encode(prompt.prefix[cut:])
     excess = max(0, len(line) - MAX_LINE_HEAD)
@@ -206,15 +222,17 @@ def _layout(
     answer: TokenIds,
 ) -> Layout:
     """Layout with at most `max_tokens` of prompt, unless the selection is longer; the code around it is cut."""
-    chat, words, encode = template_of(spec), template_words(prompt), tokenizer.encode
+    words = template_words(prompt)
+    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
+    opening, closing = _around_question(tokenizer, spec)
     fence, question = words["fence"], template.before.format(**words)
     room = int(max_tokens * prompt.snippets.share)
     if snippets := fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, fence, prompt.language))):
-        heading = encoded((*chat.before, SNIPPETS_HEADING), tokenizer, spec.name)
-        before = np.concatenate([heading, *snippets, encode(question)])
+        pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(question)]
+        before = token_ids(np.concatenate(pieces))
     else:
-        before = encoded((*chat.before, question), tokenizer, spec.name)
-    after = encoded((CODE_CLOSING.format(**words), *chat.after), tokenizer, spec.name)
+        before = _joined(opening, question, tokenizer)
+    after = _joined(closing, CODE_CLOSING.format(**words), tokenizer, is_before=True)
     marked = [encode(template.opening), selection, encode(template.closing)]
     room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
     suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
@@ -226,3 +244,20 @@ def _layout(
         after_ids=suffix,
         stop=fence,
     )
+
+
+_QUESTION = "\U000f1e58"
+
+
+def _around_question(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[str, str]:
+    """What the chat template writes before and after a single question."""
+    before, mark, after = rendered((Turn(Role.USER, _QUESTION),), tokenizer, spec).partition(_QUESTION)
+    if not mark:
+        raise ModelUnsupportedError(f"the chat template of {spec.name} leaves the question out; use another file")
+    return before, after
+
+
+def _joined(template: str, text: str, tokenizer: Tokenizer, *, is_before: bool = False) -> TokenIds:
+    """Ids of a part of a template and of the text after it, or before it, tokenized together."""
+    text = _broken(text, tokenizer)
+    return encoded(text + template if is_before else template + text, tokenizer)

@@ -12,6 +12,7 @@ import numpy as np
 from dg_lsp.canvas.layout import NOTHING, Canvas, Layout, TokenIds, end_of, token_ids
 from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptFormat
 from dg_lsp.canvas.tokenizer import Tokenizer
+from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.snippets import Snippet, by_importance, in_place
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError
@@ -20,10 +21,6 @@ MIN_ROOM = 16
 """Smallest number of tokens for a snippet."""
 TOKEN_CHARS = 64
 """Upper bound of a token's length: longer snippets are cut before they are tokenized."""
-_HASH = frozenset(
-    ("python", "shellscript", "ruby", "perl", "r", "yaml", "toml", "makefile", "dockerfile", "elixir", "julia", "cmake")
-)
-_DASHES = frozenset(("lua", "sql", "haskell"))
 UNTITLED = "untitled"
 """Path of a document without one, where a prompt needs it."""
 _SINGLE = "☺"
@@ -44,10 +41,13 @@ def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_token
 
     At most the prompt's fraction of `max_tokens`.
     """
+    ids = (prompt.language, *(language_id_of(chunk.path) for chunk in prompt.snippets.chunks))
+    # a file without a name or a comment gets headings in the syntax of the other files
+    language = next((found for found in map(language_of, ids) if found.commented("path")), PLAIN)
 
     def encode(chunk: Snippet) -> TokenIds:
-        text = f"{comment_mark(prompt.language)} {chunk.path}\n{_whole_lines(chunk.text)}"
-        return encode_after(text, tokenizer, spec)
+        head = language.commented(chunk.path) or f"// {chunk.path}"
+        return encode_after(f"{head}\n{_whole_lines(chunk.text)}", tokenizer, spec)
 
     if not prompt.snippets.chunks:
         return NOTHING
@@ -78,11 +78,6 @@ def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
             room -= len(ids)
     # within one source the most important snippet is last, nearest to the code
     return [ids for *_, ids in sorted(taken, key=lambda one: one[:2])]
-
-
-def comment_mark(language: str) -> str:
-    """The line comment mark of a language; `//` for unknown ones."""
-    return "#" if language in _HASH else "--" if language in _DASHES else "//"
 
 
 def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:

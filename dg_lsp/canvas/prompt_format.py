@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dg_lsp.canvas.chat import TEMPLATES, instruct_layout
+from dg_lsp.canvas.chat import TEMPLATES, has_template, instruct_layout
 from dg_lsp.canvas.fim import SUFFIX_SHARE, fim_layout
 from dg_lsp.canvas.infill import infill_layout
 from dg_lsp.canvas.layout import Layout
@@ -46,8 +46,8 @@ def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens:
     """
     if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids and spec.template in TEMPLATES:
         # instruct models were trained with the template's first token on all texts
-        tokens = (tokenizer.special(one.spelling) for one in TEMPLATES[spec.template].start)
-        spec = replace(spec, start_ids=tuple(token for token in tokens if token is not None))
+        token = tokenizer.special(TEMPLATES[spec.template].bos)
+        spec = replace(spec, start_ids=() if token is None else (token,))
     return _BUILDERS[spec.prompt_format](prompt, tokenizer, spec, max_tokens)
 
 
@@ -63,8 +63,8 @@ def in_format(spec: ModelSpec, name: str) -> ModelSpec:
     wanted = PromptFormat(name) if name else spec.prompt_format
     lacks = {
         PromptFormat.FIM: "" if spec.fim else "fill-in-the-middle tokens",
-        PromptFormat.INFILL: "" if spec.sampling else "canvas",
-        PromptFormat.INSTRUCT: "" if spec.template in TEMPLATES else "known chat template",
+        PromptFormat.INFILL: "" if spec.has_free_canvas else "canvas between frozen text",
+        PromptFormat.INSTRUCT: "" if has_template(spec) else "known chat template",
         PromptFormat.PREFIX: "",
     }
     if name and lacks[wanted]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from dg_lsp.canvas.chat_template import ChatTemplate
+
 
 class DecoderName(StrEnum):
     """How a request is decoded, as settings, the command line and records spell it."""
@@ -26,6 +28,11 @@ class DecoderName(StrEnum):
     def needs_canvas(self) -> bool:
         """Requires a model that denoises."""
         return self in (DecoderName.DIFFUSION, DecoderName.SPECULATIVE, DecoderName.INFILL)
+
+    @property
+    def needs_final_canvas(self) -> bool:
+        """Requires canvases whose text is the fill, without verification."""
+        return self in (DecoderName.DIFFUSION, DecoderName.INFILL)
 
     @property
     def needs_causal_head(self) -> bool:
@@ -75,6 +82,11 @@ class MaskSampling:
     expand_id: int | None = None  # token that turns one mask into two (DreamOn, arXiv 2602.01326)
     delete_id: int | None = None  # token that removes a mask and the run of masks after it
     max_free: int = 64  # number of free positions from which a canvas does not expand any more
+    block_length: int = 0
+    """Block diffusion: attention is full inside blocks of this length, counted from the prompt's start, and causal
+    between them. A canvas is the rest of one block, and keeps its length after an end token. 0: no blocks."""
+    window_length: int = 0
+    """Masks are replaced in the leftmost window of this length that has any, counted from the end; 0: everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +104,7 @@ class UniformSampling:
 
 
 CAUSAL_BLOCK = 64
-"""Cache cells reserved after the prompt of a model without a canvas, in tokens."""
+"""Cache cells reserved after the prompt of a model without a canvas or with one for each block, in tokens."""
 
 Sampling = MaskSampling | UniformSampling
 
@@ -186,9 +198,13 @@ class ModelSpec:
     has_causal_head: bool = True  # the weights also decode autoregressively, with causal attention
     is_shifted: bool = False
     """Logits at a position predict the next token, as in causal models (Dream); the runtime shifts them back."""
+    is_drafter: bool = False
+    """The canvas begins with the newest token and only drafts: causal passes verify it (Nemotron-Labs-Diffusion)."""
     is_bidirectional: bool = False
     """Trained with bidirectional attention over prompt and canvas; a cached causal prompt is an approximation."""
-    template: str = ""  # name of the chat template of an instruct model
+    template: str = ""  # name of a chat template of ours, for an instruct model
+    chat_template: ChatTemplate | None = field(default=None, repr=False)
+    """The chat template in the file of an instruct model."""
     self_conditioning: SideFile | None = None
     """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
     gap_lengths: tuple[int, ...] = ()
@@ -207,9 +223,26 @@ class ModelSpec:
         return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
 
     @property
+    def block_length(self) -> int:
+        """See `MaskSampling.block_length`."""
+        return self.sampling.block_length if isinstance(self.sampling, MaskSampling) else 0
+
+    @property
+    def has_final_canvas(self) -> bool:
+        """The text of a canvas is the fill, without verification."""
+        return self.sampling is not None and not self.is_drafter
+
+    @property
+    def has_free_canvas(self) -> bool:
+        """A canvas may stand anywhere and have frozen text behind it."""
+        return self.has_final_canvas and not self.block_length
+
+    @property
     def longest_block(self) -> int:
         """Tokens that must fit after the longest prompt."""
-        return self.canvas_lengths[-1] if self.canvas_lengths else CAUSAL_BLOCK
+        if self.has_free_canvas:
+            return max(self.canvas_lengths, default=CAUSAL_BLOCK)
+        return max((CAUSAL_BLOCK, *self.canvas_lengths))  # a fill takes several canvases, or none
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (fill, rewrite, lsp, serve, doctor, report):
+
+
+def setup(yes: Annotated[bool, Option("--yes", "-y", help="Agree to the plan without the question.")] = False) -> int:
+    """Measure this machine, get llama.cpp for its GPU and the best model, test a fill, print settings for editors.
+
+    One question is asked before anything is fetched or built.
+    """
+    from dg_lsp.cli.setup import set_up
+
+    set_up(is_agreed=yes)
+    return 0
+
+
+for command in (setup, fill, rewrite, lsp, serve, doctor, report):
     app.command()(command)
 for name, group in {"daemon": daemon, "models": models, "bench": bench}.items():
     app.add_typer(group, name=name)

@@ -105,13 +105,16 @@ def replay(
     as_json: Json = False,
     output: Output = None,
     html: Html = None,
+    against: Annotated[
+        list[Path] | None, Option(metavar="RUN.jsonl", help="An --output of the same typing, to compare with.")
+    ] = None,
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
     from dg_lsp.bench.replay import Replay
     from dg_lsp.bench.typing_model import EditorModel, MatchingKey, TypingModel
-    from dg_lsp.cli.measurements import measure_replay, typing_tasks
+    from dg_lsp.cli.replay import measure_replay, typing_tasks
 
     selection, tasks = typing_tasks(files, region, start, bodies=bodies)
     typing, editor = TypingModel(speed=speed, reaction_ms=reaction), EditorModel(debounce, MatchingKey(on_matching_key))
@@ -120,7 +123,7 @@ def replay(
         over["remote"] = {**over.get("remote", {}), **server}
     settings = configure(over)
     played = Replay(tasks, typing, editor, seed, limit, decoder)
-    return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html)
+    return measure_replay(played, selection, settings, as_json=as_json, output=output, html=html, others=against or ())
 
 
 @app.command("samples")

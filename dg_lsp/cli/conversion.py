@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -152,17 +152,33 @@ def supports_bidirectional(folder: Path | None) -> bool:
 
     Raises ModelRuntimeError if it cannot be loaded, or ended the process.
     """
-    from dg_lsp.runtime import STOCK, VARIABLE
+    from dg_lsp.runtime import LLAMA_CPP_VARIABLE, STOCK, VARIABLE
+
+    variables = {VARIABLE: str(folder.absolute() if folder else STOCK), LLAMA_CPP_VARIABLE: ""}
+    done = run_module("dg_lsp.backends.llamacpp.diffusiongemma", variables=variables)
+    if done.returncode not in (0, 10):
+        raise ModelRuntimeError(
+            f"the {'changed' if folder else 'installed'} llama.cpp does not run: {failure_of(done)}"
+        )
+    return done.returncode == 0
+
+
+def run_module(name: str, *arguments: str, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Runs a module of dg-lsp in a child process with these environment variables; an empty one is removed."""
     from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
-    runtime = str(folder.absolute() if folder else STOCK)
-    environment = {**os.environ, VARIABLE: runtime, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
-    environment.pop("LLAMA_CPP_LIB_PATH", None)
-    command = python_command("dg_lsp.backends.llamacpp.diffusiongemma")
-    done = subprocess.run(
-        command, env=environment, cwd=NEUTRAL_FOLDER, capture_output=True, text=True, errors="replace", check=False
+    environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1]), **variables}
+    return subprocess.run(
+        python_command(name, *arguments),
+        env={key: value for key, value in environment.items() if value},
+        cwd=NEUTRAL_FOLDER,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
-    if done.returncode not in (0, 10):
-        reason = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
-        raise ModelRuntimeError(f"the {'changed' if folder else 'installed'} llama.cpp does not run: {reason}")
-    return done.returncode == 0
+
+
+def failure_of(done: "subprocess.CompletedProcess[str]") -> str:
+    """The last line of a child's messages."""
+    return (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]

@@ -48,7 +48,8 @@ class Checkup:
 
     software: dict[str, str | None] = field(default_factory=dict)
     settings_files: list[str] = field(default_factory=list)
-    devices: list[dict[str, Any]] = field(default_factory=list)
+    devices: list[dict[str, Any]] = field(default_factory=list)  # of llama.cpp
+    gpus: list[dict[str, Any]] = field(default_factory=list)  # of the machine, with or without llama.cpp
     runtime: dict[str, Any] | None = None  # the llama.cpp library that is loaded
     model: dict[str, Any] | None = None
     threads: int | None = None
@@ -96,6 +97,7 @@ def _machine_rows(checkup: Checkup) -> Iterator[tuple[str, object]]:
         free, total = _megabytes(device["memory_free"]), _megabytes(device["memory_total"])
         memory = f", {free} of {total} free" if device["memory_total"] else ""  # some drivers do not report it
         yield "device", f"{device['name']} ({device['kind']}){memory}"
+    yield from (("GPU", f"{gpu['name']} ({gpu['kind']})") for gpu in checkup.gpus)
     if (runtime := checkup.runtime) is not None:
         from dg_lsp.runtime import COMMAND
 
@@ -132,12 +134,15 @@ def _megabytes(size: float) -> str:
 
 def examine(over: Mapping[str, Any]) -> Checkup:
     """Checks every part that a completion needs; expected errors become problems."""
+    from dg_lsp.context.languages import WHEELS_EXTRA, missing_grammars
     from dg_lsp.settings_files import user_file, workspace_file
     from dg_lsp.system import peak_bytes
 
     checkup = Checkup(software=_software())
     missing = [name for name, version in checkup.software.items() if version is None]
     checkup.problems += [f"{name} is not installed: reinstall dg-lsp with its dependencies" for name in missing]
+    if grammars := missing_grammars():
+        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: pip install '{WHEELS_EXTRA}'")
     files = (user_file(), workspace_file(Path.cwd()))
     checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
     try:
@@ -165,10 +170,16 @@ def _try_model(checkup: Checkup, settings: "Settings") -> None:
         _try_remote(checkup, settings)
         return
     from dg_lsp.backends.llamacpp import devices
+    from dg_lsp.cli.recommend import unused_message
     from dg_lsp.engine.decoder_selection import PositionKind, measure_costs
     from dg_lsp.engine.engine import LocalEngine
+    from dg_lsp.models import gpus
 
-    checkup.devices = [dataclasses.asdict(device) for device in devices()]
+    listed, found = devices(), gpus.find_gpus()
+    checkup.devices = [dataclasses.asdict(device) for device in listed]
+    checkup.gpus = [dataclasses.asdict(gpu) for gpu in found]
+    if (unused := gpus.unused_gpu(found, [device.kind for device in listed])) is not None:
+        checkup.warnings.append(unused_message(unused))
     checkup.runtime = _runtime()
     start = time.perf_counter()
     model = loading.load_model(settings)

@@ -1,23 +1,30 @@
-"""`dg-lsp fill`: completes code at one position of a file."""
+"""`dg-lsp fill`: completes code at one position of a file, or fills the gaps of its lines."""
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.loading import Decoder, EvenSecret, Format, GpuLayers, Json, Model, Remote, Seed, Threads, Write
 
 if TYPE_CHECKING:
+    from dg_lsp.cli.source import SourceFile
     from dg_lsp.engine.engine import Engine
     from dg_lsp.engine.request import FillRequest
-    from dg_lsp.engine.result import FillResult
+    from dg_lsp.engine.result import FillResult, RewriteResult
+    from dg_lsp.settings import Settings
 
 
 def fill(
     position: Annotated[str, Argument(metavar="FILE:LINE[:COL]", help="They start at 1; default: the line's end.")],
+    gaps: Annotated[
+        bool, Option("--gaps", help="Fill every ..., pass, TODO line and missing argument of FILE or FILE:FIRST-LAST.")
+    ] = False,
     model: Model = None,
     remote: Remote = None,
     suffix_lines: loading.SuffixLines = None,
@@ -33,16 +40,19 @@ def fill(
     gpu_layers: GpuLayers = None,
     threads: Threads = None,
 ) -> int:
-    """Complete code at one position of a file. Without --write the file is not changed."""
+    """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
     import attrs
 
-    from dg_lsp.cli.output import fill_object, timing_line
-    from dg_lsp.cli.source import SourceFile, parse_position
-    from dg_lsp.engine.request import FillRequest, Priority
+    from dg_lsp.cli.source import SourceFile, parse_position, parse_range
 
-    path, line, column = parse_position(position)
+    path, first, second = parse_range(position) if gaps else parse_position(position)
     source = SourceFile.read(path)
-    offset = source.offset_at(line, column)
+    if first is None:
+        start, end = 0, len(source.text)
+    elif gaps:
+        start, end = source.offset_at(first, 1), source.offset_at(second or first, None)
+    else:
+        start = end = source.offset_at(first, second)
     if write:
         source.check_writable()
     settings = loading.configure(loading.overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote))
@@ -51,42 +61,127 @@ def fill(
     if prompt_format is not None:
         completion = attrs.evolve(settings.completion, prompt_format=prompt_format.value)
         settings = attrs.evolve(settings, completion=completion)
-    request = FillRequest(
-        source.snapshot(),
-        offset,
-        num_candidates=candidates,
-        suffix_lines=suffix_lines,
-        deadline_ms=deadline,
-        seed=seed,
-        decoder=decoder,
-        priority=Priority.INVOKED,
-    )
-    with loading.timed_engine(settings) as (engine, load_ms):
-        result = _run(engine, request, visual=visual, as_json=as_json)
-    if write and result.candidates:
-        source.replace(offset, offset, result.text)
-    if as_json:
-        typer.echo(json.dumps(fill_object(result, load_ms)))
-    else:
-        if not result.candidates:
-            typer.echo(f"no completion ({result.reason or 'empty'})")
-        elif write:
-            typer.echo(f"wrote {path}")
-        typer.echo(timing_line(result, load_ms))
-    return 0 if result.candidates else 1
+    command = _Command(source, settings, decoder, deadline, seed, visual=visual, as_json=as_json, write=write)
+    return command.fill_gaps(start, end) if gaps else command.fill(start, candidates, suffix_lines)
 
 
-def _run(engine: "Engine", request: "FillRequest", *, visual: bool, as_json: bool) -> "FillResult":
-    """Runs the request and shows the code. With --visual and --json, the steps are printed on standard error."""
-    from rich.console import Console
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What the fill of a position and of gaps have in common."""
 
-    from dg_lsp.cli.output import show_fill, watch
+    source: "SourceFile"
+    settings: "Settings"
+    decoder: DecoderName | None
+    deadline: float | None
+    seed: int
+    visual: bool
+    as_json: bool
+    write: bool
 
-    until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline there is no limit
-    console = Console(highlight=False, stderr=as_json)
-    if visual:
-        return watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
-    result = engine.fill(request, deadline=until)
-    if not as_json:
-        show_fill(result, request.snapshot, request.offset, console)
-    return result
+    def fill(self, offset: int, candidates: int, suffix_lines: int | None) -> int:
+        """Completes the code at an offset; returns the exit code."""
+        from dg_lsp.cli.output import fill_object, timing_line
+        from dg_lsp.engine.request import FillRequest, Priority
+
+        request = FillRequest(
+            self.source.snapshot(),
+            offset,
+            num_candidates=candidates,
+            suffix_lines=suffix_lines,
+            deadline_ms=self.deadline,
+            seed=self.seed,
+            decoder=self.decoder,
+            priority=Priority.INVOKED,
+        )
+        with loading.timed_engine(self.settings) as (engine, load_ms):
+            result = self._run(engine, request)
+        if self.write and result.candidates:
+            self.source.replace(offset, offset, result.text)
+        if self.as_json:
+            typer.echo(json.dumps(fill_object(result, load_ms)))
+        else:
+            if not result.candidates:
+                typer.echo(f"no completion ({result.reason or 'empty'})")
+            elif self.write:
+                typer.echo(f"wrote {self.source.path}")
+            typer.echo(timing_line(result, load_ms))
+        return 0 if result.candidates else 1
+
+    def fill_gaps(self, start: int, end: int) -> int:
+        """Fills the gaps between two offsets; returns the exit code.
+
+        Raises:
+            RequestError: there is none.
+        """
+        from dg_lsp.cli.output import watch_gaps
+        from dg_lsp.cli.rewrite import show_difference
+        from dg_lsp.context.holes import find_holes
+        from dg_lsp.engine.engine import drain
+        from dg_lsp.engine.request import RewriteRequest
+        from dg_lsp.errors import RequestError
+
+        snapshot = self.source.snapshot()
+        holes, wait_ms = find_holes(snapshot, start, end), math.inf if self.deadline is None else self.deadline
+        if not holes:
+            raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
+        request = RewriteRequest(
+            snapshot, start, end, deadline_ms=wait_ms, seed=self.seed, holes=holes, decoder=self.decoder
+        )
+        with loading.timed_engine(self.settings) as (engine, load_ms):
+            steps = engine.rewrite(request)
+            result = watch_gaps(steps, engine.frame, is_json=self.as_json) if self.visual else drain(steps)
+        if self.write and not result.rejection:
+            self.source.replace(result.start, result.end, result.text)
+        if self.as_json:
+            typer.echo(json.dumps(_gaps_object(result, self.source, load_ms)))
+        else:
+            show_difference(result, self.source)
+            for gap in result.gaps:
+                if gap.rejection:
+                    typer.echo(f"line {self.source.line_of(gap.start)} is not filled ({gap.rejection.reason})")
+            if self.write and not result.rejection:
+                typer.echo(f"wrote {self.source.path}")
+            num_filled = sum(gap.rejection is None for gap in result.gaps)
+            typer.echo(
+                f"{result.model}: {num_filled} of {len(holes)} gaps, {result.timings.total:.0f} ms after"
+                f" {load_ms:.0f} ms load, {result.steps} steps"
+            )
+        return 1 if result.rejection else 0
+
+    def _run(self, engine: "Engine", request: "FillRequest") -> "FillResult":
+        """Runs the request and shows the code. With --visual and --json, the steps are printed on standard error."""
+        from rich.console import Console
+
+        from dg_lsp.cli.output import show_fill, watch
+
+        until = math.inf if request.deadline_ms is None else None  # no user is typing: without --deadline no limit
+        console = Console(highlight=False, stderr=self.as_json)
+        if self.visual:
+            return watch(engine.frames(request, deadline=until), request.snapshot, request.offset, console)
+        result = engine.fill(request, deadline=until)
+        if not self.as_json:
+            show_fill(result, request.snapshot, request.offset, console)
+        return result
+
+
+def _gaps_object(result: "RewriteResult", source: "SourceFile", load_ms: float) -> dict[str, Any]:
+    """Keys in the documented order."""
+    from dg_lsp.cli.output import times
+
+    return {
+        "text": result.text,
+        "model": result.model,
+        "gaps": [
+            {
+                "line": source.line_of(gap.start),
+                "placeholder": source.text[gap.start : gap.end],
+                "text": gap.text,
+                "rejected": gap.rejection.reason.value if gap.rejection else None,
+                "confidence": round(gap.confidence, 4),
+            }
+            for gap in result.gaps
+        ],
+        "rejected": result.rejection.reason.value if result.rejection else None,
+        "steps": result.steps,
+        "timings_ms": times(result.timings, load_ms),
+    }

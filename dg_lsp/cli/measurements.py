@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ import attrs
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
-from dg_lsp.bench import replay, runner
+from dg_lsp.bench import runner
 from dg_lsp.bench.audit import audit_page
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
@@ -24,7 +23,7 @@ from dg_lsp.bench.metrics import Table, count, summarize
 from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.steps import measure_model
-from dg_lsp.bench.typing_model import Selection, TypingTask, function_bodies, typing_task
+from dg_lsp.bench.timeline import Timeline
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.output import progress
@@ -118,8 +117,8 @@ class Cases:
         sandbox = _open_sandbox(cases) if self.execute else None
         with opening as (opened, contenders):
             listed = {**listed, **asdict(options), "execute": self.execute}
-            header = _header(command, opened, settings, {self.data.name: self.data}, listed)
-            how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": _progress_bar}
+            header = header_of(command, opened, settings, {self.data.name: self.data}, listed)
+            how: dict[str, Any] = {"seed": self.seed, "sandbox": sandbox, "progress": progress_bar}
             run = runner.run_cases(cases, contenders, header, self.output, **how)
             films = _films(run, contenders[0], cases) if self.html else ()
         return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes)), films
@@ -142,18 +141,18 @@ def measure_contenders(
     opening, listed = _open_contenders(settings, choice, options), {**choice.json(), "seed": cases.seed}
     run, films = cases.run("compare", settings, options, opening, listed)
     tree = compare_json(run, cases.seed) if cases.as_json else None
-    return _finish(run, compare_tables(run, cases.seed), tree, cases.html, films)
+    return finish(run, compare_tables(run, cases.seed), tree, cases.html, films)
 
 
 def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, decoder: DecoderName | None) -> int:
     """Runs `bench infill`; returns the exit code."""
-    _check_decoder(decoder, settings)
+    check_decoder(decoder, settings)
     opening = _open_contender(settings, decoder, options)
     run, films = cases.run("infill", settings, options, opening, {"decoder": decoder})
     summary = summarize(run.attempts)
     known = {"model": run.header.model, "length_knowledge": options.length}
     tree = {**{key: summary[key] for key in _INFILL_KEYS}, **known} if cases.as_json else None
-    return _finish(run, runner.infill_tables(run), tree, cases.html, films)
+    return finish(run, runner.infill_tables(run), tree, cases.html, films)
 
 
 @contextmanager
@@ -162,7 +161,7 @@ def _open_contender(
 ) -> Iterator[tuple[BenchModel, list[Contender]]]:
     opened = open_model(settings)
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
-    notes = _remote_notes(settings.remote) if settings.is_remote else ()
+    notes = remote_notes(settings.remote) if settings.is_remote else ()
     with closing(opened.engine):
         yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
 
@@ -184,7 +183,7 @@ def _open_contenders(
         threads, opened = denoiser.threads, [denoiser]
         # the first denoiser measures the threads, and all others use the same number
         settings = attrs.evolve(settings, model=attrs.evolve(runtime, threads=threads))
-        decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.sampling else {}
+        decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.has_final_canvas else {}
         decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
         decoders |= {one.value: one for one in choice.decoders if one not in decoders.values()}
         for name, decoder in decoders.items():
@@ -207,92 +206,8 @@ def _open_contenders(
             add(LlamaDiffusionCli(*where, threads=threads, num_steps=choice.diffusion_steps))
         if settings.is_remote:
             remote = loading.open_engine(settings)
-            add(EngineContender(REMOTE, remote, DecoderName.AUTO, options, _remote_notes(settings.remote)))
+            add(EngineContender(REMOTE, remote, DecoderName.AUTO, options, remote_notes(settings.remote)))
         yield BenchModel(engine, model.path, threads), contenders
-
-
-def measure_replay(
-    played: replay.Replay,
-    selection: Selection,
-    settings: Settings,
-    *,
-    as_json: bool,
-    output: Path | None,
-    html: Path | None,
-) -> int:
-    """Runs `bench replay`; returns the exit code."""
-    if html is not None:
-        check_page_path(html)
-    _check_decoder(played.decoder, settings)
-    lines = [task.lines for task in played.tasks]
-    editor = {"editor": asdict(played.editor), "typing": asdict(played.typing)}
-    listed = {"selection": selection.value, "lines": lines, **editor, "seed": played.seed, "decoder": played.decoder}
-    opened = open_model(settings)
-    with closing(opened.engine):
-        header = _header("replay", opened, settings, {task.path: Path(task.path) for task in played.tasks}, listed)
-        with runner.RunFile(output, header) as file:
-            completer = replay.EngineCompleter(opened.engine, file.attempts.values())
-            events, is_complete = _play(played, completer, file)
-    attempts = tuple(event.attempt for event in events if isinstance(event, replay.RequestEvent))
-    how = (completer.contender, "is the time until its answers")
-    notes = _remote_notes(settings.remote, *how) if settings.is_remote else ()
-    limit = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
-    if settings.completion.early_stop_ms:
-        limit += (
-            f" It stops early after {settings.completion.early_stop_ms:g} ms of an idle machine, counted in passes."
-        )
-    notes = (
-        *replay.assumptions(played, selection),
-        limit,
-        *notes,
-        *(() if is_complete else (runner.INTERRUPTED_NOTE,)),
-    )
-    run, summary = runner.Run(header, attempts, is_complete, notes), replay.summarize_replay(events)
-    return _finish(run, replay.replay_tables(run, summary), replay.replay_json(run, summary) if as_json else None, html)
-
-
-def typing_tasks(
-    files: Iterable[Path], region: str | None, start: int | None, *, bodies: bool
-) -> tuple[Selection, list[TypingTask]]:
-    """What the options of `bench replay` select, and the tasks of all files."""
-    if (region is not None) + bodies + (start is not None) > 1:
-        raise UsageError("--region, --bodies and --start exclude each other: give one of them")
-    lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
-    if lines is None:
-        raise UsageError(f"--region takes FIRST-LAST, two line numbers, not {region}")
-    selection = Selection.BODIES if bodies else Selection.ONWARDS if region is None else Selection.REGION
-    tasks: list[TypingTask] = []
-    for path in dict.fromkeys(files):
-        file = SourceFile.read(path)
-        source = (str(path), file.language, file.text)
-        if bodies:
-            tasks += function_bodies(*source)
-        else:
-            span = (start or 1,) if region is None else (int(lines[1]), int(lines[2]))
-            tasks.append(typing_task(*source, *span))
-    return selection, tasks
-
-
-def _play(
-    played: replay.Replay, completer: replay.EngineCompleter, file: runner.RunFile
-) -> tuple[list[replay.Event], bool]:
-    """All events, and False after Ctrl-C."""
-    events: list[replay.Event] = []
-    num_files = len({task.path for task in played.tasks})
-    total = played.num_keys if played.limit is None else played.limit * num_files
-    try:
-        with _progress_bar("keys" if played.limit is None else "requests", total) as advance:
-            for event in played.run(completer):
-                events.append(event)
-                if isinstance(event, replay.RequestEvent):
-                    if (event.attempt.case, completer.contender) not in file.attempts:
-                        file.add(event.attempt)
-                    advance(int(played.limit is not None))
-                elif played.limit is None:
-                    advance(event.num_keys if isinstance(event, replay.AcceptEvent) else 1)
-    except KeyboardInterrupt:
-        return events, False
-    return events, True
 
 
 def fill_samples(places: Path, settings: Settings) -> int:
@@ -341,7 +256,7 @@ def write_report(log: Path, path: Path) -> int:
 
 
 @contextmanager
-def _progress_bar(description: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+def progress_bar(description: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
     """A bar with the remaining time; yields a function that advances it."""
     with progress(BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), MofNCompleteColumn()) as bars:
         task = bars.add_task(description, total=total, completed=done)
@@ -352,12 +267,13 @@ def _markdown(tables: Iterable[Table]) -> str:
     return "\n".join(line for table in tables for line in table.markdown())
 
 
-def _finish(
+def finish(
     run: runner.Run,
     tables: Sequence[Table],
     tree: dict[str, Any] | None,
     html: Path | None,
-    films: tuple[Film, ...] = (),
+    films: Sequence[Film] = (),
+    timelines: Sequence[Timeline] = (),
 ) -> int:
     """Prints the JSON tree or the tables, writes the page, and returns the exit code."""
     header = run.header
@@ -368,7 +284,7 @@ def _finish(
         typer.echo("\n".join([f"{header.model}{digest}; {header.machine.line()}", *run.notes, "", _markdown(tables)]))
     if html is not None:
         title = f"dg-lsp bench {header.command}: {', '.join(header.data)}"
-        benchmark_page(title, run, tables, films).write(html)
+        benchmark_page(title, run, tables, films, timelines).write(html)
     return 0 if run.is_complete else INTERRUPTED
 
 
@@ -380,9 +296,10 @@ def _films(run: runner.Run, contender: Contender, cases: Iterable[TestCase]) -> 
     return record_films(contender.engine, choose_cases(cases, own), contender.request)
 
 
-def _header(
+def header_of(
     command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
 ) -> runner.RunHeader:
+    """What was measured, by which model, on which machine."""
     remote = _remote_options(settings.remote) if settings.is_remote else {}
     return runner.RunHeader(
         command,
@@ -402,7 +319,8 @@ def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
     return sandbox
 
 
-def _check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
+def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
+    """Raises UsageError if a decoder is named for a remote server."""
     if settings.is_remote and decoder is not None:
         raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
 
@@ -414,7 +332,7 @@ def _remote_options(settings: RemoteSettings) -> dict[str, Any]:
     return {REMOTE: {**{name: tree[name] for name in _REMOTE_OPTIONS}, "extra_sha256": extra}}
 
 
-def _remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
+def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
     """Sentences for a reader of the numbers of a remote server."""
     return (
         f"{name} is {settings.url} by {settings.api}: its times are those of a client and include the network.",

@@ -9,7 +9,7 @@ from typer import Argument
 
 from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.cli import conversion, loading
-from dg_lsp.cli.loading import configure, overrides
+from dg_lsp.cli.loading import Json, configure, overrides
 from dg_lsp.cli.pull import pull_model
 from dg_lsp.errors import DgLspError, UsageError
 
@@ -50,6 +50,15 @@ def _location(preset: "Preset") -> str:
         return str(ready)
     is_fetched = registry.fetched_path(preset) is not None or preset.unquantized_path.is_file()
     return f"{'not complete' if is_fetched else 'not here'} yet: dg-lsp models pull {preset.name}"
+
+
+@app.command("recommend")
+def recommend_models(as_json: Json = False) -> int:
+    """Measure this machine, and name the best autoregressive and the best diffusion model for it."""
+    from dg_lsp.cli.recommend import show_recommendation
+
+    show_recommendation(as_json=as_json)
+    return 0
 
 
 @app.command("rm")

@@ -1,6 +1,6 @@
 """Prints completions: as a JSON object, as code with line numbers, and as a canvas step by step."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,9 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from dg_lsp.context.document import LINE_END, Snapshot
+from dg_lsp.engine.decoders.base import Progress as Step
 from dg_lsp.engine.engine import drain
-from dg_lsp.engine.result import Cell, FillResult, Frame, Timings
+from dg_lsp.engine.result import Cell, FillResult, Frame, RewriteResult, Timings
 
 Frames = Generator[Frame, None, FillResult]
 
@@ -144,6 +145,41 @@ def watch(frames: Frames, snapshot: Snapshot, offset: int, console: Console) -> 
     return result
 
 
+def watch_gaps(
+    steps: Generator[Step, None, RewriteResult], frame: Callable[[Step], Frame], *, is_json: bool
+) -> RewriteResult:
+    """Shows every canvas of a fill of gaps: on a terminal as code, with the gaps coloured; in a pipe, a line a step."""
+    console = Console(highlight=False, stderr=is_json)
+    if not console.is_terminal:
+        return drain(steps, lambda step: console.print(plain_row(frame(step)), soft_wrap=True))
+    rows: list[Text] = []
+
+    def drawn(step: Step) -> Group:
+        shown = frame(step)
+        rows.append(coloured_row(shown, console.width))
+        code = canvas_code(shown)
+        free = console.height - code.plain.count("\n") - 3
+        return Group(code, *rows[-max(free, 1) :])
+
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        result = drain(steps, lambda step: live.update(drawn(step), refresh=True))
+    for row in rows:
+        console.print(row)
+    return result
+
+
+def canvas_code(frame: Frame) -> Text:
+    """The canvas as code: what is frozen as it stands in the buffer, the gaps in the colours of their confidence."""
+    code = Text()
+    for cell in frame.cells:
+        text, style = _styled(cell)
+        if cell.is_frozen:
+            code.append("\n".join(printable(line) for line in cell.text.split("\n")))
+        elif not cell.is_end:
+            code.append(text.replace(RETURN, "\n") if cell.is_committed else text, f"{style} on grey23")
+    return code
+
+
 def show_fill(result: FillResult, snapshot: Snapshot, offset: int, console: Console) -> None:
     """Prints the code around the cursor with the best candidate, if there is one."""
     fill = Text("\n".join(printable(line) for line in result.text.splitlines()), style="bold")
@@ -172,6 +208,8 @@ def _shape(cell: Cell) -> str:
 
 
 def _styled(cell: Cell) -> tuple[str, str]:
+    if cell.is_frozen:
+        return _shape(cell), ""
     if not cell.is_committed and cell.confidence < _SHOWN_FROM:
         return MASK, "dim red"
     colour = next(name for least, name in _COLOURS if cell.confidence >= least or least == 0.0)

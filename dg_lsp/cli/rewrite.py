@@ -34,7 +34,7 @@ def rewrite(
     from dg_lsp.cli.source import SourceFile, parse_lines
     from dg_lsp.engine.engine import drain
     from dg_lsp.engine.request import RewriteRequest
-    from dg_lsp.models.registry import instruction_model
+    from dg_lsp.engine.rewrite import instruction_note
 
     path, first, last = parse_lines(lines)
     source = SourceFile.read(path)
@@ -54,20 +54,20 @@ def rewrite(
     if as_json:
         typer.echo(_json(result, first, last, load_ms))
     else:
-        _show(result, source)
-        if instruction and not result.follows_instructions:
-            message = f"{result.model} follows no instructions: it received this one as a comment"
-            typer.echo(f"{message} ({instruction_model()} follows them)", err=True)
+        if result.rejection:
+            typer.echo(f"no rewrite ({result.rejection.reason})")
+        show_difference(result, source)
+        if note := instruction_note(request, result):
+            typer.echo(note, err=True)
         typer.echo(f"{result.model}: {result.timings.total:.0f} ms after {load_ms:.0f} ms load, {result.steps} steps")
         if write and not result.rejection:
             typer.echo(f"wrote {path}")
     return 1 if result.rejection else 0
 
 
-def _show(result: "RewriteResult", source: "SourceFile") -> None:
-    """Prints a unified diff, coloured on a terminal, or why there is none."""
+def show_difference(result: "RewriteResult", source: "SourceFile") -> None:
+    """Prints a unified diff, coloured on a terminal; nothing for a rejected rewrite."""
     if result.rejection:
-        typer.echo(f"no rewrite ({result.rejection.reason})")
         return
     colours = {"+": "green", "-": "red", "@": "cyan"}
     new = source.text[: result.start] + result.text + source.text[result.end :]

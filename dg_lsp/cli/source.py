@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.context.document import LineIndex, Snapshot
+from dg_lsp.context.document import Encoding, LineIndex, Snapshot
+from dg_lsp.context.languages import language_id_of
 from dg_lsp.errors import InputFileError, PositionError, UsageError
 
 _BOM = b"\xef\xbb\xbf"
-_PYTHON_SCRIPT = re.compile(r"#![^\r\n]*\bpython")
-_LANGUAGES = {".py": "python", ".pyi": "python", ".pyw": "python"}
 _NUMBER = "([0-9]{1,12})"
 _POSITION = re.compile(f"(.+?):{_NUMBER}(?::{_NUMBER})?", re.DOTALL)
 _LINES = re.compile(f"(.+):{_NUMBER}(?:-{_NUMBER})?", re.DOTALL)
@@ -54,10 +53,8 @@ class SourceFile:
 
     @property
     def language(self) -> str:
-        """LSP language id, from the suffix of the file or the interpreter in its first line."""
-        if _PYTHON_SCRIPT.match(self.text):
-            return "python"
-        return _LANGUAGES.get(self.path.suffix.lower(), "plaintext")
+        """LSP language id, from the name of the file or the interpreter in its first line."""
+        return language_id_of(self.path.name, self.text)
 
     def snapshot(self) -> Snapshot:
         """The file as input of the engine."""
@@ -78,6 +75,10 @@ class SourceFile:
             last = end - start + 1
             raise PositionError(f"line {line} of {self.path} has {characters}: its last column is {last}, not {column}")
         return start + column - 1
+
+    def line_of(self, offset: int) -> int:
+        """The 1-based number of the line of an offset."""
+        return LineIndex.of(self.text).position_at(offset, Encoding.UTF32)[0] + 1
 
     def check_writable(self) -> None:
         """Raises InputFileError if the file cannot be written; without a write bit it is refused for root too."""
@@ -187,6 +188,11 @@ def parse_lines(text: str) -> tuple[Path, int, int]:
     if first == 0 or last < first:
         raise PositionError(f"{text}: lines start at 1, and FIRST is not after LAST")
     return Path(match[1]), first, last
+
+
+def parse_range(text: str) -> tuple[Path, int | None, int | None]:
+    """Path, first and last line of `FILE:FIRST-LAST` or `FILE:LINE`; no lines for `FILE`. Raises as `parse_lines`."""
+    return parse_lines(text) if _LINES.fullmatch(text) and not _exists(text) else (Path(text), None, None)
 
 
 def _exists(path: str) -> bool:

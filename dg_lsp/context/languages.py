@@ -1,61 +1,141 @@
-"""The table of languages: grammar, comments, how blocks open, and endings that complete an unfinished line."""
+"""Languages: detection, grammars, comments, strings, and how blocks open and close; the table is languages.toml."""
 
-import importlib
+import importlib.util
+import logging
 import re
+import tomllib
 from dataclasses import dataclass
 from functools import cache
-
-from tree_sitter import Language as Grammar
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
 from dg_lsp.context.document import TAB_WIDTH, Cursor, TextStyle, depth_of, indentation_of
 
+if TYPE_CHECKING:
+    from tree_sitter import Language as Grammar
+
+PLAIN_TEXT = "plaintext"
+"""Id of a text in no known language."""
+MAX_FIRST_LINE = 200  # characters of a first line that are searched for an interpreter
 _DEEPEST_UNIT = 8  # columns of one indentation level
+_INTERPRETER = re.compile(r"#! *(?:\S*/env +(?:-\S+ +)*(?:\w+=\S* +)*)?(?:[^\s/]*/)*([A-Za-z-]+)")
+WHEELS_EXTRA = "dg-lsp[languages]"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One row of the table; the grammar is loaded when it is first used."""
+    """One table of languages.toml; the grammar is loaded when it is first used."""
 
-    grammar_module: str = ""  # importable
+    id: str = PLAIN_TEXT  # LSP language id
+    ids: tuple[str, ...] = ()  # further ids that editors send
+    suffixes: tuple[str, ...] = ()  # of file names, without the dot
+    names: tuple[str, ...] = ()  # of files
+    interpreters: tuple[str, ...] = ()  # in a first line that begins with `#!`
+    grammar: str = ""  # importable module, and its function where that is not `language`
     comment: str = ""  # mark of a line comment
+    block_comment: tuple[str, ...] = ()  # marks around a comment
+    quotes: tuple[str, ...] = ()  # of strings that end on their line
+    multiline: tuple[str, ...] = ()  # quotes of strings that may contain line ends
+    before_comment: str = ""  # pattern of what must precede the mark of a line comment, of no width
+    has_chars: bool = False  # 'x' is a character, and a single quote opens no string
+    has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
+    has_tags: bool = False  # it consists of tags between < and >
+    block_end: re.Pattern[str] | None = None  # matches a line that ends a block
     landmark: re.Pattern[str] | None = None
     """Matches a line from which a parser can start in the middle of a file, best with an empty `indentation`.
 
     None: syntax is not checked.
     """
+    checks_broken: bool = False
+    """Fills are checked where the text around them has errors; elsewhere they are valid there."""
+    fillers: tuple[str, ...] = ("", "a", "a;", "a,")
+    """Texts of which one makes code with a gap valid, once its brackets are closed."""
+    headers: tuple[str, ...] = ("a() ", "if (a) ")
+    """The same before brackets that the code after the gap closes."""
     endings: tuple[str, ...] = ("",)  # complete a valid beginning of a line; `{indentation}` is the line's own
     continuation: re.Pattern[str] | None = None  # matches a line that continues a statement above it
-    block_opener: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
+    indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
     block_header: re.Pattern[str] | None = None
     """Matches a line that opens a block whose end needs no text: elsewhere editors insert a closing bracket."""
 
-
-PLAIN = Language()
-LANGUAGES = {
-    "python": Language(
-        grammar_module="tree_sitter_python",
-        comment="#",
-        landmark=re.compile(r"^(?P<indentation> *)(?:async\s+def|def|class)\s+\w+\s*[(:\[]", re.MULTILINE),
-        endings=("", ":", ": _", " import _", " else _", "\n{indentation}def _(): pass"),
-        continuation=re.compile(r"\s*(?:elif|else|except|finally|case)\b|\s*[)\]}]"),
-        block_opener=":",
-        block_header=re.compile(
-            r"\s*(?:async\s+)?(?:def|class|if|elif|else|for|while|with|try|except|finally|match|case)\b"
-            r"[^#]*:\s*(?:#.*)?$"
-        ),
-    ),
-}
+    def commented(self, text: str) -> str:
+        """One line of text as a comment; empty in a language without comments."""
+        if self.comment:
+            return f"{self.comment} {text}"
+        if not self.block_comment:
+            return ""
+        start, end = self.block_comment
+        return f"{start} {text.replace(end, ' ')} {end}"
 
 
-def language_of(language_id: str) -> Language:
-    """The row of an LSP language id; plain text for unknown ids."""
-    return LANGUAGES.get(language_id, PLAIN)
+_PATTERNS = ("block_end", "landmark", "continuation", "block_header")
 
 
 @cache
-def grammar_of(module: str) -> Grammar:
-    """The grammar in `module`, cached: grammars are immutable."""
-    return Grammar(importlib.import_module(module).language())
+def _language(language_id: str) -> Language:
+    row = _TABLE[language_id].items()
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row}
+    for name in _PATTERNS:
+        if name in fields:
+            # landmarks are searched in a text, the others match one line
+            fields[name] = re.compile(f"^{fields[name]}" if name == "landmark" else fields[name], re.MULTILINE)
+    return Language(language_id, **fields)
+
+
+PLAIN = Language(quotes=('"',), multiline=("`",))
+_TABLE: dict[str, dict[str, Any]] = tomllib.loads(
+    (resources.files(__package__) / "languages.toml").read_text(encoding="utf-8")
+)
+LANGUAGE_IDS = tuple(_TABLE)
+
+
+def _ids_by(field: str) -> dict[str, str]:
+    return {name.lower(): language_id for language_id, row in _TABLE.items() for name in row.get(field, ())}
+
+
+_BY_ID = _ids_by("ids") | {language_id: language_id for language_id in _TABLE}
+_BY_NAME, _BY_SUFFIX, _BY_INTERPRETER = map(_ids_by, ("names", "suffixes", "interpreters"))
+
+
+def language_of(language_id: str) -> Language:
+    """The language with this id; plain text for unknown ids."""
+    found = _BY_ID.get(language_id.lower())
+    return _language(found) if found else PLAIN
+
+
+def language_id_of(path: str, text: str = "") -> str:
+    """LSP language id from the name of a file, else from the interpreter in the first line of its text."""
+    name = re.split(r"[/\\]", path)[-1].lower()
+    suffix = name.rpartition(".")[2] if "." in name else ""
+    found = _BY_NAME.get(name) or _BY_SUFFIX.get(suffix)
+    # a suffix before the language, as in Dockerfile.dev
+    found = found or _BY_NAME.get(name.partition(".")[0])
+    if found is None and (line := _INTERPRETER.match(text[:MAX_FIRST_LINE])):
+        found = _BY_INTERPRETER.get(line[1].lower())
+    return found or PLAIN_TEXT
+
+
+@cache
+def grammar_of(grammar: str) -> "Grammar | None":
+    """The grammar of a language, cached: grammars are immutable. None without one, or if it is not installed."""
+    from tree_sitter import Language as Grammar
+
+    module, _, function = grammar.partition(":")
+    if not module:
+        return None
+    try:
+        return Grammar(getattr(importlib.import_module(module), function or "language")())
+    except (ImportError, AttributeError, ValueError) as error:  # ValueError: built for another tree-sitter
+        wheel = module.replace("_", "-")
+        log.warning("%s: syntax is not checked (%s); install it with: pip install '%s'", wheel, error, WHEELS_EXTRA)
+        return None
+
+
+def missing_grammars() -> tuple[str, ...]:
+    """Packages with grammars that are not installed."""
+    modules = dict.fromkeys(row["grammar"].partition(":")[0] for row in _TABLE.values() if "grammar" in row)
+    return tuple(name.replace("_", "-") for name in modules if importlib.util.find_spec(name) is None)
 
 
 def opening_of(text: str, offset: int, language_id: str) -> str:

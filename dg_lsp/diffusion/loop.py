@@ -41,11 +41,13 @@ def race(
     rng: np.random.Generator,
     *,
     explores: bool = True,
+    closes_gaps: bool = False,
 ) -> Iterator[tuple[Step, ...]]:
     """States of several canvases after the same prompt, one tuple per forward pass, until all canvases have stopped.
 
     All running canvases share each pass. Later canvases differ from the first by their samples: with mask noise only
-    their first forced token is sampled (if `explores`), with uniform noise every token is.
+    their first forced token is sampled (if `explores`), with uniform noise every token is. See `unmask` for
+    `closes_gaps`.
     """
     spec = denoiser.spec
     end_ids = token_ids(spec.end_ids)
@@ -58,7 +60,8 @@ def race(
         predictions = denoiser.predict(slot, [steps[i].canvas_ids for i in running], heat, rng, running)
         for i, prediction in zip(running, predictions, strict=True):
             if isinstance(sampling, MaskSampling):
-                steps[i] = unmask(steps[i], prediction, sampling, end_ids, explore=explore and i > 0)
+                explored = explore and i > 0
+                steps[i] = unmask(steps[i], prediction, sampling, end_ids, explore=explored, closes_gaps=closes_gaps)
             else:
                 steps[i] = renoise(steps[i], prediction, sampling, spec.vocab_size, rng)
         yield tuple(steps)

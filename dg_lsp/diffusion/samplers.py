@@ -119,45 +119,83 @@ def _with_masks_after(deleted: Flags, is_open: Flags) -> Flags:
     return spread
 
 
-def unmask(step: Step, prediction: Prediction, sampling: MaskSampling, end_ids: TokenIds, *, explore: bool) -> Step:
-    """The canvas after one forward pass; with `explore`, the forced mask takes a sampled token, not the best one."""
+def unmask(
+    step: Step,
+    prediction: Prediction,
+    sampling: MaskSampling,
+    end_ids: TokenIds,
+    *,
+    explore: bool,
+    closes_gaps: bool = False,
+) -> Step:
+    """The canvas after one forward pass; with `explore`, a forced mask takes a sampled token, not the best one.
+
+    With `closes_gaps`, a committed end token is removed with the rest of its gap, whatever is frozen after it.
+    """
     is_last = step.number + 1 >= sampling.max_denoising_steps
     resizing = None
     if sampling.expand_id is not None or sampling.delete_id is not None:
         resizing = Resizing(step, sampling, can_grow=not is_last)
         prediction = resizing.possible(prediction)
     done = step.committed
-    forced = _forced_position(done, prediction, sampling.order)
+    is_open = _in_window(~done, sampling.window_length)
+    forced = _forced_positions(is_open, step.frozen, prediction, sampling.order)
     draft = np.where(done, step.canvas_ids, prediction.argmax_ids)
     confidence = np.where(done, step.confidence, prediction.confidence)
     if explore:
         draft[forced] = prediction.sampled_ids[forced]
         confidence[forced] = prediction.sampled_confidence[forced]
-    taken = ~done if is_last else ~done & (prediction.confidence > sampling.confidence_threshold)
-    taken[forced] = not done[forced]
+    taken = ~done if is_last else is_open & (prediction.confidence > sampling.confidence_threshold)
+    taken |= forced & ~done
     ends = among(draft, end_ids)
     if sampling.order is UnmaskOrder.LEFTMOST:
         waiting = ends | resizing.deleting(draft) if resizing else ends
         if waiting.any():
-            is_settled = np.logical_and.accumulate(done | (taken & ~ends))
-            taken &= ~waiting | np.concatenate([[True], is_settled[:-1]])  # no open position comes before
+            is_open = ~(done | (taken & ~ends))
+            taken &= ~waiting | (_counted_in_gaps(is_open, step.frozen) == is_open)  # no open position comes before
     committed = done | taken
     canvas_ids = np.where(taken, draft, step.canvas_ids)
     after = Step(step.number + 1, canvas_ids, draft, step.frozen, committed, confidence, step.num_stable)
     if resizing:
         after = resizing.resized(after, taken)
         ends = among(after.canvas_ids, end_ids)
-    after = _cut_after(after, ends & after.committed & ~after.frozen)
+    if not sampling.block_length:
+        ended = ends & after.committed & ~after.frozen
+        after = _without_ends(after, ended) if closes_gaps else _cut_after(after, ended)
     if after.committed.all():
         return replace(after, stop=Stop.FILLED)
     return replace(after, stop=Stop.MAX_STEPS) if is_last else after
 
 
-def _forced_position(committed: Flags, prediction: Prediction, order: UnmaskOrder) -> int:
-    """The mask that is replaced at any confidence, so that every step makes progress."""
+def _in_window(is_open: Flags, length: int) -> Flags:
+    """The open positions of the leftmost window with any; windows are counted from the end."""
+    if not length or not is_open.any():
+        return is_open
+    numbers = np.arange(len(is_open) - 1, -1, -1) // length
+    found: Flags = is_open & (numbers == numbers[is_open.argmax()])
+    return found
+
+
+def _forced_positions(is_open: Flags, frozen: Flags, prediction: Prediction, order: UnmaskOrder) -> Flags:
+    """The masks that are replaced at any confidence, so that every step makes progress: one, or one of each gap."""
     if order is UnmaskOrder.LEFTMOST:
-        return int(committed.argmin())
-    return int(np.argmax(np.where(committed, -1.0, prediction.confidence)))
+        first: Flags = is_open & (_counted_in_gaps(is_open, frozen) == 1)
+        return first
+    forced = np.zeros_like(is_open)
+    forced[np.argmax(np.where(is_open, prediction.confidence, -1.0))] = True
+    return forced
+
+
+def _counted_in_gaps(flags: Flags, frozen: Flags) -> npt.NDArray[np.intp]:
+    """How many flags are set up to each position since the last frozen one, the position's own included."""
+    counts = np.cumsum(flags)
+    return counts - np.maximum.accumulate(np.where(frozen, counts, 0))
+
+
+def _without_ends(step: Step, ended: Flags) -> Step:
+    """Removes these end tokens and the free positions after each, up to the next frozen one."""
+    removed = ~step.frozen & (_counted_in_gaps(ended, step.frozen) > 0)
+    return step.take(np.flatnonzero(~removed)) if removed.any() else step
 
 
 def _cut_after(step: Step, ends: Flags) -> Step:

@@ -16,7 +16,7 @@ from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptForma
 from dg_lsp.canvas.tokenizer import CachingTokenizer, Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Lanes, Prediction
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
-from dg_lsp.engine.decoders.base import Decoder, DecodeTask, Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, DecodeTask, Draft, Progress
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
 from dg_lsp.engine.decoders.infill import InfillDecoder
 from dg_lsp.engine.result import FillResult, Timings
@@ -37,18 +37,22 @@ class KVSlots:
 
     def choose(self, prompt_ids: TokenIds) -> int:
         """The slot that shares at least half of the prompt, start and end; without one, the least recently used."""
-        shared = {slot: self._num_alike(slot, prompt_ids) for slot in self._held}
+        shared = {slot: self.num_alike(slot, prompt_ids) for slot in self._held}
         best = max(shared, key=lambda slot: shared[slot])
         if 2 * shared[best] < len(prompt_ids):
             best = next(iter(self._held))
         self._held.move_to_end(best)
         return best
 
+    def num_missing(self, prompt_ids: TokenIds) -> int:
+        """Tokens of the prompt that the best slot lacks."""
+        return len(prompt_ids) - max(self.num_alike(slot, prompt_ids) for slot in self._held)
+
     def num_shared(self, slot: int, prompt_ids: TokenIds) -> int:
         """How many of the prompt's first tokens the slot holds."""
         return common_prefix_length(self._held[slot], prompt_ids)
 
-    def _num_alike(self, slot: int, prompt_ids: TokenIds) -> int:
+    def num_alike(self, slot: int, prompt_ids: TokenIds) -> int:
         """First and last tokens that the slot's prompt has in common with this one."""
         num_shared, held = self.num_shared(slot, prompt_ids), self._held[slot]
         return num_shared + common_prefix_length(held[num_shared:][::-1], prompt_ids[num_shared:][::-1])
@@ -294,6 +298,23 @@ class DecodeRun:
         )
 
 
+WARM_UP_TOKENS = 32
+"""Prompt tokens of one pass of a warm-up: a request of the user waits for one such pass at most."""
+
+
+def warm_up(model: EngineModel, prompt_ids: TokenIds) -> Generator[Progress, None, None]:
+    """Decodes a prompt into the slot that is best for it, one value for each pass."""
+    slots, denoiser = model.slots, model.denoiser
+    slots.user, slot = None, slots.choose(prompt_ids)
+    # what the cache holds of the prompt's end is kept only if the prompt is given as a whole
+    num_alike = slots.num_alike(slot, prompt_ids)
+    start = slots.num_shared(slot, prompt_ids) if num_alike < len(prompt_ids) - WARM_UP_TOKENS else len(prompt_ids)
+    for end in [*range(start + WARM_UP_TOKENS, len(prompt_ids), WARM_UP_TOKENS), len(prompt_ids)]:
+        denoiser.prefill(slot, prompt_ids[:end])
+        slots.hold(slot, prompt_ids[:end])
+        yield Progress(0, 0, EMPTY, EMPTY.ids, EMPTY.confidence)
+
+
 _DECODERS: dict[DecoderName, type[Decoder]] = {
     DecoderName.DIFFUSION: DiffusionDecoder,
     DecoderName.AUTOREGRESSIVE: AutoregressiveDecoder,
@@ -315,4 +336,6 @@ def new_decoder(name: DecoderName, task: DecodeTask) -> Decoder:
         raise RequestError(f"{spec.name} has no causal head{where}, which {name} needs; choose the decoder diffusion")
     if name.needs_canvas and spec.sampling is None:
         raise RequestError(f"{spec.name} has no canvas, which {name} needs; choose autoregressive or prompt-lookup")
+    if name.needs_final_canvas and not spec.has_final_canvas:
+        raise RequestError(f"{spec.name} has a canvas for drafts only; choose speculative, which verifies them")
     return _DECODERS[name](task)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
@@ -37,6 +37,7 @@ class StepCosts:
 
     causal: Points = ()  # empty without a causal head
     canvas: Points = ()  # all canvases of the pass together; empty without a canvas
+    prompt_token: float = 0.0  # one token of a prompt that is not cached, decoded with many others
 
     def extend(self, num_tokens: float) -> float:
         """A causal pass; infinite without a causal head."""
@@ -59,10 +60,10 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     rng = np.random.default_rng(0)
     prompt = token_ids(rng.integers(0, spec.vocab_size, min(_PROMPT_TOKENS, spec.max_prompt_tokens)))
 
-    def best_ms(step: Callable[[], object]) -> float:
+    def best_ms(step: Callable[[], object], before: TokenIds = prompt) -> float:
         times = []
         for _ in range(_ROUNDS):  # in a row, as in a fill: a pass like the one before it is cheaper
-            denoiser.prefill(slot, prompt)
+            denoiser.prefill(slot, before)
             start = clock()
             step()
             times.append(1e3 * (clock() - start))
@@ -74,6 +75,7 @@ def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_
     costs = StepCosts(
         causal=tuple((size, best_ms(partial(denoiser.extend, slot, prompt[:size]))) for size in causal),
         canvas=tuple((size, best_ms(partial(denoiser.predict, slot, one, 0.0, rng))) for size, one in canvases),
+        prompt_token=best_ms(partial(denoiser.prefill, slot, prompt), prompt[:0]) / len(prompt),
     )
     denoiser.prefill(slot, prompt[:0])
     return costs
@@ -113,39 +115,51 @@ class DecoderSelection:
         self.costs = costs
 
     def choose(
-        self, kind: PositionKind, wanted: DecoderName = DecoderName.AUTO, num_candidates: int = 1
+        self,
+        kind: PositionKind,
+        wanted: DecoderName = DecoderName.AUTO,
+        num_candidates: int = 1,
+        num_missing: Callable[[DecoderName], int] = lambda _: 0,
     ) -> DecoderName:
-        """The decoder that runs where `wanted` is set."""
+        """The decoder that runs where `wanted` is set; `num_missing` prompt tokens are not cached for a decoder."""
         is_infill = self._spec.prompt_format is PromptFormat.INFILL
         if wanted is DecoderName.AUTO:
-            several = num_candidates > 1 and self._spec.sampling is not None
-            wanted = DecoderName.DIFFUSION if several else self._fastest(kind)
+            several = num_candidates > 1 and self._spec.has_final_canvas
+            wanted = DecoderName.DIFFUSION if several else self._fastest(kind, num_missing)
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
 
-    def decoders(self, kind: PositionKind, wanted: DecoderName, num_candidates: int) -> tuple[DecoderName, ...]:
+    def decoders(
+        self,
+        kind: PositionKind,
+        wanted: DecoderName,
+        num_candidates: int,
+        num_missing: Callable[[DecoderName], int] = lambda _: 0,
+    ) -> tuple[DecoderName, ...]:
         """The decoders that run where `wanted` is set.
 
         Several candidates by `auto` are the one of an automatic request and those of the canvases: the best of them is
         right at least as often.
         """
-        chosen = [self.choose(kind, wanted, num_candidates)]
+        chosen = [self.choose(kind, wanted, num_candidates, num_missing)]
         if wanted is DecoderName.AUTO and num_candidates > 1:
-            chosen.insert(0, self.choose(kind))
+            chosen.insert(0, self.choose(kind, num_missing=num_missing))
         return tuple(dict.fromkeys(chosen))
 
     def num_canvases(self, decoder: DecoderName, kind: PositionKind, num_candidates: int) -> int:
         """Canvases that share each pass: one for each candidate, or as many as are expected to pay."""
+        if self._spec.block_length:  # only the first canvas continues after its block
+            return 1
         if decoder is not DecoderName.DIFFUSION or num_candidates > 1 or self.costs is None:
             return num_candidates if decoder is DecoderName.DIFFUSION else 1
         rows = _rows(self._spec, decoder, kind)
         return min(rows, key=lambda row: self._ms(row, kind)).num_canvases if rows else 1
 
-    def expected_ms(self, decoder: DecoderName, kind: PositionKind) -> float:
-        """Milliseconds after the prompt for each useful edit: half as many right answers double it.
+    def expected_ms(self, decoder: DecoderName, kind: PositionKind, num_missing: int = 0) -> float:
+        """Milliseconds for each useful edit, with so many tokens of the prompt: half as many right answers double it.
 
         Infinite without costs, and for a decoder without expected passes.
         """
-        return min((self._ms(row, kind) for row in _rows(self._spec, decoder, kind)), default=math.inf)
+        return min((self._ms(row, kind, num_missing) for row in _rows(self._spec, decoder, kind)), default=math.inf)
 
     def num_passes(self, ms: float, decoder: DecoderName, num_tokens: int) -> float:
         """Passes over canvases of so many tokens that take about this time on an idle machine.
@@ -161,18 +175,23 @@ class DecoderSelection:
         mean_ms = sum(kinds) / len(kinds)
         return float(2.0 ** round(math.log2(ms / (mean_ms if 0 < mean_ms < math.inf else _USUAL_MS))))
 
-    def _fastest(self, kind: PositionKind) -> DecoderName:
+    def _fastest(self, kind: PositionKind, num_missing: Callable[[DecoderName], int]) -> DecoderName:
         has_canvas, has_head = self._spec.sampling is not None, self._spec.has_causal_head
         possible = [
             decoder
             for decoder in _CANDIDATES
-            if (has_canvas or not decoder.needs_canvas) and (has_head or not decoder.needs_causal_head)
+            if (has_canvas or not decoder.needs_canvas)
+            and (has_head or not decoder.needs_causal_head)
+            and (self._spec.has_final_canvas or not decoder.needs_final_canvas)
         ]
-        return possible[0] if self.costs is None else min(possible, key=lambda one: self.expected_ms(one, kind))
+        if self.costs is None or len(possible) == 1:
+            return possible[0]
+        return min(possible, key=lambda one: self.expected_ms(one, kind, num_missing(one)))
 
-    def _ms(self, row: ExpectedPasses, kind: PositionKind) -> float:
+    def _ms(self, row: ExpectedPasses, kind: PositionKind, num_missing: int = 0) -> float:
         costs = self.costs or StepCosts()
-        ms = row.singles * costs.extend(1) if row.singles else 0.0
+        ms = num_missing * costs.prompt_token
+        ms += row.singles * costs.extend(1) if row.singles else 0.0
         ms += row.checks * costs.extend(VERIFIED_TOKENS) if row.checks else 0.0
         if row.canvases:
             length = canvas_length(self._wanted_length, self._spec, None if kind is PositionKind.BLOCK else 1)

@@ -7,17 +7,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import cache
 from typing import Self, TypeVar
 
-from dg_lsp.canvas.chat import chat_layout
+from dg_lsp.canvas.chat import chat_layout, raw_layout
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, Sampling, UnmaskOrder
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch
+from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
+from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite, follows_instructions
@@ -96,11 +98,13 @@ class Engine(ABC):
 
     @abstractmethod
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        """The answer to the last turn of a conversation, as the only candidate; it is not judged.
+        """The answer to the last turn of a conversation, or the text's continuation, as the only candidate.
+
+        It is not judged.
 
         Raises:
             RequestError: there is no turn to answer, or the conversation is longer than the model's prompt.
-            ModelUnsupportedError: the model has no known chat template, or the server's protocol has no chats.
+            ModelUnsupportedError: the model has no usable chat template, or the server's protocol has no chats.
             BackendError: the runtime or the server failed.
         """
 
@@ -111,6 +115,11 @@ class Engine(ABC):
 
     def refresh(self) -> Generator[Progress, None, None]:
         """Decodes again what the cache holds approximately, one short pass for each value. Raises `BackendError`."""
+        yield from ()
+
+    def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
+        """Decodes the prompt of a fill into the cache, a short pass for each value. Raises as `run` does."""
+        del request  # no code is sent to a server before the user types
         yield from ()
 
     @abstractmethod
@@ -173,7 +182,8 @@ class LocalEngine(Engine):
         kind = PositionKind.of(request.cursor, request.line_limit)
         attempts: list[tuple[DecodeRun, Draft, Candidate | Rejection]] = []
         rankings, rejections, num_passes, num_decoded = list[tuple[Candidate, ...]](), list[Rejection](), 0, 0
-        for decoder in self.decoder_selection.decoders(kind, wanted, request.num_candidates):
+        missing = self._num_missing(request)
+        for decoder in self.decoder_selection.decoders(kind, wanted, request.num_candidates, missing):
             run = self._start(request, decoder, kind, deadline, watch)
             deadline = run.task.limits.deadline  # one for all decoders, as the passes below
             run.decoder.num_passes = num_passes
@@ -219,25 +229,37 @@ class LocalEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        if request.holes:
+            return GapsFill(request, self.spec.name, self.settings, end, self.run, self._model).run()
         return Rewrite(self._model, request, end, self.run, self.settings).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
         model, watch = self._model, Stopwatch()
         with watch.stage("prompt"):
-            layout = chat_layout(request.turns, model.tokenizer, model.spec)
-            decoder = DecoderName.DIFFUSION if model.spec.sampling else DecoderName.AUTOREGRESSIVE
+            if request.text is None:
+                layout = chat_layout(request.turns, model.tokenizer, model.spec)
+            else:
+                layout = raw_layout(request.text, model.tokenizer, model.spec)
+            decoder = DecoderName.DIFFUSION if model.spec.has_final_canvas else DecoderName.AUTOREGRESSIVE
             # the shortest canvas that holds the longest answer, or the longest canvas
             lengths = model.spec.canvas_lengths if model.spec.sampling else ()
             longest = max(lengths, default=0)
             length = min((length for length in lengths if length >= request.max_tokens), default=longest)
-            limits = Limits(length, request.max_tokens, None, deadline=deadline)
+            limits = Limits(
+                length,
+                request.max_tokens,
+                None,
+                deadline=deadline,
+                is_raw=request.text is not None,
+                stops=request.stops,
+            )
             run = DecodeRun(model, decoder, layout, limits, watch, seed=request.seed)
         (draft, *_) = yield from run.drafts()
         if draft.is_empty:
             return run.result(draft, (), (Rejection(Reason.UNFINISHED),))
-        text = model.decode(draft.ids[: request.max_tokens]).decode("utf-8", "replace")
-        return run.result(draft, (Candidate(text, draft.score),), ())
+        answer = model.decode(draft.ids[: request.max_tokens]).decode("utf-8", "replace")
+        return run.result(draft, (Candidate(answer, draft.score),), ())
 
     @property
     def is_exact(self) -> bool:
@@ -254,6 +276,15 @@ class LocalEngine(Engine):
                 number += 1
                 yield Progress(0, number, EMPTY, EMPTY.ids, EMPTY.confidence)
 
+    def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
+        """See `Engine.warm_up`. A layout with a canvas has the same prompt."""
+        kind = PositionKind.of(request.cursor, request.line_limit)
+        missing = self._num_missing(request)
+        decoder = self.decoder_selection.choose(kind, DecoderName(self.settings.decoder), 1, missing)
+        model = self._model_for(decoder)
+        ids = self._layout(request, model, decoder).prompt_ids
+        yield from warm_up(model, ids)
+
     def configured(self, settings: CompletionSettings) -> Self:
         """See `Engine.configured`. Slots and token caches are shared."""
         model = self._model
@@ -268,6 +299,16 @@ class LocalEngine(Engine):
         if decoder is DecoderName.INFILL and self.spec.prompt_format is not PromptFormat.INFILL:
             return replace(self._model, spec=in_format(self.spec, PromptFormat.INFILL))
         return self._model
+
+    def _num_missing(self, request: FillRequest) -> Callable[[DecoderName], int]:
+        """How many prompt tokens no slot has, for a decoder."""
+
+        @cache
+        def num_missing(is_causal: bool) -> int:
+            layout = self._layout(request, self._model, DecoderName.AUTOREGRESSIVE if is_causal else DecoderName.AUTO)
+            return self._model.slots.num_missing(layout.prompt_ids)
+
+        return lambda decoder: num_missing(decoder.needs_causal_head)
 
     def _layout(self, request: FillRequest, model: EngineModel, decoder: DecoderName) -> Layout:
         """Prompt and canvas; for a causal head all that precedes the gap is prompt."""

@@ -21,7 +21,8 @@ from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decode_run import Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
+from dg_lsp.engine.gaps import GapsFill
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
 from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of, meets_stop_criteria
@@ -79,7 +80,10 @@ class RemoteEngine(Engine):
             max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)
             prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             counts = limits.max_tokens, request.num_candidates
-            query = RemoteQuery(RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request))
+            is_invoked = request.priority is Priority.INVOKED
+            query = RemoteQuery(
+                RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request), is_invoked=is_invoked
+            )
             # a server reports no passes
             seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
             early_stop = limits.deadline - seconds + early_stop_ms(request, self.settings, limits.deadline) / 1e3
@@ -102,13 +106,16 @@ class RemoteEngine(Engine):
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
-        if not self.follows_instructions:
+        is_raw = request.text is not None
+        if is_raw and not self._model.continues_text:
+            raise ModelUnsupportedError(f"{self.spec.name} continues no plain text: set remote.api to completions")
+        if not is_raw and not self.follows_instructions:
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = Stopwatch()
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
-        query = RemoteQuery(
-            RemoteTask.CHAT, Prompt("", ""), request.max_tokens, 1, request.seed, messages, _session(request)
-        )
+        task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
+        prompt = Prompt(request.text or "", "")
+        query = RemoteQuery(task, prompt, request.max_tokens, 1, request.seed, messages, _session(request))
         limits = Limits(0, request.max_tokens, None, deadline=deadline)
         answer = yield from watch.relay(self._stream(query, limits))
         if text := answer.texts[0] if answer.texts else "":
@@ -120,8 +127,10 @@ class RemoteEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`. A server without instructions fills the gap that the selection leaves."""
         watch = Stopwatch()
+        end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        if request.holes:
+            return (yield from GapsFill(request, self.spec.name, self.settings, end, self.run).run())
         with watch.stage("prompt"):
-            end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
             is_instructed = bool(request.instruction.strip()) and self.follows_instructions
             request = checked_request(request, self.spec, is_instructed=is_instructed)
             old = request.snapshot.text[request.start : request.end]

@@ -7,6 +7,7 @@ from typing import ClassVar, Generic, TypeVar
 from dg_lsp.canvas.chat import Turn
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
+from dg_lsp.context.holes import Hole
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.engine.result import FillResult, RewriteResult
 from dg_lsp.settings import CompletionSettings
@@ -81,6 +82,21 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
+    holes: tuple[Hole, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
+    decoder: DecoderName | None = None  # for the holes; None takes the setting
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpRequest(EngineRequest[None]):
+    """In idle time: decodes the prompt of a fill that the user may request next."""
+
+    priority: ClassVar = Priority.SPECULATION
+    fill: FillRequest
+
+    @property
+    def name(self) -> str:
+        """The document."""
+        return self.fill.snapshot.uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +109,13 @@ class RefreshRequest(EngineRequest[None]):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest(EngineRequest[FillResult]):
-    """A conversation to continue."""
+    """A conversation to continue, or a text as it is."""
 
     priority: ClassVar = Priority.CHAT
     turns: tuple[Turn, ...]
     name: str  # of the conversation: a newer request with the same name replaces this one
+    text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
+    stops: tuple[str, ...] = ()  # texts after which the model need not go on; the caller cuts there
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
     deadline_ms: float = CHAT_DEADLINE_MS  # milliseconds from submission; the answer is what is settled by then
     seed: int = 0

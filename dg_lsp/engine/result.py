@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.holes import Hole
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 
@@ -83,6 +84,24 @@ class FillResult:
 
 
 @dataclass(frozen=True, slots=True)
+class FilledGap:
+    """A hole and its fill, or the reason why it stays as it is."""
+
+    start: int
+    end: int  # offsets of the placeholder
+    text: str  # empty where rejected
+    rejection: Rejection | None
+    confidence: float  # estimated probability that the first line is right; 0 where rejected
+
+    @classmethod
+    def of(cls, hole: Hole, verdict: Candidate | Rejection) -> "FilledGap":
+        """The verdict about a hole's fill."""
+        if isinstance(verdict, Candidate):
+            return cls(hole.start, hole.end, verdict.text, None, verdict.confidence)
+        return cls(hole.start, hole.end, "", verdict, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteResult:
     """The new text of a range, or the reason why there is none."""
 
@@ -93,9 +112,10 @@ class RewriteResult:
     rejection: Rejection | None
     score: float  # mean log probability per token, in nats; 0 where rejected
     confidence: float  # estimated probability that the first line is right; 0 where rejected
-    follows_instructions: bool  # False where the model saw the instruction as a comment only
+    follows_instructions: bool  # False where the model saw the instruction as a comment at most
     steps: int
     timings: Timings
+    gaps: tuple[FilledGap, ...] = ()  # the holes of the range, if only they were filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +126,7 @@ class Cell:
     confidence: float  # probability of the draft's token, 0 to 1
     is_committed: bool
     is_end: bool
+    is_frozen: bool = False  # text of the buffer between two gaps
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
-from dg_lsp.canvas.chat import TEMPLATES, rewrite_layout
+from dg_lsp.canvas.chat import has_template, rewrite_layout
 from dg_lsp.canvas.layout import NOTHING, Renoise, resume_sampling
 from dg_lsp.canvas.prompt_format import layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
@@ -17,6 +17,7 @@ from dg_lsp.engine.request import FillRequest, RewriteRequest
 from dg_lsp.engine.result import FillResult, RewriteResult, Timings
 from dg_lsp.engine.stop_criteria import Limits
 from dg_lsp.errors import RequestError
+from dg_lsp.models.registry import instruction_model
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite
 from dg_lsp.settings import CompletionSettings
 
@@ -112,9 +113,12 @@ class Rewrite:
             build = rewrite_layout if self._is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
+            decoder, length = DecoderName.DIFFUSION, model.spec.longest_block
+            if model.spec.sampling is None:
+                decoder, length, layout = DecoderName.AUTOREGRESSIVE, 0, layout.in_prompt()
             lengths = (n for n in model.spec.canvas_lengths if n >= min(longest, 64))
-            limits = Limits(min(lengths, default=model.spec.longest_block), longest, None, deadline=self._deadline)
-            run = DecodeRun(model, DecoderName.DIFFUSION, layout, limits, self._watch, seed=seed)
+            limits = Limits(min(lengths, default=length), longest, None, deadline=self._deadline)
+            run = DecodeRun(model, decoder, layout, limits, self._watch, seed=seed)
         if request.strength >= 1:
             return (yield from self._from_nothing(run, prompt))
         return (yield from self._watch.relay(self._from_selection(run, prompt)))
@@ -163,8 +167,8 @@ class Rewrite:
 
 
 def follows_instructions(model: EngineModel) -> bool:
-    """The model has a known chat template."""
-    return model.spec.template in TEMPLATES
+    """The model has a chat template."""
+    return has_template(model.spec)
 
 
 def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: bool) -> RewriteRequest:
@@ -178,7 +182,7 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
         raise RequestError("there is nothing to rewrite: select some code")
     if not 0 < request.strength <= 1:
         raise RequestError(f"strength {request.strength:g} is not above 0 and at most 1")
-    if request.strength < 1 and spec.sampling is None:
+    if request.strength < 1 and not spec.has_free_canvas:
         raise RequestError(f"{spec.name} has no canvas to renoise: use strength 1, or a local diffusion model")
     if is_instructed:
         line_end = LINE_END.search(text, end)
@@ -212,11 +216,21 @@ def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snap
     Without a chat template, the instruction becomes a comment above a range that begins a line.
     """
     text = request.snapshot.text
-    before, comment = text[: request.start], language_of(request.snapshot.language).comment
+    before, language = text[: request.start], language_of(request.snapshot.language)
     blanks, instruction = text[line_start(text, request.start) : request.start], " ".join(request.instruction.split())
+    comment = language.commented(instruction)
     if instruction and comment and not is_instructed and not blanks.strip():
-        before += f"{comment} {instruction}\n{blanks}"
+        before += f"{comment}\n{blanks}"
     return replace(request.snapshot, text=before + text[request.end :]), len(before)
+
+
+def instruction_note(request: RewriteRequest, result: RewriteResult) -> str:
+    """What became of the instruction if the model follows none; empty otherwise."""
+    if not request.instruction.strip() or result.follows_instructions:
+        return ""
+    has_comments = bool(language_of(request.snapshot.language).commented(request.instruction))
+    fate = "it received this one as a comment" if has_comments else "in a file without comments it receives none"
+    return f"{result.model} follows no instructions: {fate} ({instruction_model()} follows them)"
 
 
 def rewrite_prompt(

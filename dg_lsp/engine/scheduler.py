@@ -22,7 +22,15 @@ from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, Priority, RefreshRequest, RewriteRequest
+from dg_lsp.engine.request import (
+    ChatRequest,
+    EngineRequest,
+    FillRequest,
+    Priority,
+    RefreshRequest,
+    RewriteRequest,
+    WarmUpRequest,
+)
 from dg_lsp.engine.result import FillResult, Frame
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DgLspError
@@ -39,7 +47,7 @@ Request = FillRequest | RewriteRequest | ChatRequest
 class Job:
     """A request on its way through the scheduler."""
 
-    request: Request | RefreshRequest
+    request: Request | RefreshRequest | WarmUpRequest
     deadline: float  # `time.monotonic` seconds
     future: Future[Any]
     settings: CompletionSettings
@@ -56,7 +64,9 @@ class Job:
     def key(self) -> Key:
         """Of two jobs with the same key the newer one wins."""
         request = self.request
-        name = request.name if isinstance(request, ChatRequest | RefreshRequest) else request.snapshot.uri
+        if isinstance(request, ChatRequest | RefreshRequest | WarmUpRequest):
+            return request.client, request.name, type(request)
+        name = request.snapshot.uri
         return request.client, name, type(request)
 
     @property
@@ -77,6 +87,8 @@ class Job:
             return engine.chat(self.request, deadline=self.deadline)
         if isinstance(self.request, RefreshRequest):
             return engine.refresh()
+        if isinstance(self.request, WarmUpRequest):
+            return engine.warm_up(self.request.fill)
         return engine.run(self.request, deadline=self.deadline)
 
 
@@ -91,6 +103,11 @@ class RequestQueue:
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs."""
+        return tuple(self._jobs)
 
     def add(self, job: Job) -> None:
         """Lets the job wait."""
@@ -188,6 +205,25 @@ class Scheduler:
         elif must_wait and not isinstance(request, RewriteRequest):
             _settle_at_deadline(job)
         return job.future
+
+    def warm_up(self, request: FillRequest, settings: CompletionSettings | None = None) -> None:
+        """Decodes the prompt of this fill as soon as the model is idle, unless there is something better to do.
+
+        Any request stops it, and a newer warm-up replaces it. Nothing happens while a request runs or waits.
+        """
+        settings = settings or self._settings
+        job = Job(WarmUpRequest(request, client=request.client), math.inf, Future(), settings)
+        with self._changed:
+            running = self._running
+            if running is not None and isinstance(running.request, WarmUpRequest):
+                running.future.cancel()
+            elif running is not None or self._is_closed:
+                return
+            if not settings.speculate or any(not isinstance(one.request, WarmUpRequest) for one in self._queue.jobs):
+                return
+            self._queue.clear()
+            self._queue.add(job)
+            self._changed.notify()
 
     def configure(self, settings: CompletionSettings) -> None:
         """Other settings from the next request on; cached completions are dropped."""
@@ -421,6 +457,10 @@ class SchedulerSession:
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
+
+    def warm_up(self, request: FillRequest) -> None:
+        """See `Scheduler.warm_up`."""
+        self._scheduler.warm_up(replace(request, client=self._number), self._settings)
 
     def configure(self, settings: CompletionSettings) -> None:
         """See `Scheduler.configure`."""

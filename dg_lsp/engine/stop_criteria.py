@@ -24,6 +24,8 @@ class Limits:
     num_canvases: int = 1  # canvases that share each pass
     deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
     early_stop_passes: float = math.inf  # passes after which whole lines are enough
+    is_raw: bool = False  # the text may repeat itself
+    stops: tuple[str, ...] = ()  # texts that end it
 
     def is_over(self) -> bool:
         """The deadline has passed."""
@@ -76,12 +78,16 @@ def canvas_length(
     """Tokens of a canvas: `wanted`, or with 0 the model's shortest for so many lines and the frozen tokens.
 
     Raises:
-        RequestError: it is longer than the model's longest, or has no room for a fill.
+        RequestError: it is longer than the model's longest, has no room for a fill, or is not that of a block.
     """
     if wanted > spec.longest_block:
         raise RequestError(
             f"canvas length {wanted} is more than {spec.name} was trained for; choose at most {spec.longest_block}"
         )
+    if spec.block_length:
+        if wanted not in (0, spec.block_length):
+            raise RequestError(f"{spec.name} fills blocks of {spec.block_length} tokens; set the canvas length to 0")
+        return spec.block_length
     num_frozen = len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
     if 0 < wanted <= num_frozen:
         raise RequestError(
@@ -108,6 +114,10 @@ class StopCriteria:
         if is_ended or len(ids) >= self.limits.max_tokens:
             return True
         text = self.decode(ids).decode("utf-8", "replace")
+        if any(stop in text for stop in self.limits.stops if stop):
+            return True
+        if self.limits.is_raw:
+            return False
         is_early = num_passes >= self.limits.early_stop_passes
         return meets_stop_criteria(text, self.limits, is_early=is_early) or self._find_stop(text) is not None
 

@@ -11,15 +11,14 @@ from dg_lsp.canvas.fim_families import FIM_FAMILIES, FimFamily
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, mask_secrets
+from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets
 from dg_lsp.context.window import PATH_PARTS
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http.errors import ApiError
-from dg_lsp.http.schemas import FinishReason
+from dg_lsp.http.schemas import CompletionBody, FinishReason
 from dg_lsp.settings import Settings
 
-DEFAULT_LANGUAGE = "python"
-"""Python's grammar is the only one that completions are checked against; text that is no Python is not checked."""
 _OTHER_FAMILIES = (
     FimFamily("", "<|fim_begin|>{prefix}<|fim_hole|>{suffix}<|fim_end|>", ("DeepSeek in ASCII",)),
     FimFamily("", "<|code_prefix|>{prefix}<|code_suffix|>{suffix}<|code_middle|>", ("GLM",)),
@@ -64,7 +63,7 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
     for snippet in snippets:
         path = snippet.path.replace("\\", "/")
         # no `file:` URI: the file is one of the client's machine
-        snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, snippet.text, DEFAULT_LANGUAGE)
+        snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, snippet.text, language_id_of(path))
         if exclusion.reason(snapshot) is None:
             short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
             allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(snippet.text)))
@@ -87,6 +86,13 @@ def split_fim_prompt(prompt: str) -> tuple[str, str]:
     return next((parts for family in families if (parts := family.split(prompt))), (prompt, ""))
 
 
+def is_raw_prompt(body: CompletionBody) -> bool:
+    """Nothing in the request shows that the prompt is code around a gap: no language, no suffix, no sentinels."""
+    prompt = body.prompt[0] if body.prompt else ""
+    is_code = bool(body.language or comment_language(prompt)) or "suffix" in body.model_fields_set
+    return not is_code and split_fim_prompt(prompt) == (prompt, "")
+
+
 def comment_language(prefix: str) -> str:
     """The language in minuet's first line (`# language: python`), or an empty string."""
     found = _LANGUAGE_COMMENT.match(prefix)
@@ -104,9 +110,8 @@ class EditPrompt(NamedTuple):
 
     @property
     def language(self) -> str:
-        """LSP language id."""
-        extension = self.path.rpartition(".")[2].lower()
-        return DEFAULT_LANGUAGE if extension in ("", "py", "pyi") else extension
+        """LSP language id, from the path."""
+        return language_id_of(self.path)
 
 
 def parse_edit_prompt(text: str) -> EditPrompt:

@@ -14,17 +14,18 @@ from starlette.requests import Request
 from dg_lsp import __version__
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import TextStyle
+from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.snippets import Snippet, SnippetSource
-from dg_lsp.engine.request import CHAT_DEADLINE_MS, ChatRequest, FillRequest, Priority
+from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, Priority
 from dg_lsp.engine.result import FillResult
 from dg_lsp.http import schemas
 from dg_lsp.http.completion import (
-    DEFAULT_LANGUAGE,
     Completion,
     allowed_snippets,
     comment_language,
     completions,
     cut_at_stops,
+    is_raw_prompt,
     parse_edit_prompt,
     split_fim_prompt,
 )
@@ -43,6 +44,8 @@ from dg_lsp.http.service import RequestService, Service
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096
+_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's documented default of a completion."""
 _PREFILL_ONLY_MS = 1e-6
 """A deadline before the first denoising step."""
 _NO_SUFFIX = "<|endoftext|>"
@@ -72,13 +75,13 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
     # clients send the newest snippet last, which is the most important one
     extra = (Snippet(SnippetSource.GIVEN, one.filename, style.to_model(one.text)) for one in reversed(body.input_extra))
     request = FillRequest(
-        service.snapshot(prefix + body.input_suffix, DEFAULT_LANGUAGE),
+        service.snapshot(prefix + body.input_suffix, body.language or PLAIN_TEXT),
         len(prefix),
         num_candidates=body.n_cmpl,
         max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
         deadline_ms=_PREFILL_ONLY_MS if is_warm_up else body.deadline_ms,
         seed=body.seed,
-        priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl),
+        priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl, http),
         snippets=allowed_snippets(extra, service.engine.spec, service.settings),
     )
     result = await service.run(request, http)
@@ -99,11 +102,13 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
 async def legacy_completions(
     body: schemas.CompletionBody, service: RequestService, http: Request
 ) -> _Answer | schemas.TabbyResponse:
-    """Fills a gap for clients of OpenAI or, with `segments`, of Tabby."""
+    """Fills a gap for clients of OpenAI or, with `segments`, of Tabby; continues a text without a language."""
     if (segments := body.segments) is None:
+        if is_raw_prompt(body):
+            return await _continue(body, service, http)
         return await _complete(body, service, http, has_messages=False)
     client = body.user if segments.filepath else ""  # without a path, two requests of a user may be for two files
-    text, language = segments.prefix + segments.suffix, body.language or DEFAULT_LANGUAGE
+    text, language = segments.prefix + segments.suffix, body.language or language_id_of(segments.filepath)
     snapshot = service.snapshot(text, language, segments.filepath, client)
     result = await service.run(FillRequest(snapshot, len(segments.prefix), seed=body.seed), http)
     choices: list[dict[str, int | str]] = [
@@ -132,13 +137,9 @@ async def chat(body: schemas.ChatBody, service: RequestService, http: Request) -
         max_tokens=min(body.max_completion_tokens or body.max_tokens, MAX_TOKENS),
         deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
         seed=body.seed,
+        stops=tuple(body.stop),
     )
-
-    def cut(result: FillResult) -> Sequence[Completion]:
-        return [cut_at_stops(result.text, body.stop, is_full=result.output_tokens >= request.max_tokens)]
-
-    answer = OpenAiAnswer(spec.name, is_chat=True)
-    return await _answer(answer, request, cut, SettledText(body.stop), body, service, http)
+    return await _generate(OpenAiAnswer(spec.name, is_chat=True), request, body, service, http)
 
 
 @router.post("/v1/edit/completions", **_OPENAI)
@@ -291,22 +292,51 @@ async def _complete(body: schemas.FimBody, service: Service, http: Request, *, h
     prefix, suffix = split_fim_prompt(body.prompt[0] if body.prompt else "")
     suffix = suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix
     request = FillRequest(
-        service.snapshot(prefix + suffix, body.language or comment_language(prefix) or DEFAULT_LANGUAGE),
+        service.snapshot(prefix + suffix, body.language or comment_language(prefix) or PLAIN_TEXT),
         len(prefix),
         num_candidates=body.n,
         max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
         deadline_ms=body.deadline_ms,
         seed=body.seed,
-        priority=_priority(body.n),
+        priority=_priority(body.n, http),
     )
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
     cut = partial(completions, max_tokens=request.max_tokens, stops=body.stop)
     return await _answer(answer, request, cut, SettledText(), body, service, http)
 
 
-def _priority(num_candidates: int) -> Priority:
-    """Several candidates are requested by the user, one by typing."""
-    return Priority.INVOKED if num_candidates > 1 else Priority.TYPED
+async def _continue(body: schemas.CompletionBody, service: Service, http: Request) -> _Answer:
+    """The model's own continuation of the prompt; nothing is judged."""
+    if body.n > 1:
+        raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
+    is_set = "max_tokens" in body.model_fields_set
+    limit = body.max_tokens if body.max_tokens > 0 else CHAT_MAX_TOKENS
+    request = ChatRequest(
+        (),
+        name="",
+        text=body.prompt[0] if body.prompt else "",
+        max_tokens=min(limit, MAX_TOKENS) if is_set else _DEFAULT_MAX_TOKENS,
+        deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,
+        seed=body.seed,
+        stops=tuple(body.stop),
+    )
+    answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=False)
+    return await _generate(answer, request, body, service, http)
+
+
+async def _generate(
+    answer: OpenAiAnswer, request: ChatRequest, body: schemas.StreamedBody, service: Service, http: Request
+) -> _Answer:
+    def cut(result: FillResult) -> Sequence[Completion]:
+        return [cut_at_stops(result.text, request.stops, is_full=result.output_tokens >= request.max_tokens)]
+
+    return await _answer(answer, request, cut, SettledText(request.stops), body, service, http)
+
+
+def _priority(num_candidates: int, http: Request) -> Priority:
+    """Several candidates are requested by the user, one by typing; the header is sent by dg-lsp as a client."""
+    is_invoked = num_candidates > 1 or http.headers.get("dg-lsp-trigger") == "invoked"
+    return Priority.INVOKED if is_invoked else Priority.TYPED
 
 
 async def _answer(

@@ -100,6 +100,8 @@ class InfillBody(GenerationOptions):
     input_suffix: Text = ""
     """Everything after the cursor."""
     input_extra: Annotated[list[ExtraSnippet], Field(max_length=MAX_OBJECTS)] = []
+    language: Text = ""
+    """LSP language id; without it the syntax is not checked."""
     n_predict: Annotated[int, Field(ge=-2)] = -1
     """Longest answer in tokens; 0 only fills the prompt cache."""
     n_cmpl: NumCandidates = 1
@@ -132,7 +134,7 @@ class FimBody(StreamedBody):
     suffix: Text = ""
     """The text after the gap."""
     language: Text = ""
-    """LSP language id."""
+    """LSP language id; without it, and without a file name, the syntax is not checked."""
     max_tokens: Annotated[int, Field(ge=-1)] = -1
     n: NumCandidates = 1
 

@@ -1,18 +1,19 @@
-"""Builds the changed llama.cpp that DiffusionGemma needs, from the source of the installed llama-cpp-python."""
+"""Gets llama.cpp for a GPU or with the change that DiffusionGemma needs, from a wheel or by compilation."""
 
 import os
 import re
 import shlex
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp import runtime
-from dg_lsp.errors import ModelRuntimeError, UsageError
+from dg_lsp.errors import ModelError, ModelRuntimeError, UsageError
 from dg_lsp.models.download import working_folder
-from dg_lsp.models.packages import ShowStep, run, unpack_llama_cpp
+from dg_lsp.models.packages import ShowStep, run, run_pip, unpack_llama_cpp
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
 _OVERLAY_PARTS = ("src/", "include/", "ggml/include/")
@@ -150,6 +151,40 @@ def _lines_of(hunk: str, sign: str) -> str:
     return "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in (" ", sign))
 
 
+# prebuilt wheels
+
+SeesGpu = Callable[[Path], bool]
+"""Whether llama.cpp in a folder lists a GPU."""
+
+
+def install_wheel(backends: Sequence[str], sees_gpu: SeesGpu, show_step: ShowStep = lambda *_: None) -> str:
+    """Installs a wheel of the same llama-cpp-python for one of these backends, if pip has one and it runs here.
+
+    Returns the reason if it does not; the installed package is unchanged then.
+    """
+    installed = runtime.installed_library()
+    if installed is None:
+        return f"{runtime.PACKAGE} is not installed"
+    show_step("searching a prebuilt wheel", None)
+    with working_folder(runtime.runtime_folder(), runtime.VARIABLE) as work:
+        try:
+            options = ("--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest", str(work))
+            run_pip("download", f"{runtime.PACKAGE}=={installed.version}", *options)
+            wheel = next(work.glob("*.whl"))
+            with zipfile.ZipFile(wheel) as archive:
+                libraries = [name for name in archive.namelist() if name.startswith("llama_cpp/lib/")]
+                if not any(f"ggml-{backend}" in name for backend in backends for name in libraries):
+                    return f"{wheel.name} of the package index is not for {' or '.join(backends)}"
+                archive.extractall(work, libraries)
+            if not sees_gpu(work / "llama_cpp/lib"):
+                return f"llama.cpp of the prebuilt wheel {wheel.name} lists no GPU here"
+            show_step("installing the wheel", None)
+            run_pip("install", "--no-deps", "--force-reinstall", str(wheel))
+        except (ModelError, zipfile.BadZipFile, StopIteration) as error:
+            return f"no prebuilt wheel of {runtime.PACKAGE} {installed.version} ({error})"
+    return ""
+
+
 # compilation
 
 _OVERLAY_FLAGS = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-shared")
@@ -268,6 +303,9 @@ def _cmake_options(backend: str) -> list[str]:
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
     # CMake would enable some backends by itself, such as Metal on a Mac
     switches = [f"-D{switch}={'ON' if name == backend else 'OFF'}" for name, switch in _SWITCHES.items() if switch]
+    if backend == "sycl":  # only Intel's compilers have it
+        names = ("cl", "icx") if sys.platform == "win32" else ("icx", "icpx")
+        switches += [f"-DCMAKE_{language}_COMPILER={name}" for language, name in zip(("C", "CXX"), names, strict=True)]
     user_options = shlex.split(os.environ.get("CMAKE_ARGS", ""))
     return [*_CMAKE_OPTIONS, f"-DCMAKE_INSTALL_RPATH={origin}", *switches, *user_options]
 

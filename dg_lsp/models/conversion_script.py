@@ -36,6 +36,13 @@ _WRITTEN = re.compile(r"Writing: +(\d+)%")
 _STANDARD_NAMES = {
     "DreamTokenizer": "Qwen2Tokenizer",  # a copy of it (tokenization_dream.py)
     "StableDiffcoderForCausalLM": "LlamaForCausalLM",  # the same layers and names of tensors
+    "SDARForCausalLM": "Qwen3ForCausalLM",  # the same, with other attention
+    "SDARMoeForCausalLM": "Qwen3MoeForCausalLM",
+    "sdar": "qwen3",
+    "sdar_moe": "qwen3_moe",
+    "Fast_dLLM_QwenForCausalLM": "Qwen2ForCausalLM",
+    "Fast_dLLM_Qwen": "qwen2",
+    "LLaDA2MoeModelLM": "BailingMoeV2ForCausalLM",  # the layers of Ling 2.0
     "NemotronLabsDiffusionModel": "Ministral3ForCausalLM",  # the same layers, see _RENAMING
     "nemotron_labs_diffusion": "ministral3",
 }

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dg_lsp.canvas.chat_template import ChatTemplate
 from dg_lsp.canvas.fim_families import find_fim
 from dg_lsp.canvas.repetition import MIN_MATCH
 from dg_lsp.canvas.spec import (
@@ -36,7 +37,7 @@ from dg_lsp.models.checkpoint import (
     read_json,
     read_vocabulary,
 )
-from dg_lsp.models.registry import CONFIGURATION, find_family
+from dg_lsp.models.registry import CONFIGURATION, Family, find_family
 
 VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
@@ -57,6 +58,8 @@ _DECODERS = {
 }
 """Decoder and number of canvases by their names in a file; files of version 0.1 use the first five."""
 _MAX_DISPLAYED_LENGTH = 200
+_BLOCK_LENGTH = re.compile(r"(?i)\bSDAR\b.*?[-_ ]b(4|8|16|32|64)\b")
+"""SDAR's names end with the length of their blocks, if it is not 4."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINED_ADVICE = "use a GGUF that dg-lsp's training wrote, or --model dg-mini"
 _CONVERTED_ADVICE = "convert it again with dg-lsp models convert"
@@ -280,6 +283,8 @@ def _describe_masked(
     if family is None or not isinstance(family.sampling, MaskSampling):
         return None
     sampling = _mask_sampling(family.sampling, metadata, vocab_size, name)
+    if not family.is_bidirectional:
+        return _describe_blocks(family, sampling, _describe_causal(metadata, vocab_size, name, specials))
     resizing_ids = {sampling.expand_id, sampling.delete_id}
     end_ids = {*specials.end_ids, *(token for token in family.end_ids if token < vocab_size)}
     end_ids -= resizing_ids  # a deleted token does not end the text
@@ -300,8 +305,28 @@ def _describe_masked(
         is_shifted=family.is_shifted if shift is None else shift == "true",
         is_bidirectional=True,
         template=family.template,
+        chat_template=_chat_template(metadata, name, specials),
         gap_lengths=family.gap_lengths,
         metadata=_displayed(metadata),
+    )
+
+
+def _describe_blocks(family: Family, sampling: MaskSampling, causal: ModelSpec) -> ModelSpec:
+    """The spec of a model with a causal or block-causal prompt, from that of a causal model with the same file."""
+    length = _BLOCK_LENGTH.search(f"{causal.name} {dict(causal.metadata).get('general.name', '')}")
+    if sampling.block_length and length:
+        sampling = replace(sampling, block_length=int(length[1]))
+    end_ids = {*causal.end_ids, *(token for token in family.end_ids if token < causal.vocab_size)}
+    return replace(
+        causal,
+        sampling=sampling,
+        end_ids=tuple(sorted(end_ids)),
+        banned_ids=tuple(sorted({*causal.banned_ids, sampling.mask_id} - end_ids)),
+        prompt_format=family.prompt_format if causal.fim else PromptFormat.PREFIX,
+        canvas_lengths=(sampling.block_length,) if sampling.block_length else family.canvas_lengths,
+        has_causal_head=family.is_drafter,
+        is_shifted=family.is_shifted,
+        is_drafter=family.is_drafter,
     )
 
 
@@ -344,8 +369,28 @@ def _describe_causal(metadata: Mapping[str, str], vocab_size: int, name: str, sp
         banned_ids=tuple(sorted({*specials.control_ids} - end_ids)),
         canvas_lengths=(),
         max_prompt_tokens=_prompt_limit(metadata, MAX_CAUSAL_PROMPT_TOKENS, CAUSAL_BLOCK),
+        chat_template=_chat_template(metadata, name, specials),
         metadata=_displayed(metadata),
     )
+
+
+_INSTRUCT_NAME = re.compile(r"(?<![a-z])(instruct|it|chat|sft|dpo|rlhf|assistant)(?![a-z])|instruct", re.IGNORECASE)
+_BASE_NAME = re.compile(r"(?<![a-z])(base|pt|pretrained|foundation)(?![a-z])", re.IGNORECASE)
+_BASE_FAMILY = re.compile(r"qwen-?_?(1\.5|2(\.5)?)(?![0-9])|gemma|starcoder|mellum", re.IGNORECASE)
+"""Families whose models are base models unless their name says otherwise; files of Qwen2.5's base models have a chat
+template, too."""
+
+
+def _chat_template(metadata: Mapping[str, str], name: str, specials: SpecialTokens) -> ChatTemplate | None:
+    """The file's chat template, unless the file's names are those of a base model."""
+    source = metadata.get("tokenizer.chat_template", "")
+    names = " ".join((*(metadata.get(f"general.{key}", "") for key in ("name", "finetune", "basename")), name))
+    is_base = _BASE_NAME.search(names) or _BASE_FAMILY.search(names)
+    if not source.strip() or (is_base and not _INSTRUCT_NAME.search(names)):
+        return None
+    spellings = {str(token): spelling for spelling, token in specials.spellings.items()}
+    bos, eos = (spellings.get(metadata.get(f"tokenizer.ggml.{kind}_token_id", ""), "") for kind in ("bos", "eos"))
+    return ChatTemplate(source, bos, eos)
 
 
 _VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")

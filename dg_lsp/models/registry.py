@@ -6,7 +6,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,16 @@ class Family:
     """Numbers of masks between frozen text that are tried together if the length is unknown."""
     max_prompt_tokens: int = 1024  # recommended, for fast completions within the trained context
     is_shifted: bool = False  # logits at a position predict the token after it
+    is_drafter: bool = False  # see `ModelSpec.is_drafter`
     template: str = ""
     name_parts: tuple[str, ...] = ()
     """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
     A family without any is the default of its architecture."""
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """See `ModelSpec.is_bidirectional`."""
+        return isinstance(self.sampling, MaskSampling) and not (self.sampling.block_length or self.is_drafter)
 
     @property
     def noise(self) -> str:
@@ -57,17 +63,19 @@ class Family:
 
 _MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
 """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
-_MASK_KEYS = ("mask_id", "expand_id", "delete_id", "max_free", "max_denoising_steps")
+_MASK_KEYS = tuple(field.name for field in fields(MaskSampling) if field.name != "order")
 
 
 def _family(entry: Mapping[str, Any]) -> Family:
     mask_settings = {key: entry[key] for key in _MASK_KEYS if key in entry}
-    fields: dict[str, Any] = {
+    values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key not in _MASK_KEYS
     }
-    fields["sampling"] = MaskSampling(**{**_MASKED, **mask_settings}) if mask_settings else UniformSampling()
-    fields["prompt_format"] = PromptFormat(entry.get("prompt_format", PromptFormat.INFILL))
-    return Family(**fields)
+    values["sampling"] = MaskSampling(**{**_MASKED, **mask_settings}) if mask_settings else UniformSampling()
+    if "block_length" in entry:
+        values["canvas_lengths"] = (entry["block_length"],)
+    values["prompt_format"] = PromptFormat(entry.get("prompt_format", PromptFormat.INFILL))
+    return Family(**values)
 
 
 _CATALOG = tomllib.loads((resources.files(__package__) / "catalog.toml").read_text(encoding="utf-8"))

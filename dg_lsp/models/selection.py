@@ -13,7 +13,7 @@ The expected useful edits of a request are
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.models import registry
@@ -41,7 +41,7 @@ BUNDLED = Preset(
     patterns=(f"{DEFAULT}.gguf",),
     quantization="Q8_0",
     size=5_637_376,
-    licence="that of dg-lsp",
+    licence="Apache-2.0",
     note="bundled",
     sources=("docs/log.md",),
     quality=0.017,
@@ -58,6 +58,7 @@ class Gpu:
     kind: str  # `gpu`, or `igpu` if it shares the machine's memory
     free_memory: int  # bytes; 0 if the driver does not report it
     bandwidth: float = 0.0  # bytes per second; 0: an estimate by its kind
+    free_tokens: float = 0.0  # tokens that it computes while it reads the weights once; 0: an estimate by its kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Machine:
     gpus: tuple[Gpu, ...]
     free_memory: int
     free_disk: int
+    free_tokens: float = 0.0  # tokens that the processor computes while it reads the weights once; 0: an estimate
 
     @property
     def gpu(self) -> Gpu | None:
@@ -79,14 +81,14 @@ class Machine:
         """
         own = [gpu for gpu in self.gpus if gpu.kind == "gpu" and gpu.free_memory > 0]
         found = [
-            Gpu(gpu.name, gpu.kind, min(gpu.free_memory or self.free_memory, self.free_memory), gpu.bandwidth)
+            replace(gpu, free_memory=min(gpu.free_memory or self.free_memory, self.free_memory))
             for gpu in self.gpus
             if gpu.kind == "igpu"
         ]
         if own:
             name = own[0].name if len(own) == 1 else f"{len(own)} GPUs ({own[0].name}, ...)"
-            slowest = min(gpu.bandwidth for gpu in own)
-            found.append(Gpu(name, "gpu", sum(gpu.free_memory for gpu in own), slowest))
+            slowest = min(own, key=lambda gpu: gpu.bandwidth)
+            found.append(replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in own)))
         return max(found, key=lambda gpu: gpu.free_memory, default=None)
 
 
@@ -96,7 +98,8 @@ class RankedModel:
 
     preset: Preset
     device: str  # name of the GPU that runs it, or CPU
-    line_ms: float  # estimate
+    line_ms: float  # estimate, while the user types
+    first_ms: float  # the same for the first line in a file: its prompt is not cached
 
     @property
     def name(self) -> str:
@@ -125,14 +128,14 @@ def fit(preset: Preset, machine: Machine) -> str:
     return f"does not fit here: {free / 1e9:.1f} GB free"
 
 
-def line_ms(preset: Preset, bandwidth: float, free_tokens: float) -> float:
-    """Estimated milliseconds to a line of 10 tokens after a typed character.
+def line_ms(preset: Preset, bandwidth: float, free_tokens: float, new_tokens: int = _TYPED_TOKENS) -> float:
+    """Estimated milliseconds to a line of 10 tokens after a typed character, or after `new_tokens` of the prompt.
 
     Reading the weights for n tokens takes `size * (1 - (1 - active) ** n) / bandwidth`, where `active` is the share of
     the experts that a token uses; computing them takes `n / free_tokens` times the reading of the active ones. A pass
-    takes the longer of both. Autoregressive models take one pass for the typed characters and one for each further
-    token; diffusion models with a cached prompt, one and 8 over a canvas; those whose prompt sees the canvas, 6 over
-    both.
+    takes the longer of both (the roofline model, doi 10.1145/1498765.1498785). Autoregressive models take one pass for
+    the new tokens of the prompt and one for each further token; diffusion models with a cached prompt, one and 8 over a
+    canvas; those whose prompt sees the canvas, 6 over both.
     """
 
     def pass_ms(num_tokens: int) -> float:
@@ -140,11 +143,11 @@ def line_ms(preset: Preset, bandwidth: float, free_tokens: float) -> float:
         computed = preset.active * num_tokens / free_tokens
         return _PASS_MS + 1e3 * preset.size * max(read, computed) / bandwidth
 
-    if preset.family is None:
-        return pass_ms(_TYPED_TOKENS) + (_LINE_TOKENS - 1) * pass_ms(1)
+    if preset.family is None or preset.family.is_drafter:  # which may also be decoded token by token
+        return pass_ms(new_tokens) + (_LINE_TOKENS - 1) * pass_ms(1)
     if preset.family.prompt_format is PromptFormat.INFILL:
         return _INFILL_PASSES * pass_ms(_PROMPT_TOKENS + _CANVAS_TOKENS)
-    return pass_ms(_TYPED_TOKENS) + _CANVAS_PASSES * pass_ms(_CANVAS_TOKENS)
+    return pass_ms(new_tokens) + _CANVAS_PASSES * pass_ms(_CANVAS_TOKENS)
 
 
 def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel]:
@@ -159,12 +162,14 @@ def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel
             continue
         if gpu is not None and preset.memory_bytes <= gpu.free_memory:
             bandwidth = gpu.bandwidth or _BANDWIDTHS[gpu.kind]
-            ms = line_ms(preset, bandwidth, _FREE_TOKENS[gpu.kind])
-            ranked.append(RankedModel(preset, gpu.name, ms))
+            name, free_tokens = gpu.name, gpu.free_tokens or _FREE_TOKENS[gpu.kind]
         elif preset.memory_bytes <= machine.free_memory:
-            free_tokens = machine.cores / (_CORE_SECONDS * machine.memory_bandwidth)
-            ms = line_ms(preset, machine.memory_bandwidth, free_tokens)
-            ranked.append(RankedModel(preset, "CPU", ms))
+            name, bandwidth = "CPU", machine.memory_bandwidth
+            free_tokens = machine.free_tokens or machine.cores / (_CORE_SECONDS * bandwidth)
+        else:
+            continue
+        line, first = (line_ms(preset, bandwidth, free_tokens, num) for num in (_TYPED_TOKENS, _PROMPT_TOKENS))
+        ranked.append(RankedModel(preset, name, line, first))
     return sorted(ranked, key=lambda model: -model.useful_edits)
 
 

@@ -17,7 +17,7 @@ _LICENCE = re.compile(
     r"|permission is hereby granted|redistribution and use|under the terms of|without warrant|general public licen",
     re.IGNORECASE,
 )
-_SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:#.*)?")
+_SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:(?:#|//).*)?")
 _PHRASE = re.compile(r"\b([^\W\d_]+(?: [^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
 _DEFINITION = re.compile(r" *(?:async +)?(?:def|class) +(?P<name>\w+)")
 _IMPORT = re.compile(r" *(?:from +\S+ +)?import +(?P<names>[^#()\\]+)")
@@ -49,14 +49,14 @@ def is_unfinished(fill: str, cursor: Cursor, language: Language) -> bool:
 
 def assigns_to_itself(fill: str, cursor: Cursor, language: Language) -> bool:
     """True for a statement such as `x = x`; inside brackets it passes an argument."""
-    if not any(map(_SELF_ASSIGNMENT.fullmatch, _completed(fill, cursor))):
+    if language.landmark is None or not any(map(_SELF_ASSIGNMENT.fullmatch, _completed(fill, cursor))):
         return False
-    return not balance("\n".join((*cursor.above, cursor.line_prefix)), language.comment).closers
+    return not balance("\n".join((*cursor.above, cursor.line_prefix)), language).closers
 
 
 def exists_above(fill: str, cursor: Cursor, language: Language) -> bool:
     """True for a Python definition or import of a name that the lines above define in the same block, or import."""
-    if language.grammar_module != "tree_sitter_python":
+    if language.id != "python":
         return False
     lines = [*cursor.above, *_completed(fill, cursor)]
     for number in range(len(cursor.above), len(lines)):
@@ -89,7 +89,7 @@ def loops(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG00
 def is_indented_at_margin(fill: str, cursor: Cursor, language: Language) -> bool:
     """True for indented text at the margin, where nothing above opens a block."""
     is_margin = not cursor.line_prefix and not cursor.line_above
-    return bool(is_margin and language.block_opener and depth_of(fill))
+    return bool(is_margin and language.indents and depth_of(fill))
 
 
 def _completed(fill: str, cursor: Cursor) -> list[str]:

@@ -17,10 +17,13 @@ from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot, TextStyle, depth_of, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
-from dg_lsp.postprocess.text_edits import balance
+from dg_lsp.postprocess.text_edits import OPENER_OF, OPENERS, balance
 
-REACH = 6000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
+REACH = 4000  # most characters parsed on each side of the cursor; a nearer landmark (`def`, `class`) cuts earlier
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
+MAX_ERRORS = 20  # a text with more is in no known state: the inside of a string, another dialect
+NEAR = 10  # lines below a gap in which a bracket without its partner is missed by the fill
+MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
 
@@ -56,14 +59,19 @@ class Surroundings:
     line_rest: str
     below: str  # from the end of the cursor's line
     language: Language
+    parser: Parser
+    is_cut: bool  # the file has text above `above`
+    is_whole: bool  # it begins and ends without indentation, as whole definitions do
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
         """The text from the last landmark above to the second one below, or about `REACH` characters each way.
 
-        None if the language has no landmarks, or none is near: the text could begin inside a string.
+        None if the language has no landmarks or no installed grammar, or if no landmark is near: the text could begin
+        inside a string.
         """
-        if language.landmark is None:
+        grammar = grammar_of(language.grammar)
+        if language.landmark is None or grammar is None:
             return None
         is_cut = len(before) > REACH
         start = before.find("\n", len(before) - REACH) + 1 if is_cut else 0
@@ -73,11 +81,26 @@ class Surroundings:
         landmarks = list(language.landmark.finditer(above + line_prefix))
         if is_cut and not landmarks:
             return None
+        num_below = sum(not match["indentation"] for match in language.landmark.finditer(below))
         below = _to_landmark(below, language.landmark, is_cut=len(after) > REACH)
-        # from the last landmark without indentation on, or from the first method if the class is cut off
+        # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match.start() for match in landmarks if not match["indentation"]]
         first = at_margin[-1] if at_margin else landmarks[0].start() if is_cut else 0
-        return cls(above[first:], line_prefix, line_rest, line_end + below, language)
+        is_whole = (bool(at_margin) or not is_cut) and (num_below > 1 or len(after) <= REACH)
+        if is_cut and not at_margin and not language.checks_broken:
+            depth = min(len(match["indentation"]) for match in landmarks)
+            first = [match.start() for match in landmarks if len(match["indentation"]) == depth][-1]
+            below, is_whole = _to_depth(below, depth, language.landmark)
+        return cls(
+            above[first:],
+            line_prefix,
+            line_rest,
+            line_end + below,
+            language,
+            Parser(grammar),
+            is_cut or first > 0,
+            is_whole,
+        )
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -90,29 +113,107 @@ class Surroundings:
     def keep_valid(self, fill: str) -> str | None:
         """The fill, or the closest version of it that adds no syntax error, or None.
 
-        Tried in order: the fill; the fill with its open brackets closed; the fill without its last lines; the first
-        line of an unfinished docstring.
+        Tried in order: the fill; the fill with its open brackets closed; the fill up to the end of the block around the
+        cursor; the fill without its last lines; the first line of an unfinished docstring. Unless the language says
+        otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
-        if self.num_errors(fill) == 0:
+        num_errors = self.num_errors(fill)
+        if num_errors == 0 or (num_errors > MAX_ERRORS and not self.language.checks_broken):
             return fill
         num_before = self.num_errors("")
         # True if the existing error is on the cursor's line, which the fill should complete
         is_own_line = num_before > 0 and self._count(self.above + self.below) == 0
-        if num_before and self._can_be_finished(fill, alone=not is_own_line):
+        is_strict = self.language.checks_broken
+        if self._is_torn(fill):
+            num_allowed = num_before if is_strict and not is_own_line else 0
+            sound = (text for text in self._versions(fill) if not self._is_torn(text))
+            return next((text for text in sound if self.num_errors(text) <= num_allowed), None)
+        is_known = self.is_whole and (not num_before or is_own_line or self._is_sound())
+        if not is_strict and (not is_known or self._is_beyond(fill)):
             return fill
-        num_allowed = 0 if is_own_line else num_before
+        if (num_before or not is_strict) and self._can_be_finished(fill, alone=is_strict and not is_own_line):
+            return fill
+        num_allowed = num_before if is_strict and not is_own_line else 0
         return next((text for text in self._versions(fill) if self.num_errors(text) <= num_allowed), None)
+
+    def _is_sound(self) -> bool:
+        """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's."""
+        if self.language.has_macros:
+            return False
+        for before, after, num in (
+            (self.above + self.line_prefix, self.line_rest + self.below, MAX_FILLERS),
+            (self.above, self.below, 1),
+        ):
+            left = balance(before + after, self.language)
+            openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
+            quote = "" if openers else left.quote
+            heads = self.language.fillers if not openers else ("", *self.language.headers)
+            texts = (quote + left.closers + text + openers for text in heads[:num])
+            if any(self._count(before + text + after) == 0 for text in texts):
+                return True
+        return False
+
+    def _is_beyond(self, fill: str) -> bool:
+        """True if errors with `fill` are no evidence, in a language whose errors count in valid surroundings only.
+
+        It ends a block that begins before the parsed text, or, where macros may stand anywhere, its brackets fit.
+        """
+        before = self.above + self.line_prefix
+        first = balance(before + fill, self.language).first_stray
+        if self.is_cut and first is not None and first >= len(before) and fill[first - len(before)] == "}":
+            return True
+        if not self.language.has_macros:
+            return False
+        if fill.rstrip().endswith(OPENERS):
+            return True
+        after = self.line_rest + self.below
+        found, without = (balance(before + text + after, self.language) for text in (fill, ""))
+        if self.is_cut and not found.mismatch and not found.closers:  # `}` of a namespace around it
+            return True
+        return found.num_unmatched == 0 or found.num_unmatched < without.num_unmatched
+
+    def _is_torn(self, fill: str) -> bool:
+        """True if a bracket or quote of the fill has a wrong partner, or none at all."""
+        start = len(self.above + self.line_prefix)
+        end = start + len(fill)
+        whole = balance(self.above + self.line_prefix + fill + self.line_rest + self.below, self.language)
+        if whole.mismatch:
+            opening, closing = whole.mismatch
+            if closing < len(self.above):
+                return False  # the language's brackets have other meanings above
+            if opening >= start or start <= closing < end:
+                return opening < end + len(self.line_rest)
+            num_lines = self.below.count("\n", 0, max(0, closing - end - len(self.line_rest)))
+            if closing >= end and num_lines < NEAR:
+                return not self.language.has_macros
+        closers, quote = self._left_open(fill + self.line_rest)
+        if len(quote) == 1:
+            closed = self.above + self.line_prefix + fill + self.line_rest + quote + self.below
+            if balance(closed, self.language).num_unmatched < whole.num_unmatched:
+                return True
+            without = self.above + self.line_prefix + self.line_rest + self.below
+            if whole.quote and not balance(without, self.language).quote:
+                return True
+        is_open = self.language.has_macros or self.above.startswith(" ")  # blocks may end below the text
+        left = whole.closers.replace("}", "") if is_open else whole.closers
+        is_left = self.is_cut and whole.strays.startswith("}")  # the block around the parsed text ends in it
+        if not self.is_whole or is_left or not (left or whole.quote or whole.strays):
+            return False
+        opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
+        lines = (self.line_prefix + text + self.line_rest for text in (fill, ""))
+        num_stray, num_typed = (balance(line, self.language).num_stray for line in lines)
+        return bool(quote) or num_stray > num_typed or len(closers) > opens_block
 
     def strands_block(self, fill: str) -> bool:
         """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.
 
         False inside brackets and strings.
         """
-        opener = self.language.block_opener
+        opener = self.language.indents
         following = next((line for line in self.below.split("\n") if line.strip()), "")
         if not opener or self.line_rest.strip() or not following:
             return False
-        left = balance(self.above + self.line_prefix + fill, self.language.comment)
+        left = balance(self.above + self.line_prefix + fill, self.language)
         if left.closers or left.quote:
             return False
         lines = [line for line in (self.line_prefix + fill).split("\n") if line.strip()]
@@ -127,7 +228,9 @@ class Surroundings:
         closers, quote = self._left_open(fill)
         # after a comma, an argument is missing, not a bracket
         if closers and not quote and not fill.rstrip().endswith(","):
-            yield fill.rstrip() + closers
+            yield self._closed(fill, len(closers))
+        if (whole := self._inside_block(fill)).strip():
+            yield whole
         lines = fill.split("\n")
         for num in range(len(lines) - 1, max(0, len(lines) - 1 - MAX_SHORTER), -1):
             shorter = "\n".join(lines[:num]).rstrip()
@@ -136,24 +239,44 @@ class Surroundings:
         if len(quote) == 3 and not closers:
             yield lines[0].rstrip() + quote
 
+    def _inside_block(self, fill: str) -> str:
+        """The lines before the one that closes a bracket from above, or empty."""
+        stray = balance(self.line_prefix + fill, self.language).first_stray
+        if stray is None or self.language.block_end is None:
+            return ""
+        return fill[: max(0, stray - len(self.line_prefix))].rpartition("\n")[0].rstrip()
+
+    def _closed(self, fill: str, num: int) -> str:
+        """The fill with its `num` innermost brackets closed: on lines of their own where a block was opened."""
+        text, shown = self.line_prefix + fill, fill.rstrip()
+        left = balance(text, self.language)
+        for closer, opening in zip(left.closers[:num], left.openings, strict=False):
+            rest, _, below = text[opening + 1 :].partition("\n")
+            is_block = self.language.block_end is not None and not rest.strip() and bool(below.strip())
+            line = text[text.rfind("\n", 0, opening) + 1 :]
+            shown += f"\n{indentation_of(line)}{closer}" if is_block else closer
+        return shown
+
     def _left_open(self, fill: str) -> tuple[str, str]:
         """Closers of the brackets and of the string that `fill` opens and does not close."""
-        typed = balance(self.line_prefix, self.language.comment)
-        whole = balance(self.line_prefix + fill, self.language.comment)
+        typed = balance(self.line_prefix, self.language)
+        whole = balance(self.line_prefix + fill, self.language)
         closers = whole.closers[: max(0, len(whole.closers) - len(typed.closers))]
         return closers, "" if whole.quote == typed.quote else whole.quote
 
     def _can_be_finished(self, fill: str, *, alone: bool = False) -> bool:
         """True if the cursor's line is a valid beginning: closing its brackets and a usual ending make it parse."""
-        if any(self._left_open(fill + self.line_rest)):
+        closers, quote = self._left_open(fill + self.line_rest)
+        opens_block = "\n" not in fill and (fill + self.line_rest).rstrip().endswith(OPENERS)
+        if quote or (closers and not (opens_block and self.language.block_end)):
             return False
         line = self.line_prefix + fill + self.line_rest
         above, below = ("", "") if alone else (self.above, self.below)
         if alone and self.language.continuation and self.language.continuation.match(line):
             return True
-        left = balance(line, self.language.comment)
+        left = balance(line, self.language)
         line += left.quote + left.closers
-        endings = (ending.format(indentation=indentation_of(line)) for ending in self.language.endings)
+        endings = (ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings)
         return any(self._count(above + line + ending + below) == 0 for ending in endings)
 
     def num_errors(self, fill: str) -> int:
@@ -163,10 +286,12 @@ class Surroundings:
     def num_hollow(self, fill: str) -> int:
         """Number of blocks without a statement that does something, in the text with `fill` at the cursor.
 
+        0 outside Python, where an empty block needs no statement.
         Counted: headers without a body, and bodies of `pass`, `...`, comments and strings only. Not counted: handlers
         of exceptions, and classes with a base.
         """
-        waiting, num = [self._root(self.above + self.line_prefix + fill + self.line_rest + self.below)], 0
+        text, num = self.above + self.line_prefix + fill + self.line_rest + self.below, 0
+        waiting = [self._root(text)] if self.language.id == "python" else []
         while waiting:
             node = waiting.pop()
             waiting.extend(node.named_children)
@@ -182,13 +307,13 @@ class Surroundings:
         """
         if self.line_prefix.strip() or (self.line_rest.strip() and not old.endswith("\n")):
             return False
-        if balance(self.above, self.language.comment).closers:
+        if balance(self.above, self.language).closers:
             return False
         is_hollow = [_is_hollow(self._root(dedent(self.line_prefix + text))) for text in (old, new)]
         return is_hollow == [False, True]
 
     def _root(self, text: str) -> Node:
-        return Parser(grammar_of(self.language.grammar_module)).parse(text.encode()).root_node
+        return self.parser.parse(text.encode()).root_node
 
     def _count(self, text: str) -> int:
         """Number of error and missing nodes in the syntax tree of `text`."""
@@ -218,7 +343,26 @@ def _to_landmark(below: str, landmark: re.Pattern[str], *, is_cut: bool) -> str:
     if len(at_margin) < 2 and not is_cut:
         return below
     end = at_margin[1] if len(at_margin) > 1 else found[-1].start() if found else below.rfind("\n") + 1
-    lines = below[:end].split("\n")
-    while len(lines) > 1 and lines[-2].lstrip().startswith("@"):
+    return _without_decorators(below[:end])
+
+
+def _without_decorators(text: str) -> str:
+    """`text` without the decorators or attributes of what followed it."""
+    lines = text.split("\n")
+    while len(lines) > 1 and lines[-2].lstrip().startswith(("@", "#[")):
         lines = [*lines[:-2], ""]
     return "\n".join(lines)
+
+
+def _to_depth(below: str, depth: int, landmark: re.Pattern[str]) -> tuple[str, bool]:
+    """`below` up to its first line that is less deep, the end of a class whose beginning is not parsed.
+
+    Else up to its last landmark of this depth; False without one.
+    """
+    lines = below.split("\n")
+    shallow = (number for number, line in enumerate(lines) if line.strip() and depth_of(line) < depth)
+    end = next(shallow, None)
+    if end is not None:
+        return "\n".join([*lines[:end], ""]), True
+    found = [match.start() for match in landmark.finditer(below) if len(match["indentation"]) == depth]
+    return (_without_decorators(below[: found[-1]]), True) if found else (below, False)

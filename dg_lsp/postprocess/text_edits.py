@@ -9,8 +9,10 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word
+from dg_lsp.context.languages import PLAIN, Language
 
 NUM_LOOPS = 3  # equal consecutive lines that count as a loop
 MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
@@ -41,12 +43,14 @@ def cut_lines(text: str, max_lines: int | None) -> str:
     return text if max_lines is None else "\n".join(text.split("\n")[:max_lines])
 
 
-def cut_loops(text: str) -> str:
-    """`text` up to the first of `NUM_LOOPS` equal consecutive lines."""
+def cut_loops(text: str, language: Language = PLAIN) -> str:
+    """`text` up to the first of `NUM_LOOPS` equal consecutive lines; in markup, only if nothing else follows them."""
     lines = text.split("\n")
     for i in range(len(lines) - NUM_LOOPS + 1):
-        if any(char.isalnum() for char in lines[i]) and len({line.strip() for line in lines[i : i + NUM_LOOPS]}) == 1:
-            return "\n".join(lines[: i + 1])
+        line = lines[i].strip()
+        if any(map(str.isalnum, line)) and len({other.strip() for other in lines[i : i + NUM_LOOPS]}) == 1:
+            is_end = all(line.startswith(other.strip()) for other in lines[i + NUM_LOOPS :])
+            return text if language.has_tags and not is_end else "\n".join(lines[: i + 1])
     return text
 
 
@@ -83,7 +87,8 @@ def expand_indentation(text: str) -> str:
 
 
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
-_PIECE = re.compile(r'"""|\'\'\'|\\.|[\'"`()\[\]{}\n]', re.DOTALL)
+OPENERS = tuple(_CLOSERS)
+OPENER_OF = {closer: opener for opener, closer in _CLOSERS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,11 @@ class Balance:
     closers: str  # brackets that close the open ones, in order
     quote: str  # the opening quotes of an unfinished string, or empty
     num_stray: int  # closing brackets without an opening one, and strings cut off by a line end
+    openings: tuple[int, ...] = ()  # offsets of the open brackets, in the order of `closers`
+    strays: str = ""  # closing brackets without an opening one
+    first_stray: int | None = None  # offset of the first one
+    mismatch: tuple[int, int] | None = None
+    """Offsets of the first bracket or string that is closed wrongly, and of what closes it."""
 
     @property
     def num_unmatched(self) -> int:
@@ -100,43 +110,58 @@ class Balance:
         return len(self.closers) + bool(self.quote) + self.num_stray
 
 
-def balance(text: str, comment: str = "") -> Balance:
-    """The balance of `text`; `comment` is the line comment mark. Braces in f-strings count as text."""
-    closers: list[str] = []
-    quote, num_stray, at = "", 0, 0
-    while match := _next_piece(text, at, quote, comment):
-        piece, at = match
-        if quote:
-            quote, num_stray = _in_string(piece, quote, num_stray)
-        elif piece in _CLOSERS:
-            closers.append(_CLOSERS[piece])
-        elif piece[0] in "'\"`":
-            quote = piece
-        elif closers and piece == closers[-1]:
-            closers.pop()
+def balance(text: str, language: Language = PLAIN) -> Balance:
+    """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
+    opened: list[tuple[str, int]] = []
+    num_stray, at, strays, first_stray, mismatch = 0, 0, "", None, None
+    next_piece = _code_piece(language).search
+    while match := next_piece(text, at):
+        piece, at = match[0], match.end()
+        if piece in _CLOSERS:
+            opened.append((_CLOSERS[piece], match.start()))
+        elif piece in language.quotes or piece in language.multiline:
+            end = _string_piece(piece, piece in language.multiline).match(text, at)
+            if end is None:
+                return _balance_of(opened, piece, num_stray, strays, first_stray, mismatch)
+            if end[0][-1] == "\n":
+                num_stray, mismatch = num_stray + 1, mismatch or (match.start(), match.start())
+            at = end.end()
+        elif opened and piece == opened[-1][0]:
+            opened.pop()
         elif piece in ")]}":
-            num_stray += 1
-    return Balance("".join(reversed(closers)), quote, num_stray)
+            num_stray, strays = num_stray + 1, strays + piece
+            first_stray = match.start() if first_stray is None else first_stray
+            if opened:  # otherwise it may begin above the text
+                mismatch = mismatch or (opened[-1][1], match.start())
+    return _balance_of(opened, "", num_stray, strays, first_stray, mismatch)
 
 
-def _in_string(piece: str, quote: str, num_stray: int) -> tuple[str, int]:
-    """The open quote and the stray count after `piece`."""
-    if piece == "\n" and len(quote) == 1 and quote != "`":
-        return "", num_stray + 1
-    # three quotes end a string of one quote and begin and end an empty one
-    is_end = piece == quote or (len(quote) == 1 and piece == quote * 3)
-    return "" if is_end else quote, num_stray
+def _balance_of(opened: list[tuple[str, int]], quote: str, *others: Any) -> Balance:
+    closers = "".join(closer for closer, _ in reversed(opened))
+    num_stray, *places = others
+    return Balance(closers, quote, num_stray, tuple(offset for _, offset in reversed(opened)), *places)
 
 
-def _next_piece(text: str, at: int, quote: str, comment: str) -> tuple[str, int] | None:
-    """The next bracket, quote or line end from `at`, and the offset after it; comments are skipped."""
-    match = _PIECE.search(text, at)
-    if comment and not quote:
-        begin = text.find(comment, at, match.start() if match else len(text))
-        if begin >= 0:
-            end = text.find("\n", begin)
-            return ("\n", end + 1) if end >= 0 else None
-    return (match[0], match.end()) if match else None
+@lru_cache(None)
+def _code_piece(language: Language) -> re.Pattern[str]:
+    """The next bracket or quote, or what may contain some without a meaning: a comment, a character, an escape."""
+    parts = [r"\\."]
+    if language.block_comment:
+        start, end = map(re.escape, language.block_comment)
+        parts.append(rf"{start}.*?(?:{end}|\Z)")
+    if language.comment:
+        parts.append(rf"{language.before_comment}{re.escape(language.comment)}[^\n]*")
+    if language.has_chars:
+        parts.append(r"'(?:\\[^\n']{1,10}|\\'|[^\\'\n])'")
+    parts += map(re.escape, sorted((*language.quotes, *language.multiline), key=len, reverse=True))
+    return re.compile("|".join([*parts, r"[()\[\]{}]"]), re.DOTALL)
+
+
+@lru_cache(None)
+def _string_piece(quote: str, is_multiline: bool) -> re.Pattern[str]:
+    """Everything up to the end of a string, which may be a line end."""
+    others = r"\\.|[^\\]" if is_multiline else r"\\.|[^\\\n]"
+    return re.compile(f"(?:{others})*?(?:{re.escape(quote)}{'' if is_multiline else '|' + chr(92) + 'n'})", re.DOTALL)
 
 
 def skip_blank_lines(fill: str, cursor: Cursor) -> str:
@@ -149,7 +174,7 @@ def skip_blank_lines(fill: str, cursor: Cursor) -> str:
     return "\n".join(lines[first:]) if depth_of(lines[first]) >= width else fill
 
 
-def align(fill: str, cursor: Cursor, comment: str = "") -> str:
+def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Aligns a fill with the indentation before the cursor.
 
     The first line may repeat that indentation or add to it: an indentation deeper than the line above allows is a
@@ -160,22 +185,23 @@ def align(fill: str, cursor: Cursor, comment: str = "") -> str:
     first, *others = fill.split("\n")
     if not width or cursor.line_prefix.strip() or not first.strip():
         return fill
-    depth, deepest = depth_of(first), _deepest(cursor.line_above)
+    depth, deepest = depth_of(first), _deepest(cursor.line_above, language)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
     follower = next((line for line in others if line.strip()), "")
-    if _opens_block(first, comment) and follower and depth_of(follower) <= width + extra:
+    if _opens_block(first, language) and follower and depth_of(follower) <= width + extra:
         others = [" " * width + line if line else line for line in others]
     return "\n".join([first, *others])
 
 
-def cut_at_margin(fill: str, cursor: Cursor) -> str:
+def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
     """Cuts an indented fill before blank lines that are followed by code at the margin.
 
     A completion inside a function does not include the next function.
     """
     lines = fill.split("\n")
-    if not depth_of(cursor.line_prefix + lines[0]):
+    has_scopes = bool(language.indents) or language.block_end is not None
+    if not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
         return fill
     for i in range(2, len(lines)):
         if lines[i].strip() and not depth_of(lines[i]) and not lines[i - 1].strip():
@@ -190,19 +216,22 @@ def deepen(text: str, old: str) -> str:
     return "\n".join(" " * missing + line if line.strip() else line for line in text.split("\n"))
 
 
-def _opens_block(line: str, comment: str) -> bool:
-    is_comment = bool(comment) and line.lstrip().startswith(comment)
-    return line.endswith(":") and not is_comment and balance(line, comment).num_unmatched == 0
+def _opens_block(line: str, language: Language) -> bool:
+    """True if an indented block must follow; elsewhere the block's first line may be as deep as its header."""
+    is_comment = bool(language.comment) and line.lstrip().startswith(language.comment)
+    is_header = bool(language.indents) and line.endswith(language.indents)
+    return is_header and not is_comment and balance(line, language).num_unmatched == 0
 
 
-def _deepest(line_above: str) -> int:
+def _deepest(line_above: str, language: Language) -> int:
     """Largest plausible indentation of the line after this one."""
     line = line_above.rstrip()
-    levels = 1 if line.endswith(":") else 2 if line.endswith(("(", "[", "{")) else 0
+    is_header = bool(language.indents) and line.endswith(language.indents)
+    levels = 1 if is_header else 2 if line.endswith(OPENERS) else 0
     return depth_of(line) + levels * TAB_WIDTH
 
 
-def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
+def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Removes from a fill the beginning of the text after the cursor.
 
     `print(|)` and the fill `x)` give `x`, but `f(x)` stays: the removal must not leave a bracket or a quote open.
@@ -212,7 +241,7 @@ def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
         return fill
 
     def num_unmatched(text: str) -> int:
-        return balance(cursor.line_prefix + text + rest, comment).num_unmatched
+        return balance(cursor.line_prefix + text + rest, language).num_unmatched
 
     before = num_unmatched(fill)
     for body in dict.fromkeys((fill, fill.rstrip())):
@@ -223,7 +252,7 @@ def drop_rest(fill: str, cursor: Cursor, comment: str = "") -> str:
                     return body[:-size]
     for at in range(1, len(fill)):
         if fill.startswith(rest, at):
-            is_remark = bool(comment) and fill[at + len(rest) :].lstrip().startswith(comment)
+            is_remark = bool(language.comment) and fill[at + len(rest) :].lstrip().startswith(language.comment)
             if num_unmatched(fill[:at]) < before or is_remark:
                 return fill[:at]
     return fill
@@ -240,31 +269,92 @@ def _is_repeat(body: str, rest: str, size: int) -> bool:
     return size >= MIN_DISTINCTIVE or not (is_word(head[0]) and is_word(body[-1:]))
 
 
-def drop_below(fill: str, cursor: Cursor) -> str:
+_CELL_END = re.compile(r"(?<!\\)\|")
+
+
+def fit_table(fill: str, cursor: Cursor) -> str:
+    """Gives rows of a Markdown table, which ends the lines above the cursor, as many columns as its other rows have."""
+    above = cursor.above[-1].strip() if cursor.above else ""
+    num = len(_CELL_END.findall(above))
+    if num < 2 or not above.startswith("|") or not above.endswith("|") or not cursor.is_line_end:
+        return fill
+    lines = (cursor.line_prefix + fill).split("\n")
+    for number, line in enumerate(lines):
+        ends = [match.end() for match in _CELL_END.finditer(line)]
+        if not line.lstrip().startswith("|"):
+            break
+        if len(ends) > num:
+            lines[number] = line[: ends[num - 1]]
+        elif line.rstrip().endswith("|"):
+            lines[number] = line.rstrip() + " |" * (num - len(ends))
+    shaped = "\n".join(lines)
+    return shaped[len(cursor.line_prefix) :] if shaped.startswith(cursor.line_prefix) else fill
+
+
+_TAG = re.compile(
+    r"""<(?:!--.*?-->|[!?%][^>]*>|/[\w:.-]+\s*>"""
+    r"""|[\w:.-]+(?:\s+(?:[^\s"'<>/=]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+))?|\{\{.*?\}\}))*\s*/?>)""",
+    re.DOTALL,
+)
+
+
+def breaks_tags(fill: str, cursor: Cursor) -> bool:
+    """True if a tag that the fill begins or continues is malformed, or ends without a beginning. Not inside scripts."""
+    above, below = "\n".join((*cursor.above, cursor.line_prefix)), "\n".join(cursor.below)
+    is_inside = any(above.rfind("<" + name) > above.rfind("</" + name) for name in ("script", "style", "pre"))
+    if is_inside or above.rfind("<!") > above.rfind(">") or re.search(r"<(?:script|style|pre|[!?%])", fill):
+        return False
+    opening = above.rfind("<")
+    head = above[opening:] if opening > above.rfind(">") else ""
+    text = _TAG.sub(" ", head + fill + (cursor.line_rest if "\n" not in fill else ""))
+    at = text.rfind("<")
+    if at >= 0 and re.fullmatch(r"</?[\w:.-]*(?:\s[^<>]*)?", text[at:]):
+        # the last tag is unfinished: the lines below must end it
+        end, following = below.find(">"), below.find("<")
+        if end < 0 or 0 <= following < end:
+            return bool(below.strip())
+        text = text[:at]
+    return re.search(r"<[/\w\"']|[\w\"'/]>", text) is not None
+
+
+def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     """Cuts a fill at the first line from which it repeats the lines below the cursor."""
     below = [line.rstrip() for line in cursor.below if line.strip()]
-    if not (cursor.is_line_end and below):
+    if not (cursor.is_line_end and below) or _is_in_run(fill, cursor, language):
         return fill
-    lines = fill.split("\n")
+    lines, above = fill.split("\n"), {line.rstrip() for line in cursor.above}
     for i in range(len(lines)):
         merged = _in_buffer(lines[i:], cursor if i == 0 else None)
         # short lines such as `0,` may legitimately occur twice
         is_typed = i == 0 and bool(cursor.line_prefix.strip())
-        if lines[i].strip() and _is_copy(merged, below) and (not is_typed or _is_distinctive(merged[0])):
+        if (
+            lines[i].strip()
+            and _is_copy(merged, below, above, language)
+            and (not is_typed or _is_distinctive(merged[0]))
+        ):
             return "\n".join(lines[:i])
     return fill
 
 
-def repeats_above(fill: str, cursor: Cursor) -> bool:
+def repeats_above(fill: str, cursor: Cursor, language: Language = PLAIN) -> bool:
     """True if the fill repeats the lines directly above the cursor."""
     above = [line.rstrip() for line in cursor.above if line.strip()]
     lines = _in_buffer(fill.split("\n"), cursor)
-    if not (lines and cursor.is_line_end and _is_distinctive(lines[0])):
+    if not (lines and cursor.is_line_end and _is_distinctive(lines[0])) or _is_in_run(fill, cursor, language):
         return False
     tail = above[-len(lines) :]
     if len(tail) != len(lines) or tail[1:] != lines[1:]:
         return False
     return lines[0] == tail[0] or (not cursor.line_prefix.strip() and lines[0].strip() == tail[0].strip())
+
+
+def _is_in_run(fill: str, cursor: Cursor, language: Language) -> bool:
+    """True if the first line equals the two lines above, or the ones above and below; in markup, if half is typed."""
+    above, below = ([line.rstrip() for line in lines if line.strip()] for lines in (cursor.above, cursor.below))
+    first = (cursor.line_prefix + fill.partition("\n")[0]).rstrip()
+    if language.has_tags and 2 * len(cursor.line_prefix.strip()) >= len(first.strip()):
+        return True
+    return above[-2:] == [first, first] or above[-1:] == below[:1] == [first]
 
 
 def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
@@ -273,12 +363,17 @@ def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
     return [line.rstrip() for line in (first, *lines[1:]) if line.strip()]
 
 
-def _is_copy(lines: list[str], below: list[str]) -> bool:
-    """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`."""
+def _is_copy(lines: list[str], below: list[str], above: set[str], language: Language) -> bool:
+    """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`.
+
+    First ones that occur `above` too, or in markup, are the usual text of this file.
+    """
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
-    num_same = len(list(pairs))
-    is_whole = num_same == min(len(lines), len(below))
-    return num_same > 0 and (is_whole or num_same > 1 or _is_distinctive(lines[0], MIN_COPIED))
+    same = [line for line, _ in pairs]
+    if not same or len(same) == min(len(lines), len(below)):
+        return bool(same)
+    is_usual = language.has_tags or above.issuperset(same)
+    return not is_usual and (len(same) > 1 or _is_distinctive(lines[0], MIN_COPIED))
 
 
 def _is_distinctive(line: str, num_chars: int = MIN_DISTINCTIVE) -> bool:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from textwrap import dedent
 
 from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
-from dg_lsp.context.languages import language_of
+from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
 from dg_lsp.postprocess.syntax import Surroundings, Validity, python_validity
 
@@ -81,16 +81,18 @@ def judge(
     if text is None:
         return Rejection(Reason.NOT_TEXT)
     buffer_cursor, cursor = cursor, cursor.as_shown()
-    comment = language_of(snapshot.language).comment
+    language = language_of(snapshot.language)
     max_lines = allowed_lines(cursor) if max_lines is None else max_lines
-    shown = _shaped(text, cursor, max_lines, comment)
+    shown = _shaped(text, cursor, max_lines, language)
     if not shown.strip():
         return Rejection(Reason.EMPTY, text)
     if text_edits.is_repetitive(text_edits.cut_lines(text, max_lines)):
         return Rejection(Reason.REPEATS_ITSELF, text)
-    joined = _joined(shown, cursor, comment)
+    joined = _joined(shown, cursor, language)
     if isinstance(joined, Rejection):
         return joined
+    if check_syntax and language.has_tags and text_edits.breaks_tags(joined, cursor):
+        return Rejection(Reason.SYNTAX_ERROR, joined)
     style = TextStyle.of(snapshot.text, offset)
     surroundings = Surroundings.around(snapshot, offset, offset, style) if check_syntax else None
     valid = surroundings.keep_valid(joined) if surroundings else joined
@@ -98,28 +100,28 @@ def judge(
         return Rejection(Reason.SYNTAX_ERROR, joined)
     if surroundings and surroundings.strands_block(valid):
         return Rejection(Reason.INDENTATION, joined)
-    language = language_of(snapshot.language)
     fault = next((reason for reason, has_fault in FILTERS if has_fault(valid, cursor, language)), None)
     return Candidate(style.from_model(valid, buffer_cursor.line_prefix), score, fault=fault)
 
 
-def _shaped(text: str, cursor: Cursor, max_lines: int | None, comment: str) -> str:
+def _shaped(text: str, cursor: Cursor, max_lines: int | None, language: Language) -> str:
     """Limits the number of lines, aligns the indentation and trims blanks."""
     first, end, others = text.partition("\n") if cursor.line_prefix.strip() else ("", "", text)
     text = text_edits.drop_leading_blanks(first, cursor) + end + text_edits.expand_indentation(others)
     text = text_edits.cut_lines(text_edits.skip_blank_lines(text, cursor), max_lines)
-    text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end))
-    aligned = text_edits.align(text, cursor, comment)
-    return text_edits.cut_at_margin(aligned, cursor) if max_lines is None else aligned
+    text = text_edits.cut_loops(text_edits.trim_blanks(text, is_line_end=cursor.is_line_end), language)
+    aligned = text_edits.align(text, cursor, language)
+    return text_edits.cut_at_margin(aligned, cursor, language) if max_lines is None else aligned
 
 
-def _joined(shown: str, cursor: Cursor, comment: str) -> str | Rejection:
+def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
     """Removes text that the buffer already contains around the cursor."""
-    joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, comment), cursor)
+    joined = text_edits.drop_below(text_edits.drop_rest(shown, cursor, language), cursor, language)
     joined = text_edits.trim_blanks(joined, is_line_end=cursor.is_line_end)
+    joined = text_edits.fit_table(joined, cursor) if language.id == "markdown" else joined
     if not joined.strip():
         return Rejection(Reason.REPEATS_SUFFIX, shown)
-    return Rejection(Reason.REPEATS_PREFIX, shown) if text_edits.repeats_above(joined, cursor) else joined
+    return Rejection(Reason.REPEATS_PREFIX, shown) if text_edits.repeats_above(joined, cursor, language) else joined
 
 
 def rank(results: Iterable[Candidate | Rejection]) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
@@ -186,8 +188,14 @@ def judge_rewrite(
     return Rejection(broken, text) if broken else Candidate(new, score)
 
 
+def breakage(snapshot: Snapshot, start: int, end: int, new: str) -> Reason | None:
+    """What `new`, in the buffer's style, would break in place of `[start, end)`."""
+    style = TextStyle.of(snapshot.text, start)
+    return _broken(snapshot, start, end, style.to_model(snapshot.text[start:end]), style.to_model(new), new)
+
+
 def _broken(
-    snapshot: Snapshot, start: int, end: int, old: str, shaped: str, new: str, must_fix_errors: bool
+    snapshot: Snapshot, start: int, end: int, old: str, shaped: str, new: str, must_fix_errors: bool = False
 ) -> Reason | None:
     """What is wrong with the buffer after a rewrite; `old` and `shaped` are the range in the model's style."""
     surroundings = Surroundings.around(snapshot, start, end, TextStyle.of(snapshot.text, start))

@@ -82,9 +82,10 @@ def on_exit(ls: Server, _params: None) -> None:
 
 
 def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
-    """Opens a document."""
+    """Opens a document, and prepares the first completion in it."""
     ls.documents.open(params.text_document)
     ls.update_status()
+    ls.warm_up(params.text_document.uri)
 
 
 def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:

@@ -42,8 +42,15 @@ def register(server: Server) -> None:
 
     @server.feature("textDocument/didFocus")
     def did_focus(params: Any) -> None:
-        server.active_document = str(_field(params, "textDocument", "uri"))
+        uri = server.active_document = str(_field(params, "textDocument", "uri"))
         server.update_status()
+        document = server.documents.get(uri)
+        line, character = _field(params, "position", "line"), _field(params, "position", "character")
+        is_at = document is not None and isinstance(line, int) and isinstance(character, int)
+        at = types.Position(line, character) if is_at else None
+        server.warm_up(
+            uri, server.documents.offsets(document.lines, types.Range(at, at))[0] if document and at else None
+        )
 
     @server.feature("textDocument/copilotInlineEdit")
     async def inline_edit(params: Any) -> dict[str, Any]:

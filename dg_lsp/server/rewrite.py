@@ -10,9 +10,11 @@ from uuid import uuid4
 
 from lsprotocol import types
 
+from dg_lsp.context.holes import find_holes
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import RewriteResult
+from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.scheduler import OnStep
 from dg_lsp.errors import DgLspError
 from dg_lsp.models.registry import instruction_model
@@ -24,6 +26,8 @@ REWRITE = "dg-lsp.rewrite"
 """`{uri, range, instruction?, strength?, mustFixErrors?}`: rewrites the range; a fix must reduce its syntax errors."""
 COMPLETE_BLOCK = "dg-lsp.completeBlock"
 """`{uri, position}`: inserts the rest of the block at the position."""
+FILL_GAPS = "dg-lsp.fillGaps"
+"""`{uri, range}`: fills the placeholders in the range by one edit."""
 ASK = "dg-lsp.askInstruction"
 """A command of clients with an input box for the instruction; declared in `experimental.dgLsp.commands`."""
 KIND = "refactor.rewrite.dg-lsp"
@@ -38,6 +42,9 @@ _MESSAGES = {
     Reason.LOW_CONFIDENCE: "the model is too unsure of the result",
     Reason.INDENTATION: "the result would leave the lines below indented too deeply",
     Reason.REPEATS_ITSELF: "the model repeated itself",
+    Reason.NO_EFFECT: "the result would do nothing",
+    Reason.EXISTS: "the result would define a name again",
+    Reason.CLOSERS: "the model wrote only closing brackets",
     Reason.REPEATS_PREFIX: "the model repeated the code above",
     Reason.REPEATS_SUFFIX: "the model repeated the code below",
     Reason.NOT_TEXT: "the result is not text",
@@ -68,6 +75,7 @@ def register(server: Server) -> None:
 
     register_command(REWRITE, _rewrite)
     register_command(COMPLETE_BLOCK, _complete_block)
+    register_command(FILL_GAPS, _fill_gaps)
     options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, KIND])
     server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(code_action)
 
@@ -91,10 +99,31 @@ async def _rewrite(ls: Server, argument: Any) -> None:
     result = await _with_progress(ls, request, title)
     if result.rejection is not None:
         raise Refusal(f"nothing was changed: {_MESSAGES[result.rejection.reason]}")
-    if instruction and not result.follows_instructions:
-        ls.log(types.MessageType.Info, f"{_no_instructions(result.model)}; it received this one as a comment")
+    if note := instruction_note(request, result):
+        ls.log(types.MessageType.Info, note)
     old = document.lines.text[result.start : result.end]
     await _apply(ls, document, minimal_changes(old, result.text, result.start), f"dg-lsp: {title}")
+
+
+async def _fill_gaps(ls: Server, argument: Any) -> None:
+    document, start, end = _span(ls, argument)
+    snapshot = document.snapshot()
+    if not (holes := find_holes(snapshot, start, end)):
+        raise Refusal("there is no gap in the selection: write ... or a TODO comment where code is missing")
+    deadline_ms, snippets = ls.settings.rewrite.deadline_ms, ls.snippets(snapshot, holes[0].start)
+    request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, holes=holes)
+    result = await _with_progress(ls, request, "Filling the gaps")
+    missing = [
+        f"line {document.lines.position_at(gap.start, ls.documents.encoding)[0] + 1}: {_MESSAGES[gap.rejection.reason]}"
+        for gap in result.gaps
+        if gap.rejection
+    ]
+    if result.rejection is not None:
+        raise Refusal(f"nothing was changed: {'; '.join(missing)}")
+    changes = tuple(Change(gap.start, gap.end, gap.text) for gap in result.gaps if not gap.rejection)
+    await _apply(ls, document, changes, "dg-lsp: fill the gaps")
+    if missing:
+        ls.show(types.MessageType.Info, f"dg-lsp: {len(missing)} of {len(holes)} gaps are left. {'; '.join(missing)}")
 
 
 async def _complete_block(ls: Server, argument: Any) -> None:
@@ -197,6 +226,8 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
     messages = [(one.range.start.line, one.message) for one in context.diagnostics]
     ls.context_provider.record_diagnostics(document, where.start.line, where.end.line, messages)
     start, end = ls.documents.offsets(document.lines, where)
+    if start == end:
+        ls.warm_up(document.uri, end)
     fixes = [_fix(document, diagnostic) for diagnostic in context.diagnostics if diagnostic.range.start.line >= 0]
     actions = fixes[:MAX_FIXES]
     if document.lines.text[start:end].strip():
@@ -210,8 +241,10 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
 
 def _selection_actions(ls: Server, document: Document, where: types.Range) -> list[types.CodeAction]:
     argument, strength = {"uri": document.uri, "range": where}, ls.settings.rewrite.strength
+    has_gaps = bool(find_holes(document.snapshot(), *ls.documents.offsets(document.lines, where)))
     return [
         *_instruction_actions(ls, argument),
+        *([_action("Fill the gaps in the selection", FILL_GAPS, argument)] if has_gaps else []),
         _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
         _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
     ]

@@ -15,6 +15,7 @@ from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
 from dg_lsp.canvas.fim import takes_snippets
+from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
@@ -36,6 +37,8 @@ from dg_lsp.settings import Settings
 ACCEPTED = "dg-lsp.accepted"
 """Command that the editor runs when an item is accepted; its argument is the item's name."""
 T = TypeVar("T")
+FIRST_CHARS = 2048
+"""Characters of a file that are decoded when it is opened; with them the window of a prompt begins at the file's."""
 
 
 class State(StrEnum):
@@ -122,6 +125,7 @@ class Server(LanguageServer):
         """Running rewrites by document. A change of the document cancels its rewrite."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
         self.exit_code: int | None = None  # set by `exit`, which ends the session
+        self._cursors: dict[str, int] = {}  # last known offsets by document; one that is too large means the end
         self._shown_errors: set[str] = set()
         self._logged_exclusions: set[tuple[str, ExclusionReason]] = set()
         self._open_scheduler = open_scheduler
@@ -198,8 +202,29 @@ class Server(LanguageServer):
             if result is not self._scheduler.ready.exception():
                 self._report_error(result)
             return None
+        self._cursors[request.snapshot.uri] = request.offset
         self._report_success(result)
         return result
+
+    def warm_up(self, uri: str, offset: int | None = None) -> None:
+        """Decodes a prompt in idle time, for the next completion in a document.
+
+        Without an offset, that of the last cursor; where no cursor is known, the beginning of the file: with the text
+        before the cursor first, it is the beginning of every prompt there.
+        """
+        document, engine = self.documents.get(uri), self.engine
+        if document is None or self._scheduler is None or self.is_excluded(document.snapshot()):
+            return
+        snapshot = document.snapshot()
+        if offset is None:
+            spec = engine.spec if engine is not None else None
+            is_suffix_first = spec is not None and spec.fim is not None and spec.fim.order is FimOrder.SUFFIX_FIRST
+            offset = self._cursors.get(uri, 0 if is_suffix_first else FIRST_CHARS)
+        else:
+            self._cursors[uri] = offset
+        offset = min(offset, len(snapshot.text))
+        request = FillRequest(snapshot, offset, snippets=self.snippets(snapshot, offset))
+        self._scheduler.warm_up(request)
 
     async def rewrite(self, request: RewriteRequest, on_step: OnStep | None = None) -> RewriteResult:
         """The rewrite of the engine. `on_step` runs in the model's thread.
@@ -210,10 +235,22 @@ class Server(LanguageServer):
         """
         if self._scheduler is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        submitted = self._scheduler.submit(request, on_step)
+        submitted = self._scheduler.submit(request, self._observers(request, on_step))
         if self._audit_log is not None:
             self._audit_log.watch(submitted, "dg-lsp.rewrite")
         return await asyncio.wrap_future(submitted)
+
+    def _observers(self, request: RewriteRequest, on_step: OnStep | None) -> OnStep | None:
+        """Calls `on_step`, and sends the canvases of gaps if the client requested canvases."""
+        send = self._canvas_sender(request.snapshot.uri) if request.holes else None
+        if on_step is None or send is None:
+            return on_step or send
+
+        def both(progress: Progress) -> None:
+            on_step(progress)
+            send(progress)
+
+        return both
 
     def configure(self, settings: Settings) -> bool:
         """Replaces the settings; True if the model must be loaded again."""
@@ -344,7 +381,8 @@ def accept_command(title: str, name: str) -> types.Command:
 def _cell(cell: Cell) -> dict[str, Any]:
     """One token of `dg-lsp/denoising`."""
     confidence = round(cell.confidence, 3)
-    return {"text": cell.text, "confidence": confidence, "isCommitted": cell.is_committed, "isEnd": cell.is_end}
+    drawn = {"text": cell.text, "confidence": confidence, "isCommitted": cell.is_committed, "isEnd": cell.is_end}
+    return {**drawn, "isFrozen": True} if cell.is_frozen else drawn
 
 
 async def _outcome(submitted: Future[T]) -> T | BaseException:

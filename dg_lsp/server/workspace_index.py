@@ -12,7 +12,7 @@ from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path
-from dg_lsp.context.languages import grammar_of
+from dg_lsp.context.languages import grammar_of, language_of
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.settings import PrivacySettings
 
@@ -135,7 +135,10 @@ def definitions_of(text: str) -> dict[str, str]:
 
     The file may be incomplete. The last definition of a name counts.
     """
-    tree = Parser(grammar_of("tree_sitter_python")).parse(text.encode())
+    grammar = grammar_of(language_of("python").grammar)
+    if grammar is None:
+        return {}
+    tree = Parser(grammar).parse(text.encode())
     found = filter(None, map(_definition, tree.root_node.children))
     return {name: shown for name, shown in found if name and shown}
 

@@ -2,10 +2,13 @@ import pytest
 from chromium import start_browser
 from fake_llama import make_fake
 
+from dg_lsp.bench.charts import visible
 from dg_lsp.bench.metrics import Attempt, ShownItem, Table, summary_table
 from dg_lsp.bench.report import Film, benchmark_page
 from dg_lsp.bench.runner import Machine, Run, RunHeader
+from dg_lsp.bench.timeline import Moment, Timeline
 from dg_lsp.engine.result import Cell, Frame
+from dg_lsp.engine.ttfue import Verdict
 
 __all__ = ["make_fake"]
 
@@ -67,6 +70,17 @@ def make_film():
     return film_of
 
 
+def timeline_of(text):
+    """`text` on the screen, in a key, in a verdict and in what is offered."""
+    moments = (
+        Moment(0.0, 0, "", f"Typed {text}."),
+        Moment(100.0, 1, "", "Nothing.", Verdict.MISSED),
+        Moment(250.0, 2, text, "Shown after 20 ms.", Verdict.USEFUL),
+        Moment(400.0, 3, "", "Accepted.", Verdict.WRONG),
+    )
+    return Timeline(f"{text}.py", text, "abc", text, moments, num_omitted=7)
+
+
 @pytest.fixture(scope="session")
 def make_page(make_attempt):
     """A page with `text` wherever a file, a model or a user may have written something."""
@@ -90,7 +104,8 @@ def make_page(make_attempt):
         ]
         context = {"reference": text, "before": text, "after": text}
         films = [film_of(), film_of(f"{text}.py", (text, "\n", "    ", "x" * 40, "", ""), **context)]
-        return benchmark_page(f"bench {text}", Run(header, tuple(attempts), notes=(f"a note {text}",)), tables, films)
+        run = Run(header, tuple(attempts), notes=(f"a note {text}",))
+        return benchmark_page(f"bench {text}", run, tables, films, [timeline_of(visible(text))])
 
     return make
 

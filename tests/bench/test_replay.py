@@ -222,7 +222,7 @@ def request_event(make_attempt):
             changes |= {"shown": (), "latency_ms": ms, "rejection": "cancelled" if cancelled else "empty"}
         attempt = make_attempt(case, "replay", *([(ms, text)] if text else []), **changes)
         flags = {"is_line_finished": False, "is_reversal": None, **flags}
-        return RequestEvent(attempt, is_displayed=bool(text) if displayed is None else displayed, **flags)
+        return RequestEvent(attempt, 0.0, is_displayed=bool(text) if displayed is None else displayed, **flags)
 
     return make
 

@@ -68,7 +68,7 @@ def test_the_page_sends_no_requests_and_causes_no_errors(chromium, tmp_path, hos
     assert [event for event in chromium.events if event.get("method") in methods] == []
     sent = [event for event in chromium.events if event.get("method") == "Network.requestWillBeSent"]
     assert [event["params"]["request"]["url"] for event in sent] == [path.as_uri()]
-    assert chromium.run("document.images.length + document.scripts.length") == 1
+    assert chromium.run("document.images.length + document.scripts.length") == 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -122,6 +122,37 @@ def test_a_film_plays_from_its_start_to_its_end(opened):
     seen = opened.run(ended % "(seen.length > 1 && seen.at(-1)[0] === 'Play')")
     assert seen[0] == ["Pause", "1"]
     assert seen[-1] == ["Play", "3"]
+
+
+SCREEN = """(() => {
+  const [screen, output] = [".timeline .screen", ".timeline output"].map((one) => document.querySelector(one));
+  return [screen.textContent, screen.querySelector(".ghost").textContent, output.textContent];
+})()"""
+
+
+def test_the_controls_of_a_replay_choose_what_is_on_the_screen(opened):
+    screen, ghost, sentence = opened.run(SCREEN)
+    assert (screen, ghost) == ("plainabplainplain", "plain")  # the first useful item
+    assert sentence == "0.3 of 0.4 s · Shown after 20 ms. Verdict: useful."
+    opened.run("document.querySelector('[data-verdict=missed]').click()")
+    assert opened.run(SCREEN)[0] == "plainaplain"
+    opened.run("document.querySelector('.timeline [data-do=next]').click()")
+    opened.run("document.querySelector('.timeline [data-do=next]').click()")
+    assert opened.run(SCREEN)[2].endswith("Verdict: wrong.")
+    opened.run("document.querySelector('.timeline [data-do=back]').click()")
+    assert opened.run(SCREEN) == [screen, ghost, sentence]
+
+
+def test_a_replay_plays_to_its_end(opened):
+    opened.run("document.querySelector('.timeline [data-do=play]').click()")
+    opened.run(
+        """new Promise((done) => {
+          const play = document.querySelector(".timeline [data-do=play]");
+          const wait = () => (play.textContent === "Play" ? done() : setTimeout(wait, 20));
+          wait();
+        })"""
+    )
+    assert opened.run(SCREEN)[2] == "0.4 of 0.4 s · Accepted. Verdict: wrong."
 
 
 def test_a_printed_page_is_complete_and_light(opened):

@@ -1,4 +1,4 @@
-"""Scripts in `benchmarks/`: parts of a step, broken rewrites, GPU benchmarks at toy size, the lower bound of a step."""
+"""Scripts in `benchmarks/`: parts of a step, rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
 
 import json
 import sys
@@ -67,6 +67,24 @@ def test_rewrites_that_are_shown_and_that_break_the_file_are_counted(script, cap
     monkeypatch.setattr(sys, "argv", ["rewrites.py", str(tmp_path), "--number", "6", "--strengths", "1"])
     module.main()
     assert capsys.readouterr().out.splitlines()[-1] == row
+
+
+def test_gaps_filled_one_after_the_other_and_together_are_compared(script, capsys, monkeypatch, tmp_path):
+    def open_engine(settings):
+        denoiser = ScriptedDenoiser("11111")
+        return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+
+    module = script("gaps")
+    monkeypatch.setattr(module, "open_engine", open_engine)
+    (tmp_path / "a.py").write_text("def f():\n    a = 11111\n    return 11111\n")
+    film = tmp_path / "film.html"
+    monkeypatch.setattr(sys, "argv", ["gaps.py", str(tmp_path), "--number", "2", "--film", str(film)])
+    module.main()
+    *_, autoregressive, diffusion, together = capsys.readouterr().out.splitlines()
+    assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in autoregressive
+    assert "| 3 of 4 | 2 | 2 of 2 | 0 |" in diffusion
+    assert together.startswith("| together |")
+    assert "of 2 gaps right: a.py:2" in film.read_text()
 
 
 @needs_runtime

@@ -223,6 +223,8 @@ def test_infill_and_prefix_prompts_begin_with_snippets():
 
 def test_paths_are_comments_of_the_language():
     assert snippet_text(prompt(*CHUNKS, language="go")).startswith("// pkg/a.py\n")
+    # a file without a known language gets those of the other files
+    assert snippet_text(prompt(*CHUNKS, language="plaintext")).startswith("# pkg/a.py\n")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading, run
 from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.models import gpus
 from dg_lsp.settings import Settings
 
 
@@ -43,7 +44,8 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
-    """Without a settings file above, a daemon of the developer, or colours set by the environment."""
+    """Without a settings file above, a daemon and GPUs of the developer, or colours set by the environment."""
+    monkeypatch.setattr(gpus, "find_gpus", tuple)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DG_LSP_DAEMON_DIR", str(tmp_path / "no-daemon"))
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):

@@ -7,6 +7,7 @@ from dg_lsp.bench import replay
 from dg_lsp.bench.replay import EngineCompleter
 from dg_lsp.bench.runner import Run
 from dg_lsp.cli import measurements
+from dg_lsp.cli import replay as command
 from dg_lsp.engine.engine import LocalEngine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
@@ -33,7 +34,7 @@ def model(monkeypatch, tmp_path):
     def open_model(settings):
         return measurements.BenchModel(LocalEngine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
 
-    monkeypatch.setattr(measurements, "open_model", open_model)
+    monkeypatch.setattr(command, "open_model", open_model)
     # the model takes no time, however busy this machine is
     monkeypatch.setattr(replay, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
@@ -55,6 +56,17 @@ def test_a_terminal_gets_the_assumptions_and_a_table_like_the_page(dg_lsp, model
     assert "the text before the typed lines in the file, and nothing after the cursor" in outcome.out
     assert "| keystrokes saved | " in outcome.out
     assert model.is_closed
+
+
+def test_the_page_compares_with_other_runs_of_the_same_typing(dg_lsp, model, code, tmp_path):
+    other, page = tmp_path / "other.jsonl", tmp_path / "page.html"
+    dg_lsp("bench", "replay", code, "--start", 6, "--decoder", "autoregressive", "--output", other)
+    outcome = dg_lsp("bench", "replay", code, "--start", 6, "--html", page, "--against", other)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "| measure | scripted | other |" in outcome.out
+    assert "by other" in page.read_text(encoding="utf-8")
+    error = dg_lsp("bench", "replay", code, "--start", 5, "--against", other).error(2)
+    assert "holds a replay of other files or typing (options.lines" in error
 
 
 def test_json_has_the_options_and_the_numbers(dg_lsp, model, code):

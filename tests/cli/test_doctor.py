@@ -2,11 +2,14 @@ import pytest
 import tiny_masked
 
 from dg_lsp import gguf
+from dg_lsp.backends import llamacpp
+from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli.doctor import Checkup, report
+from dg_lsp.models import gpus
 from dg_lsp.models.registry import BUNDLED
 
 KEYS = [
-    *("software", "settings_files", "devices", "runtime", "model", "threads", "costs", "decoders", "fill"),
+    *("software", "settings_files", "devices", "gpus", "runtime", "model", "threads", "costs", "decoders", "fill"),
     *("memory_bytes", "warnings", "problems"),
 ]
 
@@ -41,6 +44,17 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     assert all(ms > 0 for passes in found["costs"].values() for ms in passes.values())
     assert list(found["decoders"]) == ["line-end", "whole-line", "block"]
     assert min(found["fill"]["steps"], found["fill"]["load_ms"], found["memory_bytes"]) > 0
+
+
+def test_a_gpu_that_llama_cpp_cannot_use_is_a_warning(dg_lsp, monkeypatch):
+    monkeypatch.setattr(gpus, "find_gpus", lambda: (gpus.Gpu("amd", "Radeon RX 7900", 24 << 30),))
+    cpu = Device("EPYC", "cpu", 1, 1)
+    monkeypatch.setattr(llamacpp, "devices", lambda: (cpu,))
+    outcome = dg_lsp("doctor", "--gpu-layers", 0, "--threads", 1)
+    assert outcome.code == 0
+    assert "warning: Radeon RX 7900 (25.8 GB) IS NOT USED: this llama.cpp was built without hip; run" in outcome.out
+    monkeypatch.setattr(llamacpp, "devices", lambda: (cpu, Device("Radeon", "gpu", 1, 1)))
+    assert "warning" not in dg_lsp("doctor", "--gpu-layers", 0, "--threads", 1).out
 
 
 def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp, tmp_path):

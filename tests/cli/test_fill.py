@@ -205,3 +205,42 @@ def test_the_bundled_model_between_frozen_text(dg_lsp, source):
     assert outcome.json["decoder"] == "infill"
     assert outcome.json["canvas_length"] == 64
     assert outcome.json["steps"] >= 2
+
+
+GAPS = "a = ...\nb = 2\nc = f(, b)\nd = 4\n# é\ne = ...\n"
+
+
+def test_gaps_of_some_lines_are_filled_and_shown_as_a_difference(dg_lsp, script, source):
+    script.fill = "7"
+    source.write_text(GAPS)
+    outcome = dg_lsp("fill", f"{source}:1-3", "--gaps")
+    assert outcome.code == 0
+    assert {"-a = ...", "+a = 7", "-c = f(, b)", "+c = f(7, b)"} <= set(outcome.out.split("\n"))
+    assert "+e" not in outcome.out
+    assert "2 of 2 gaps" in outcome.out
+    assert source.read_text() == GAPS
+
+
+def test_gaps_of_a_file_are_written_at_once_and_what_is_left_is_reported(dg_lsp, script, source):
+    script.fill = lambda prefix, _suffix: "" if prefix.endswith("f(") else "7"
+    source.write_text(GAPS)
+    outcome = dg_lsp("fill", str(source), "--gaps", "--write", "--visual")
+    assert source.read_text() == GAPS.replace("...", "7")
+    assert "line 3 is not filled (empty)" in outcome.out
+    assert re.search(r"^ +1  7", outcome.out, re.MULTILINE)
+    assert dg_lsp("fill", f"{source}:3", "--gaps").code == 1
+
+
+def test_gaps_as_json_have_the_documented_keys(dg_lsp, script, source):
+    script.fill = "7"
+    source.write_text(GAPS)
+    answer = dg_lsp("fill", f"{source}:6", "--gaps", "--json").json
+    assert list(answer) == ["text", "model", "gaps", "rejected", "steps", "timings_ms"]
+    [gap] = answer["gaps"]
+    assert list(gap) == ["line", "placeholder", "text", "rejected", "confidence"]
+    assert (gap["line"], gap["placeholder"], gap["text"], gap["rejected"]) == (6, "...", "7", None)
+
+
+def test_lines_without_a_gap_are_reported(dg_lsp, script, source):
+    assert "there is no gap" in dg_lsp("fill", str(source), "--gaps").error(2)
+    assert "no line 9" in dg_lsp("fill", f"{source}:9", "--gaps").error(2)

@@ -52,7 +52,8 @@ def test_an_unreadable_file_is_rejected(tmp_path, monkeypatch):
         ("a.py", "", "python"),
         ("a.PYI", "", "python"),
         ("tool", "#!/usr/bin/env python3\n", "python"),
-        ("tool", "#!/bin/sh\n# python", "plaintext"),
+        ("tool", "#!/bin/sh\n# python", "shellscript"),
+        ("a.ts", "", "typescript"),
         ("a.txt", "", "plaintext"),
     ],
 )

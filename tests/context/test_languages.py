@@ -1,6 +1,6 @@
 import pytest
 
-from dg_lsp.context.languages import LANGUAGES, PLAIN, grammar_of, language_of, opening_of
+from dg_lsp.context.languages import LANGUAGE_IDS, PLAIN, grammar_of, language_id_of, language_of, opening_of
 
 
 def opening(marked, language="python"):
@@ -47,6 +47,85 @@ def test_other_languages_have_no_block_headers():
     assert opening("if x:|\n", "ruby") == ""
 
 
-def test_unknown_languages_are_plain_text_and_every_grammar_loads():
+GRAMMARS = [language for language in map(language_of, LANGUAGE_IDS) if language.grammar]
+
+
+def test_every_language_of_the_table_has_its_grammar():
+    named = {language.id for language in GRAMMARS}
+    assert named == {
+        *("python", "javascript", "typescript", "typescriptreact", "go", "rust", "java", "kotlin", "c", "cpp"),
+        *("csharp", "ruby", "php", "lua", "shellscript", "sql", "json", "yaml", "toml", "html", "css", "markdown"),
+    }
+
+
+@pytest.mark.parametrize("language", GRAMMARS, ids=lambda language: language.id)
+def test_a_grammar_of_the_table_loads_in_the_installed_tree_sitter(language):
+    assert grammar_of(language.grammar) is not None
+
+
+def test_an_unknown_language_is_plain_text():
     assert language_of("brainfuck") is PLAIN
-    assert all(grammar_of(language.grammar_module) for language in LANGUAGES.values())
+    assert not PLAIN.grammar
+    assert grammar_of("") is None
+
+
+def test_a_missing_grammar_is_reported_once_with_the_command_that_installs_it(caplog):
+    assert grammar_of("tree_sitter_missing_language") is None
+    assert grammar_of("tree_sitter_missing_language") is None
+    assert len(caplog.messages) == 1
+    assert "tree-sitter-missing-language: syntax is not checked" in caplog.messages[0]
+    assert "pip install 'dg-lsp[languages]'" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("src/App.tsx", "", "typescriptreact"),
+        ("a\\b\\main.go", "", "go"),
+        ("A.H", "", "cpp"),
+        ("Makefile", "", "makefile"),
+        ("docker/Dockerfile.dev", "", "dockerfile"),
+        ("tsconfig.json", "", "jsonc"),
+        ("package.json", "", "json"),
+        (".bashrc", "", "shellscript"),
+        ("run", "#!/bin/sh -e\n", "shellscript"),
+        ("run", "#! /usr/bin/env -S deno run\n", "typescript"),
+        ("run", "#!/usr/local/bin/python3.12\r\n", "python"),
+        ("run", "#!/usr/bin/env LANG=C ruby\n", "ruby"),
+        ("tool.py", "#!/bin/sh\n", "python"),  # the name wins
+        ("lib.rs", "#![allow(unused)]\n", "rust"),
+        ("unknown", "#![node]\n", "plaintext"),
+        ("notes.txt", "python\n", "plaintext"),
+        ("", "", "plaintext"),
+        (".", "#!", "plaintext"),
+    ],
+)
+def test_the_language_of_a_file_comes_from_its_name_or_its_interpreter(name, text, expected):
+    assert language_id_of(name, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("language_id", "expected"),
+    [("sh", "shellscript"), ("C++", "cpp"), ("tsx", "typescriptreact"), ("cs", "csharp"), ("md", "markdown")],
+)
+def test_ids_of_other_editors_name_the_same_language(language_id, expected):
+    assert language_of(language_id).id == expected
+
+
+@pytest.mark.parametrize(
+    ("language_id", "expected"),
+    [
+        ("ruby", "# a.b"),
+        ("lua", "-- a.b"),
+        ("css", "/* a.b */"),
+        ("html", "<!-- a.b -->"),
+        ("json", ""),
+        ("plaintext", ""),
+    ],
+)
+def test_a_comment_is_written_in_the_syntax_of_the_language(language_id, expected):
+    assert language_of(language_id).commented("a.b") == expected
+
+
+def test_a_text_cannot_end_the_comment_around_it():
+    assert language_of("css").commented("a */ b") == "/* a   b */"

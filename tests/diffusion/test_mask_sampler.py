@@ -87,3 +87,17 @@ def test_settled_positions_are_the_leading_committed_ones():
     step = after(canvas(0, 0, 0, 0), predicts([5, 6, 7, 8], [0.1, 0.95, 0.2, 0.95]))
     assert step.num_settled == 2
     assert step.draft_ids.tolist() == [5, 6, 7, 8]
+
+
+def test_every_gap_of_a_canvas_settles_from_its_left_end():
+    step = after(canvas(0, 0, 8, 0, 0, frozen=[2]), predicts([5, 6, 8, 7, 4], [0.1, 0.2, 1, 0.3, 0.2]))
+    assert step.canvas_ids.tolist() == [5, 0, 8, 7, 0]
+
+
+def test_an_end_token_closes_its_own_gap_only():
+    before = canvas(0, 0, 0, 8, 0, 0, 9, frozen=[3, 6])
+    prediction = predicts([5, END, 6, 8, END, 7, 9], [0.95, 0.99, 0.95, 1, 0.99, 0.99, 1])
+    step = unmask(before, prediction, LEFTMOST, token_ids([END]), explore=False, closes_gaps=True)
+    assert step.canvas_ids.tolist() == [5, 8, 9]
+    assert step.frozen.tolist() == [False, True, True]
+    assert step.stop is Stop.FILLED

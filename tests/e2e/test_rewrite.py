@@ -151,3 +151,29 @@ def test_a_rewrite_by_an_instruction_needs_an_input_box_and_a_model_that_follows
     )
     if shows_disabled and not follows:
         assert "follows no instructions; diffusiongemma does" in asking[0]["disabled"]["reason"]
+
+
+def test_the_gaps_of_a_selection_are_filled_by_one_edit_while_their_canvases_are_shown(editor):
+    text = "a = ...\nb = 2\nc = f(, b)\n"
+    client = editor(fill="7", text=text, capabilities=DOCUMENT_CHANGES)
+    everything = {"start": {"line": 0, "character": 0}, "end": {"line": 3, "character": 0}}
+    client.notify("dg-lsp/watch", {"on": True})
+    [action] = [one for one in actions(client, everything) if one["title"] == "Fill the gaps in the selection"]
+    msg_id = client.request("workspace/executeCommand", action["command"])
+    [change] = applying(client)["edit"]["documentChanges"]
+    assert [one["newText"] for one in change["edits"]] == ["7", "7"]
+    assert client.result(msg_id)["applied"]
+    assert {one["block"] for one in client.received("dg-lsp/denoising")} == {0, 1}
+
+
+def test_a_selection_without_gaps_has_no_action_for_them(editor):
+    client = editor(fill="7")
+    answer = client.result(command(client, "dg-lsp.fillGaps", range=LINE))
+    assert "no gap in the selection" in answer["reason"]
+
+
+def test_gaps_that_stay_are_named(editor):
+    client = editor(fill="...", text="a = ...\n")
+    where = {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 0}}
+    answer = client.result(command(client, "dg-lsp.fillGaps", range=where))
+    assert answer["reason"] == "nothing was changed: line 1: the model would leave it as it is"

@@ -9,8 +9,9 @@ from gates import TIMEOUT, Stepping
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.chat import Role, Turn
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine, drain
-from dg_lsp.engine.request import ChatRequest
+from dg_lsp.engine.request import ChatRequest, RewriteRequest
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
@@ -34,6 +35,29 @@ def test_answer_is_not_changed(spec):
     assert (result.text, result.decoder.value) == ("  x = [\n", "diffusion")
     assert result.prompt_tokens == len("user\nhi\nmodel\nthought\n") + 6
     assert result.output_tokens == len("  x = [\n") + 1
+
+
+CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
+
+
+def test_model_without_a_canvas_answers_token_by_token():
+    engine, _ = engine_of("  x = [\n", CAUSAL_SPEC)
+    result = chat(engine)
+    assert (result.text, result.decoder.value) == ("  x = [\n", "autoregressive")
+
+
+def test_model_without_a_canvas_rewrites_by_instruction():
+    engine, _ = engine_of("```python\n    return 2 * x\n```\nDone.", CAUSAL_SPEC)
+    text = "def f(x):\n    return x\n"
+    request = RewriteRequest(Snapshot("file:///a.py", 1, text), 10, len(text), "Return twice as much.")
+    result = drain(engine.rewrite(request))
+    assert (result.text, result.follows_instructions) == ("    return 2 * x\n", True)
+
+
+def test_raw_text_that_repeats_itself_goes_on():
+    engine, _ = engine_of("spam " * 40, CAUSAL_SPEC)
+    result = chat(engine, ChatRequest((), "name", text="<channel|>"))
+    assert result.text == "spam " * 40
 
 
 def test_answer_longer_than_a_canvas_continues_in_another():

@@ -50,6 +50,14 @@ def test_expected_time_is_the_cost_of_all_passes_for_each_hit():
     assert DecoderSelection(SPEC, None).expected_ms(DecoderName.DIFFUSION, LINE_END) == float("inf")
 
 
+def test_prompt_tokens_that_are_not_cached_count_for_each_decoder():
+    rows = replace(AUTOREGRESSIVE, hits=0.2), replace(DIFFUSION, hits=0.4, canvases=7.0), LOOKUP, SPECULATIVE
+    one = selection(*rows, costs=replace(CPU, prompt_token=1.0))
+    assert one.expected_ms(DecoderName.AUTOREGRESSIVE, LINE_END, 100) == pytest.approx((8 * 2 + 100) / 0.2)
+    chosen = [one.choose(LINE_END, num_missing=lambda _, num=num: num) for num in (0, 500)]
+    assert chosen == [DecoderName.PROMPT_LOOKUP, DecoderName.DIFFUSION]
+
+
 def test_only_decoders_that_the_model_can_run_are_selected():
     causal = selection(sampling=None, canvas_lengths=())
     assert causal.choose(LINE_END, num_candidates=3) in (DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP)

@@ -8,6 +8,7 @@ import pytest
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteTask
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
+from dg_lsp.context.holes import find_holes
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
@@ -31,6 +32,7 @@ class FakeModel:
         finished = [RemoteAnswer((one,), is_finished=True) if isinstance(one, str) else one for one in answers]
         self._answers = finished
         self.follows_instructions = is_chat
+        self.continues_text = not is_chat
         self.queries = []
         self.deadline = None
         self.num_yielded = 0
@@ -151,6 +153,14 @@ def test_other_models_get_the_instruction_as_a_comment_and_fill_the_gap():
     result = rewrite(model, "double it")
     assert (result.text, result.follows_instructions) == ("b = 4", False)
     assert (model.queries[0].task, model.queries[0].prompt.prefix) == (RemoteTask.FILL, "a = 1\n# double it\n")
+
+
+def test_gaps_are_filled_by_one_query_each():
+    model, snapshot = FakeModel("7"), Snapshot("file:///a.py", 1, "x = ...\ny = ...\n")
+    request = RewriteRequest(snapshot, 0, 16, holes=find_holes(snapshot, 0, 16))
+    result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
+    assert (result.start, result.end, result.text) == (4, 15, "7\ny = 7")
+    assert [query.prompt.prefix for query in model.queries] == ["x = ", "x = 7\ny = "]
 
 
 def test_an_unfinished_rewrite_is_rejected():

@@ -7,7 +7,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.rewrite import checked_request
+from dg_lsp.engine.rewrite import checked_request, instruction_note
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -76,6 +76,16 @@ def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_sn
     assert not result.follows_instructions
     assert "def clean(text): ..." in seen[-1].split("    # make it three\n    ")[0]
     assert applied(result) == SOURCE.replace("a + 1", "3")
+
+
+@pytest.mark.parametrize(
+    ("language", "fate"), [("go", "received this one as a comment"), ("json", "receives none"), ("python", "comment")]
+)
+def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fate):
+    wanted = RewriteRequest(Snapshot("file:///a", 1, "[1]\n", language), 0, 3, "double it")
+    note = instruction_note(wanted, rewritten(engine_of("[2]"), wanted))
+    assert fate in note
+    assert "diffusiongemma follows them" in note
 
 
 @pytest.mark.parametrize(

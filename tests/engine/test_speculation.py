@@ -129,3 +129,56 @@ def test_any_request_ends_the_refresh_within_one_pass(scheduler_of):
     assert other.result(TIMEOUT).drift == 4
     wait_until(lambda: scheduler.is_idle)
     assert denoiser.num_passes == 0
+
+
+def warmed(scheduler, **request):
+    scheduler.warm_up(ask(**request))
+    wait_until(lambda: scheduler.is_idle)
+
+
+def test_a_prompt_that_was_decoded_in_idle_time_is_not_decoded_again(scheduler_of):
+    scheduler = scheduler_of(ScriptedDenoiser("alpha"), attrs.evolve(SPECULATING, prompt_format="prefix"))
+    text = "b = 1\n" * 40
+    warmed(scheduler, text=text)
+    assert scheduler.submit(ask(text=text)).result(TIMEOUT).cached_tokens >= len(text) - 1
+    assert scheduler.submit(ask(text="b = 1\n" * 7)).result(TIMEOUT).cached_tokens >= 41
+
+
+def test_without_speculation_no_prompt_is_decoded_in_idle_time(scheduler_of):
+    denoiser = ScriptedDenoiser("alpha")
+    warmed(scheduler_of(denoiser, attrs.evolve(SPECULATING, speculate=False)), text="b = 1\n")
+    assert denoiser.num_prefilled == 0
+
+
+class HeldPrefill(ScriptedDenoiser):
+    """Waits after the first tokens of a prompt, until the test lets it go on."""
+
+    def __init__(self, fill):
+        super().__init__(fill)
+        self.has_begun, self.go_on = threading.Event(), threading.Event()
+
+    def prefill(self, slot, prompt_ids):
+        self.has_begun.set()
+        assert self.go_on.wait(TIMEOUT)
+        return super().prefill(slot, prompt_ids)
+
+
+def test_a_request_ends_a_warm_up_after_one_short_pass(scheduler_of):
+    denoiser = HeldPrefill("alpha")
+    scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, prompt_format="prefix"))
+    scheduler.warm_up(ask(text="b = 1\n" * 80))
+    assert denoiser.has_begun.wait(TIMEOUT)
+    future = scheduler.submit(ask(text="a = "))
+    denoiser.go_on.set()
+    assert future.result(TIMEOUT).text == "alpha"
+    wait_until(lambda: scheduler.is_idle)
+    assert denoiser.num_prefilled < 120
+
+
+def test_a_warm_up_does_not_disturb_a_request(scheduler_of):
+    denoiser = Gate("alpha")
+    scheduler = scheduler_of(denoiser, SPECULATING)
+    future = scheduler.submit(ask(text="a = "))
+    scheduler.warm_up(ask(text="b = 1\n"))
+    denoiser.go_on.set()
+    assert future.result(TIMEOUT).text == "alpha"

@@ -23,8 +23,40 @@ def test_stops_and_continues_mark_for_an_empty_suffix(complete, seen):
     fill, prompts = seen
     complete(fill, "/v1/completions", {"prompt": "# two\n", "suffix": "<|endoftext|>"})
     assert prompts == {("# two\n", "")}
-    body = {"prompt": "# two\n", "stop": ["\n\n", "\n \n"], "max_tokens": 150, "top_p": 1}
+    body = {"prompt": "# two\n", "language": "python", "stop": ["\n\n", "\n \n"], "max_tokens": 150, "top_p": 1}
     assert complete("a = 1\n\nb = 2", "/v1/completions", body).tree["choices"][0]["text"] == "a = 1"
+
+
+STORY = "Once upon" + " = a time (\n\n" * 8
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "reason"),
+    [
+        ({}, STORY[9:25], "length"),
+        ({"max_tokens": 500}, STORY[9:], "stop"),
+        ({"max_tokens": 20, "stop": "\n"}, " = a time (", "stop"),
+        ({"max_tokens": 500, "stop": ["nowhere", "time"]}, " = a ", "stop"),
+    ],
+    ids=["16 tokens", "end token", "line end", "word"],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_without_a_language_the_text_is_the_models_own_continuation(complete, more, text, reason, is_streamed):
+    def story(prefix, suffix):
+        return STORY.removeprefix(prefix)
+
+    reply = complete(story, "/v1/completions", {"prompt": "Once upon", "stream": is_streamed, **more})
+    found = [one["choices"][0] for one in chunks(reply)] if is_streamed else reply.tree["choices"]
+    assert ("".join(one["text"] for one in found), found[-1]["finish_reason"]) == (text, reason)
+
+
+@pytest.mark.parametrize(
+    ("body", "word"), [({"prompt": "a", "n": 2}, "n must be 1"), ({"prompt": "a" * 600}, "shorten")]
+)
+def test_a_raw_continuation_that_the_model_cannot_take_is_refused(module_client, body, word):
+    reply = module_client.post("/v1/completions", body)
+    assert reply.status == 400
+    assert word in reply.error["message"]
 
 
 def test_a_completion_of_max_tokens_has_finish_reason_length(complete):
@@ -35,6 +67,7 @@ def test_a_completion_of_max_tokens_has_finish_reason_length(complete):
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/fim/completions"])
 def test_with_diffusing_each_draft_replaces_the_last_and_the_final_text_is_judged(complete, path):
     body = {"prompt": "def f(items):\n    return ", "suffix": "\n", "stream": True, "diffusing": True}
+    body["language"] = "python"
     found = [one["choices"][0] for one in chunks(complete("sum(items   ", path, body))]
     drafts = [one["text"] for one in found[:-1]]
     assert drafts[-1] == "sum(items   "
@@ -72,15 +105,18 @@ def test_an_incomplete_set_of_sentinels_is_text(complete, seen, prompt):
     assert prompts == {(prompt, "")}
 
 
-def test_minuets_first_line_sets_the_language(complete):
+def test_minuets_first_line_or_the_field_sets_the_language(complete):
     head = "\n# indentation: use 4 spaces for a tab\n"
 
     def text(**more):
         body = {"prompt": "x = f(1, ", "suffix": ")\n", **more}
         return complete("= = 2", "/v1/completions", body).tree["choices"][0]["text"]
 
-    assert text() == text(prompt=f"# language: python{head}x = f(1, ") == ""  # invalid Python
-    assert text(language="lua") == text(prompt=f"-- language: lua{head}x = f(1, ") == "= = 2"
+    invalid = text(prompt=f"# language: python{head}x = f(1, ")
+    assert invalid == text(language="python") == ""
+    assert text() == "= = 2"  # nothing is judged by a syntax that the client did not name
+    assert text(language="lua") == ""  # invalid Lua
+    assert text(language="cobol") == text(prompt=f"-- language: cobol{head}x = f(1, ") == "= = 2"
 
 
 TABBY = {

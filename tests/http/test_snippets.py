@@ -22,7 +22,7 @@ def prefix_of(start):
             return "1"
 
         client = start(ScriptedDenoiser(fill), context={"enabled": "always", **context})
-        assert client.post("/infill", {**GAP, "input_extra": extra}).tree["content"] == "1"
+        assert client.post("/infill", {**GAP, "language": "python", "input_extra": extra}).tree["content"] == "1"
         return seen[-1]
 
     return call

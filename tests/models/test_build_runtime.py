@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -373,6 +375,43 @@ def test_cmake_gets_the_backend_and_the_users_options(target, packed, tools, mon
     assert (target / "libggml.so").read_text() == "patched\n"
     assert (target / "libllama.so").readlink().name == "libllama.so.0.5.0"
     assert read_runtime(target).backend == "cuda"
+
+
+def test_sycl_is_compiled_by_the_compilers_of_intel():
+    options = build_runtime._cmake_options("sycl")
+    assert {"-DGGML_SYCL=ON", "-DCMAKE_C_COMPILER=icx", "-DCMAKE_CXX_COMPILER=icpx"} <= set(options)
+
+
+@pytest.mark.parametrize(
+    ("library", "lists_gpu", "reason"),
+    [
+        ("libggml-cuda.so", True, ""),
+        ("libggml-cuda.so", False, "lists no GPU here"),
+        ("libggml-cpu.so", True, "is not for cuda or vulkan"),
+        (None, True, "no prebuilt wheel of llama-cpp-python 0.3.36 (pip reports: none"),
+    ],
+)
+def test_a_prebuilt_wheel_is_installed_only_if_it_lists_a_gpu(target, monkeypatch, library, lists_gpu, reason):
+    commands, tried = [], []
+
+    def pip(command, *options):
+        commands.append(command)
+        if library is None:
+            raise ModelDownloadError("pip reports: none")
+        if command == "download":
+            wheel = Path(options[options.index("--dest") + 1]) / f"llama_cpp_python-{VERSION}-py3-none-any.whl"
+            with zipfile.ZipFile(wheel, "w") as archive:
+                archive.writestr(f"llama_cpp/lib/{library}", "code")
+
+    def sees_gpu(folder):
+        tried.append((folder / library).read_text())
+        return lists_gpu
+
+    monkeypatch.setattr(build_runtime, "run_pip", pip)
+    result = build_runtime.install_wheel(("cuda", "vulkan"), sees_gpu)
+    assert reason in result if reason else result == ""
+    assert commands == (["download", "install"] if not reason else ["download"])
+    assert tried == (["code"] if library == "libggml-cuda.so" else [])
 
 
 @pytest.mark.parametrize(

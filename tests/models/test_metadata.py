@@ -250,6 +250,42 @@ def test_the_file_name_can_identify_the_family():
     assert masked("qwen2", "Qwen2.5 Coder 0.5B").sampling is None
 
 
+@pytest.mark.parametrize(
+    ("architecture", "name", "length", "window", "threshold"),
+    [
+        ("llama", "Stable DiffCoder 8B Base", 4, 0, 0.95),
+        ("qwen3", "SDAR 8B Chat", 4, 0, 0.85),
+        ("qwen3moe", "SDAR-30B-A3B-Chat-b16", 16, 0, 0.85),
+        ("qwen2", "Fast_dLLM_v2_7B", 32, 8, 0.9),
+        ("bailingmoe2", "LLaDA2.0 Mini", 32, 0, 0.95),
+    ],
+)
+def test_a_model_with_blocks_has_canvases_of_their_length(architecture, name, length, window, threshold):
+    spec = masked(architecture, name, vocab_size=160_000)
+    assert (spec.block_length, spec.canvas_lengths) == (length, (length,))
+    assert (spec.sampling.window_length, spec.sampling.confidence_threshold) == (window, threshold)
+    assert spec.is_shifted is (architecture == "qwen2")
+    assert not (spec.is_bidirectional or spec.has_causal_head or spec.has_free_canvas)
+    assert spec.sampling.mask_id in spec.banned_ids
+    assert spec.prompt_format is PromptFormat.PREFIX
+    assert spec.longest_block == 64, "a fill takes several blocks"
+
+
+def test_stable_diffcoder_fills_the_middle_with_the_tokens_of_seed_coder():
+    spellings = {"<[fim-prefix]>": 6, "<[fim-suffix]>": 7, "<[fim-middle]>": 8}
+    specials = replace(MASKED_SPECIALS, spellings=spellings)
+    spec = masked("llama", "Stable DiffCoder 8B Base", specials=specials)
+    assert spec.prompt_format is PromptFormat.FIM
+    assert spec.fim.prompt == (7, "{suffix}", 6, "{prefix}", 8)
+
+
+def test_nemotron_drafts_and_verifies():
+    spec = masked("mistral3", "Nemotron Labs Diffusion 3B Base")
+    assert (spec.sampling.mask_id, spec.canvas_lengths) == (100, (32,))
+    assert spec.is_drafter and spec.has_causal_head
+    assert not (spec.is_bidirectional or spec.has_free_canvas or spec.block_length)
+
+
 def test_a_deleted_token_of_dreamon_does_not_end_the_text():
     spec = masked("dream", "DreamOn v0 7B")
     assert (spec.sampling.expand_id, spec.sampling.delete_id) == (151_667, 151_643)

@@ -137,3 +137,43 @@ def test_text_cut_out_of_valid_code_is_valid_there(one, other):
 )
 def test_other_text_is_not_checked(before, after, language):
     assert Surroundings.of(before, after, language) is None
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill", "kept"),
+    [
+        pytest.param("javascript", "const x = |;\n", "f(1)", SAME, id="an expression"),
+        pytest.param("javascript", "const x = |;\n", "= 1", None, id="an operator without its operand"),
+        pytest.param("javascript", "function f() {\n  |\n}\n", "if (x) {", SAME, id="a block opens"),
+        pytest.param(
+            "javascript",
+            "function f() {\n  |\n}\n",
+            "if (x) {\n    g(",
+            "if (x) {\n    g()\n  }",
+            id="an unfinished block is closed on a line of its own",
+        ),
+        pytest.param("javascript", "f(|)\n", "() => {\n  g();\n}", SAME, id="a function as an argument"),
+        pytest.param(
+            "typescript",
+            "function f(): number {\n  |\n}\n",
+            "return 1;\n}\n\nfunction g() {\n  return 2;\n}",
+            "return 1;",
+            id="the end of the function that the editor has closed",
+        ),
+        pytest.param("go", "func f() {\n    |\n}\n", "switch x {\n    case 1:\n    }", SAME, id="a switch"),
+        pytest.param("go", "func f() {\n    |\n}\n", "x := := 1", None, id="two operators"),
+        pytest.param("rust", "fn f<'a>(x: &'a str) -> |{\n}\n", "&'a str ", SAME, id="a lifetime"),
+        pytest.param("java", "class A {\n    int f() {\n        return |\n    }\n}\n", "1;", SAME, id="a statement"),
+        pytest.param("java", "class A {\n    int f() {\n        return |\n    }\n}\n", "1 2;", None, id="two values"),
+        pytest.param("json", '{\n  "a": |\n}\n', "[1, 2]", SAME, id="an array"),
+        pytest.param("json", '{\n  "a": |\n}\n', "[1, 2", "[1, 2]", id="an open array is closed"),
+        pytest.param("css", "a {\n  |\n}\n", "color: red;", SAME, id="a declaration"),
+        pytest.param("cpp", "int f() {\n  |\n}\n", "return {1};", SAME, id="a return"),
+        # errors elsewhere: a grammar recovers from them in many ways
+        pytest.param("javascript", "f(= 1);\n  g(|);\n", "= 1", SAME, id="an error above"),
+    ],
+)
+def test_a_fill_in_another_language_is_kept_as_far_as_its_grammar_accepts_it(language, marked, fill, kept):
+    before, _, after = marked.partition("|")
+    around = Surroundings.of(before, after, language_of(language))
+    assert around.keep_valid(fill) == (fill if kept is SAME else kept)

@@ -1,8 +1,10 @@
 import pytest
 
 from dg_lsp.context.document import Cursor
+from dg_lsp.context.languages import PLAIN, language_of
 from dg_lsp.postprocess.text_edits import (
     align,
+    balance,
     cut_at_margin,
     cut_loops,
     drop_below,
@@ -11,6 +13,8 @@ from dg_lsp.postprocess.text_edits import (
     repeats_above,
     to_text,
 )
+
+PYTHON = language_of("python")
 
 
 def cursor_of(marked):
@@ -103,7 +107,7 @@ def test_a_piece_that_occurs_five_times_is_repetitive(text, is_loop):
     ],
 )
 def test_a_fill_is_indented_like_its_line(above, prefix, fill, aligned):
-    assert align(fill, Cursor(prefix, "", (above,)), "#") == (fill if aligned is None else aligned)
+    assert align(fill, Cursor(prefix, "", (above,)), PYTHON) == (fill if aligned is None else aligned)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_a_fill_is_indented_like_its_line(above, prefix, fill, aligned):
     ],
 )
 def test_a_fill_ends_with_its_block(prefix, fill, cut):
-    assert cut_at_margin(fill, Cursor(prefix, "")) == (fill if cut is None else cut)
+    assert cut_at_margin(fill, Cursor(prefix, ""), PYTHON) == (fill if cut is None else cut)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_a_fill_ends_with_its_block(prefix, fill, cut):
     ],
 )
 def test_a_fill_does_not_repeat_the_rest_of_the_line(marked, fill, joined):
-    assert drop_rest(fill, cursor_of(marked), "#") == joined
+    assert drop_rest(fill, cursor_of(marked), PYTHON) == joined
 
 
 @pytest.mark.parametrize(
@@ -204,3 +208,31 @@ def test_a_fill_does_not_repeat_the_lines_below(marked, fill, joined):
 )
 def test_a_fill_that_repeats_the_lines_above(marked, fill, repeats):
     assert repeats_above(fill, cursor_of(marked)) is repeats
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "closers", "quote"),
+    [
+        ("javascript", "f(`a ( ${b}\n`, [", "])", ""),
+        ("javascript", "f(`a", ")", "`"),
+        ("javascript", "f( /* ) it's */ {", "})", ""),
+        ("javascript", "f( // )\n", ")", ""),
+        ("rust", "fn f<'a>(x: &'a str) { let c = '{'; let d = '\\''; (", ")}", ""),
+        ("c", "if (c == '\"') {", "}", ""),
+        ("shellscript", "if [ $# -gt ${#a[@]} ]; then (", ")", ""),
+        ("shellscript", "x=( # )", ")", ""),
+        ("html", "<p>it's (", ")", ""),
+        ("lua", "--[[ ( ]] f(", ")", ""),
+        ("css", "a { /* } */ color: red;", "}", ""),
+        ("python", "x = f('''a\n(''', \"(\", [", "])", ""),
+        ("plaintext", "it's (", ")", ""),
+    ],
+)
+def test_brackets_are_counted_outside_strings_and_comments_of_the_language(language, text, closers, quote):
+    found = balance(text, language_of(language))
+    assert (found.closers, found.quote, found.num_stray) == (closers, quote, 0)
+
+
+def test_prose_is_not_cut_where_code_would_leave_its_scope():
+    assert cut_at_margin("an item\n\nA paragraph", Cursor("  ", ""), PLAIN) == "an item\n\nA paragraph"
+    assert cut_at_margin("x;\n\ny;", Cursor("  ", ""), language_of("go")) == "x;"

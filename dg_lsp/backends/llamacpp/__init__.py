@@ -17,11 +17,13 @@ def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) ->
         ModelError: the model does not fit its spec, the settings, the installed llama.cpp or the memory.
     """
     from dg_lsp.backends.llamacpp.diffusiongemma import SelfConditionedDenoiser, require_runtime
-    from dg_lsp.backends.llamacpp.masked import CausalDenoiser, ExactDenoiser, PerRequestDenoiser
+    from dg_lsp.backends.llamacpp.masked import BlockDenoiser, CausalDenoiser, ExactDenoiser, PerRequestDenoiser
 
     if spec.self_conditioning is not None:
         require_runtime(model.path)
         return SelfConditionedDenoiser(model, spec, settings)
+    if spec.block_length:
+        return BlockDenoiser(model, spec, settings)
     if not spec.is_bidirectional:
         return LlamaDenoiser(model, spec, settings)
     if settings.prompt_attention not in ("per_request", "causal"):

@@ -319,10 +319,16 @@ class KvCache:
     character does not decode the suffix again. Their ids are those of the prompt; their states are an approximation.
     """
 
-    def __init__(self, context: LlamaContext, prefill_tokens: int, movable: FimTokens | None = None) -> None:
-        """Prompts are decoded in batches of at most `prefill_tokens`. The suffix of `movable` prompts is moved."""
+    def __init__(
+        self, context: LlamaContext, prefill_tokens: int, movable: FimTokens | None = None, block_length: int = 0
+    ) -> None:
+        """Prompts are decoded in batches of at most `prefill_tokens`. The suffix of `movable` prompts is moved.
+
+        With `block_length`, prompts are whole blocks; attention is full inside a block and causal between blocks.
+        """
         self._context = context
-        self._prefill_tokens = prefill_tokens
+        self._prefill_tokens = block_length or prefill_tokens
+        self._block_length = block_length
         self._movable = movable
         self._ids: dict[int, TokenIds] = {}
         """The least recently used slot first."""
@@ -352,6 +358,7 @@ class KvCache:
             self.clear(slot)
         num_decoded = self._move_suffix(slot, ids)
         kept = common_prefix_length(self.ids(slot), ids)
+        kept -= kept % (self._block_length or 1)
         self._crop(slot, kept)
         if kept < len(ids):
             self.make_room(slot, len(ids) - kept)
@@ -431,7 +438,7 @@ class KvCache:
                 part = ids[start : start + step]
                 positions = np.arange(len(part), dtype=np.int32) + np.int32(len(old) + start)
                 self._context.batch.put(part, positions, slot, 0)
-                self.decode(slot, causal=True)
+                self.decode(slot, causal=not self._block_length)
         except BackendError:
             self._context.unpark(slot)
             self.clear(slot)

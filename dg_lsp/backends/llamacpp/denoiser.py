@@ -312,16 +312,22 @@ class LlamaDenoiser(ContextDenoiser):
     def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
         super().__init__(model, spec, settings)
         capacity, fim = self._context.batch.capacity, spec.fim
-        movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST else None
+        movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST and not spec.block_length else None
+        self._warning = ""  # until the first prompt with a suffix
         if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
-            _log.warning("%s decodes the suffix again at each typed character: %s", spec.name, problem)
+            self._warning = f"{spec.name} decodes the suffix again at each typed character: {problem}"
             movable = None
-        self._cache = KvCache(self._context, capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS), movable)
+        prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
+        self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
         self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Denoiser.prefill`."""
-        return self._cache.prefill(slot, self._checked_prompt(slot, prompt_ids))
+        prompt = self._checked_prompt(slot, prompt_ids)
+        if self._warning and self.spec.fim is not None and (prompt == self.spec.fim.suffix_id).any():
+            _log.warning(self._warning)
+            self._warning = ""
+        return self._cache.prefill(slot, prompt)
 
     def drift(self, slot: int) -> int:
         """See `Denoiser.drift`."""
@@ -335,7 +341,7 @@ class LlamaDenoiser(ContextDenoiser):
 
     def extend(self, slot: int, ids: TokenIds) -> Prediction:
         """See `Denoiser.extend`."""
-        if self.spec.is_bidirectional:
+        if self.spec.is_bidirectional or self.spec.block_length:
             return super().extend(slot, ids)
         check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
@@ -362,7 +368,7 @@ class LlamaDenoiser(ContextDenoiser):
 
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
         num_ahead = len(self._ahead(slot))
-        limit = self._budget.canvas_tokens - num_ahead * MAX_CANVASES
+        limit = self._budget.canvas_tokens - num_ahead * min(len(canvases), MAX_CANVASES)
         checked = checked_canvases(canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=limit)
         self._check_room(slot, [num_ahead + len(canvas) for canvas in checked])
         return checked

@@ -24,6 +24,8 @@ LOAD_FAILURES: tuple[tuple[str, type[ModelError], str], ...] = (
 """What llama.cpp logs when it cannot load a file; the first pattern found decides. Anything else is a broken file."""
 
 _NOT_REPACKED = "unknown model architecture: 'diffusion-gemma'"
+_OWN_NAME = re.compile(r"unknown model architecture: '(llada2|sdar|stable.?diffcoder|fast.?dllm|nemotron.?labs)")
+"""Block-diffusion models under names of their own: llama.cpp computes their layers under the causal models' names."""
 
 _ADVICE: dict[type[ModelError], str] = {
     ModelUnsupportedError: "update llama-cpp-python or use another model",
@@ -42,6 +44,11 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
     if any(_NOT_REPACKED in line for line in lines):
         return ModelUnsupportedError(
             f"{path} is a DiffusionGemma that is not converted yet; run: dg-lsp models convert {path}"
+        )
+    if found := next(filter(None, map(_OWN_NAME.search, lines)), None):
+        return ModelUnsupportedError(
+            f"{path} has the architecture {found[1]}, which llama.cpp has under another name; "
+            "convert the checkpoint with dg-lsp models convert"
         )
     for pattern, kind, problem in LOAD_FAILURES:
         if any(re.search(pattern, line) for line in lines):

@@ -1,15 +1,26 @@
-"""Denoisers for models whose prompt is bidirectional: computed in every step, once per request, or causally."""
+"""Denoisers for models whose prompt is bidirectional, as a whole or inside blocks.
+
+A bidirectional prompt is computed in every step, once per request, or causally; blocks are cached.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce, join
+from dg_lsp.backends.llamacpp.denoiser import (
+    CanvasQuery,
+    ContextDenoiser,
+    LlamaDenoiser,
+    OpenCanvas,
+    Reduce,
+    join,
+    take,
+)
 from dg_lsp.backends.llamacpp.errors import decode_error
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.canvas.layout import NOTHING, TokenIds
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.layout import NOTHING, TokenIds, token_ids
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import Prediction, check_slot, checked_canvases
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings
@@ -41,6 +52,67 @@ class CausalDenoiser(LlamaDenoiser):
 
     def _ahead(self, slot: int) -> TokenIds:
         return self._last.get(slot, NOTHING)
+
+
+class BlockDenoiser(CausalDenoiser):
+    """See `Denoiser`. Whole blocks of the prompt are cached; every step decodes the rest before each canvas.
+
+    If the model is shifted and the canvas begins a block, the logits at the end of the block before predict its first
+    token, and the other tokens are predicted after that one, as in Fast-dLLM v2.
+    """
+
+    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
+        super().__init__(model, spec, settings)
+        self._next: dict[int, tuple[TokenIds, Prediction]] = {}
+        """By slot: whole blocks of a prompt, and the prediction of the token after them, shape (1,)."""
+
+    def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
+        """See `Denoiser.prefill`; the tokens after the last whole block are not counted."""
+        blocks, rest = self._split(self._checked_prompt(slot, prompt_ids))
+        is_begun = self.spec.is_shifted and len(blocks) and not len(rest)
+        known_ids, _ = self._next.get(slot, (NOTHING, None))
+        if not is_begun or (np.array_equal(known_ids, blocks) and np.array_equal(self._cache.ids(slot), blocks)):
+            return super().prefill(slot, prompt_ids)
+        self._next.pop(slot, None)
+        self._last[slot] = NOTHING
+        before, last = blocks[: -self.spec.block_length], blocks[-self.spec.block_length :]
+        num_decoded = self._cache.prefill(slot, before)
+        self._next[slot] = blocks, self._decode_block(slot, before, last)
+        return num_decoded + len(last)
+
+    def _split(self, prompt: TokenIds) -> tuple[TokenIds, TokenIds]:
+        num_cached = len(prompt) - len(prompt) % self.spec.block_length
+        return prompt[:num_cached], prompt[num_cached:]
+
+    def _decode_block(self, slot: int, before: TokenIds, block: TokenIds) -> Prediction:
+        """Appends a block to the slot; returns the prediction of the token after it."""
+        length = len(block)
+        self._cache.make_room(slot, length)
+        positions = np.arange(len(before), len(before) + length, dtype=np.int32)
+        self._context.batch.put(block, positions, slot, np.arange(length) == length - 1)
+        try:
+            self._cache.decode(slot, causal=False)
+            prediction = self._reducer.reduce(self._context.logits(1), 0.0, self._greedy)
+        except BackendError:
+            self._cache.clear(slot)
+            raise
+        self._cache.set_ids(slot, token_ids(np.concatenate([before, block])))
+        return prediction
+
+    def _predict(
+        self, slot: int, canvases: Sequence[TokenIds], lanes: Sequence[int], reduce: Reduce
+    ) -> list[Prediction]:
+        blocks, first = self._next.get(slot, (NOTHING, None))
+        if first is None or len(self._ahead(slot)) or not np.array_equal(blocks, self._cache.ids(slot)):
+            return super()._predict(slot, canvases, lanes, reduce)
+        assert isinstance(self.spec.sampling, MaskSampling)
+        mask_id = self.spec.sampling.mask_id
+        begun = [np.concatenate([first.argmax_ids, ids[1:]]) if ids[0] == mask_id else ids for ids in canvases]
+        found = super()._predict(slot, begun, lanes, reduce)
+        return [
+            join([first, take(one, slice(1, None))]) if ids[0] == mask_id else one
+            for ids, one in zip(canvases, found, strict=True)
+        ]
 
 
 class PerRequestDenoiser(CausalDenoiser):

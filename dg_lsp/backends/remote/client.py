@@ -124,6 +124,8 @@ class RemoteModel:
         """About how many tokens of a file a query may contain."""
         self.follows_instructions = self._dialect.follows_instructions
         """Whether the server accepts rewrites by instruction, and chats."""
+        self.continues_text = self._dialect.continues_text
+        """Whether the server continues a text as it is."""
         self._breaker = CircuitBreaker(pause_seconds)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dg-lsp-remote", daemon=True)
@@ -269,6 +271,7 @@ class RemoteModel:
             "Accept": f"{EVENT_STREAM}, application/json",
             "Accept-Encoding": "identity",
             "X-Session-Id": session,
+            **({"Dg-Lsp-Trigger": "invoked"} if query.is_invoked else {}),
         }
         return {**headers, "Authorization": f"Bearer {self._key}"} if self._key else headers
 

@@ -38,11 +38,12 @@ _FILL = replace(
 
 
 class RemoteTask(StrEnum):
-    """The answer to a query: the text between prefix and suffix, a changed selection, or the next chat message."""
+    """The answer to a query: the text between prefix and suffix, a changed selection, a chat message, or more text."""
 
     FILL = "fill"
     REWRITE = "rewrite"
     CHAT = "chat"
+    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class RemoteQuery:
     messages: tuple[tuple[str, str], ...] = ()  # of a chat: role (`system`, `user` or `assistant`) and text
     session: str = ""
     """Equal for related requests, such as those of one document. Only a hash of it is sent."""
+    is_invoked: bool = False  # the user requested it; dg-lsp servers then send improbable answers too
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Dialect:
 
     path: ClassVar[str] = "/v1/completions"  # below the address of the server
     follows_instructions: ClassVar[bool] = False
+    continues_text: ClassVar[bool] = True
 
     def __init__(self, fim: str = "suffix") -> None:
         """`fim` is `suffix`, `none` or a family of `FIM_FAMILIES`."""
@@ -96,6 +99,8 @@ class Dialect:
         """The fields of the request."""
         prompt = query.prompt
         tree = {"prompt": prompt.prefix, **_sampling(query, query.max_tokens, temperature)}
+        if query.task is RemoteTask.TEXT:
+            return tree
         if self._fim == "suffix":
             tree["suffix"] = prompt.suffix
         elif family := FIM_FAMILIES.get(self._fim):
@@ -122,6 +127,7 @@ class InfillDialect(Dialect):
     """`/infill` of llama-server and `dg-lsp serve`."""
 
     path: ClassVar[str] = "/infill"
+    continues_text: ClassVar[bool] = False
 
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:
         """See `Dialect.body`."""
@@ -154,6 +160,7 @@ class ChatDialect(Dialect):
 
     path: ClassVar[str] = "/v1/chat/completions"
     follows_instructions: ClassVar[bool] = True
+    continues_text: ClassVar[bool] = False
 
     def body(self, query: RemoteQuery, temperature: float, deadline_ms: float) -> Json:  # noqa: ARG002
         """See `Dialect.body`."""

@@ -9,11 +9,11 @@ from collections.abc import Generator
 import numpy as np
 
 from dg_lsp.canvas.fim import open_canvas
-from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.loop import denoise
 from dg_lsp.diffusion.samplers import Step
-from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress
+from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
@@ -128,22 +128,33 @@ MIN_PROBABILITY = 0.2
 
 
 class SpeculativeDecoder(AutoregressiveDecoder):
-    """See `Decoder`. An open canvas after the known tokens, denoised a step, is the draft."""
+    """See `Decoder`. An open canvas after the known tokens, denoised a step, is the draft.
+
+    The canvas of an `is_drafter` model begins with the newest token, so that drafting changes nothing in the slot.
+    """
 
     def _prefill(self, prompt_ids: TokenIds) -> int:
         """The canvas comes first and needs the whole prompt."""
+        if self._task.spec.is_drafter:
+            self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids[:-1]) + 1
+            return 1
         self.num_decoded = self._task.denoiser.prefill(self._task.slot, prompt_ids)
         return 1
 
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
-        task = self._task
-        task.denoiser.prefill(task.slot, known_ids)
-        canvas = open_canvas(known_ids, task.spec, task.limits.canvas_length, task.rng)
-        step = next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng))
+        task, length = self._task, self._task.limits.canvas_length
+        if task.spec.is_drafter:
+            layout = Layout(known_ids[:-1], head_ids=known_ids[-1:])
+            canvas = layout.canvas(length - 1, task.spec, task.rng)
+        else:
+            task.denoiser.prefill(task.slot, known_ids)
+            canvas = open_canvas(known_ids, task.spec, length, task.rng)
+        step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
         self.num_passes += 1
         ids, confidence = (draft.ids, step.draft_ids), (draft.confidence, step.confidence)
         yield Progress(0, self.num_passes, draft, np.concatenate(ids), np.concatenate(confidence))
-        task.denoiser.prefill(task.slot, known_ids[:-1])
+        if not task.spec.is_drafter:
+            task.denoiser.prefill(task.slot, known_ids[:-1])
         return step.draft_ids[: self._num_likely(step)]
 
     def _num_likely(self, step: Step) -> int:

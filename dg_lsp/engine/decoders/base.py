@@ -72,6 +72,7 @@ class Progress:
     """Shape (N,): the canvas, or its gap where parts are frozen; without a canvas, the fill and the drafted tokens."""
     confidence: Floats  # shape (N,)
     committed: Flags | None = None  # shape (N,): tokens that do not change any more; None: those of the draft
+    frozen: Flags | None = None  # shape (N,): tokens of the buffer between the gaps of one canvas; None: no token
 
     @classmethod
     def of(cls, block: int, number: int, step: Step, draft: Draft) -> "Progress":
@@ -87,7 +88,9 @@ class Progress:
         ids, committed = self.ids, self.committed
         if committed is None:
             committed = np.arange(len(ids)) < len(self.draft.confidence)
-        facts = zip(self.confidence.tolist(), committed.tolist(), among(ids, end_ids).tolist(), strict=True)
+        frozen = np.zeros(len(ids), np.bool_) if self.frozen is None else self.frozen
+        flags = committed.tolist(), among(ids, end_ids).tolist(), frozen.tolist()
+        facts = zip(self.confidence.tolist(), *flags, strict=True)
         cells = tuple(Cell(text(ids[i : i + 1]), *each) for i, each in enumerate(facts))
         return Frame(self.block, self.number, cells, text(self.draft.ids))
 

@@ -24,9 +24,9 @@ class DiffusionDecoder(Decoder):
 
     def run(self) -> Generator[Progress, None, Drafts]:
         """See `Decoder.run`."""
-        task, layout, length, block = self._task, self._task.layout, self._task.limits.canvas_length, 0
+        task, layout, block = self._task, self._task.layout, 0
         self.num_decoded = task.denoiser.prefill(task.slot, layout.prompt_ids)
-        canvas = layout.canvas(length - len(layout.head_ids), task.spec, task.rng)
+        canvas = self._canvas(layout)
         first, *others = yield from self._denoise(block, [canvas] * task.limits.num_canvases)
         known_ids = layout.in_prompt().prompt_ids
         while self._is_full(first) and not task.is_done(first, self.num_passes):
@@ -35,9 +35,17 @@ class DiffusionDecoder(Decoder):
                 break
             block += 1
             task.denoiser.prefill(task.slot, prompt_ids)
-            canvas = Layout(prompt_ids).canvas(length, task.spec, task.rng)
+            canvas = self._canvas(Layout(prompt_ids))
             (first,) = yield from self._denoise(block, [canvas], first)
         return (first, *others)
+
+    def _canvas(self, layout: Layout) -> Canvas:
+        """A canvas without frozen text behind it; with block diffusion it is the rest of a block."""
+        task = self._task
+        length = task.limits.canvas_length
+        if task.spec.block_length:
+            length -= len(layout.prompt_ids) % length
+        return layout.canvas(length - len(layout.head_ids), task.spec, task.rng)
 
     def _is_full(self, first: Draft) -> bool:
         """The first canvas has no mask and no end."""

@@ -83,7 +83,7 @@ class InfillDecoder(DiffusionDecoder):
         # lanes of their own: a model that is conditioned on its last prediction has seen the tokens there
         lanes = range(len(steps), 2 * len(steps))
         predictions = task.denoiser.predict(task.slot, canvases, 0.0, task.rng, lanes)
-        return [_fit(prediction, *one) for prediction, one in zip(predictions, joined, strict=True)]
+        return [join_score(prediction, *one) for prediction, one in zip(predictions, joined, strict=True)]
 
     def _joined(self, step: Step) -> tuple[TokenIds, int]:
         """The canvas with only the shown part of the fill, and where the suffix begins in it."""
@@ -95,7 +95,7 @@ class InfillDecoder(DiffusionDecoder):
         return canvas, where.start + len(fill)
 
 
-def _fit(prediction: Prediction, canvas: TokenIds, end: int) -> float:
+def join_score(prediction: Prediction, canvas: TokenIds, end: int) -> float:
     """Mean log probability in nats of up to four tokens from `end` on; 0 for none.
 
     A prediction has the probability of its best token only. Any other token has at most that probability, and at most

@@ -10,6 +10,7 @@ from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, Mode
 
 LOGGED = {
     "error loading model: unknown model architecture: 'nonsense'": ModelUnsupportedError,
+    "error loading model: unknown model architecture: 'llada2-moe'": ModelUnsupportedError,
     "error loading model vocabulary: unknown pre-tokenizer type: 'mine'": ModelUnsupportedError,
     "error loading model vocabulary: unknown tokenizer: 'mine'": ModelUnsupportedError,
     "CLIP cannot be used as main model, use it with --mmproj instead": ModelUnsupportedError,

@@ -198,8 +198,10 @@ def test_model_whose_positions_cannot_be_moved_decodes_the_suffix_and_warns(
     api = open_denoiser()._context._api
     monkeypatch.setattr(api, "llama_model_rope_type", lambda _: rope)
     denoiser = open_denoiser(replace(open_denoiser.mask, fim=FIM, max_prompt_tokens=512))
-    assert problem in caplog.text
+    denoiser.prefill(0, BEFORE)
+    assert problem not in caplog.text  # a prompt without a suffix
     denoiser.prefill(0, prompt())
+    assert problem in caplog.text
     assert denoiser.prefill(0, prompt(BEFORE[:-1])) > len(AFTER)
     assert denoiser.drift(0) == 0
 

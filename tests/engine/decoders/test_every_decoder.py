@@ -7,7 +7,10 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.context.document import Snapshot
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.engine import drain
+from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import DECODERS, CompletionSettings
@@ -165,3 +168,28 @@ def test_decoder_that_the_model_lacks_is_refused(engine_of, ask, decoder):
     with pytest.raises(RequestError, match=f"has no (causal head|canvas), which {decoder} needs; choose"):
         engine.fill(ask("a = |\n", decoder=decoder))
     assert denoiser.num_steps == denoiser.num_prefilled == 0
+
+
+@pytest.mark.parametrize("decoder", [DecoderName.DIFFUSION, DecoderName.INFILL])
+def test_canvas_that_only_drafts_is_never_the_fill(engine_of, ask, decoder):
+    engine, denoiser = engine_of("x + y", spec=replace(MASK_SPEC, is_drafter=True))
+    with pytest.raises(RequestError, match=r"choose (speculative|fim)"):
+        engine.fill(ask("a = |\n", decoder=decoder))
+    assert denoiser.num_steps == denoiser.num_prefilled == 0
+    assert engine.fill(ask("a = |\n", num_candidates=3)).decoder.needs_causal_head
+
+
+def test_model_with_blocks_fills_block_by_block_and_has_no_other_canvases(engine_of, ask):
+    sampling = replace(MASK_SPEC.sampling, block_length=8)
+    spec = replace(MASK_SPEC, sampling=sampling, canvas_lengths=(8,), has_causal_head=False)
+    engine, _ = engine_of("first + second + third", spec=spec)
+    result = engine.fill(ask("a = |\n", num_candidates=3))
+    assert (result.text, result.canvas_length, len(result.candidates)) == ("first + second + third", 8, 1)
+    assert engine.configured(no_hurry(canvas_length=8)).fill(ask("a = |\n")).text == result.text
+    with pytest.raises(RequestError, match="fills blocks of 8 tokens"):
+        engine.configured(no_hurry(canvas_length=4)).fill(ask("a = |\n"))
+    with pytest.raises(RequestError, match="canvas between frozen text"):
+        engine.fill(ask("a = |\n", decoder=DecoderName.INFILL))
+    selected = RewriteRequest(Snapshot("file:///a.py", 1, "a = 1\n"), 0, 5, strength=0.5)
+    with pytest.raises(RequestError, match="no canvas to renoise"):
+        drain(engine.rewrite(selected))

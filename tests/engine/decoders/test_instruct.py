@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
-from dg_lsp.canvas.chat import TEMPLATES, Special
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
@@ -24,9 +23,9 @@ def answering(reciting, monkeypatch):
 
     def make(answer, spec=MASKS, settings=None):
         engine, denoiser = reciting(answer, spec, settings, start=None)
-        pieces = (*TEMPLATES["gemma4"].before, *TEMPLATES["gemma4"].after)
-        specials = [piece.spelling for piece in pieces if isinstance(piece, Special)]
-        monkeypatch.setattr(denoiser.tokenizer, "special", lambda spelling: specials.index(spelling) % 5, raising=False)
+        specials = ("<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
+        ids = {spelling: number for number, spelling in enumerate(specials)}
+        monkeypatch.setattr(denoiser.tokenizer, "special", ids.get, raising=False)
         return engine, denoiser
 
     return make

@@ -3,5 +3,6 @@ export interface Frame {
   uri: string;
   step: number;
   block: number;
-  cells: { text: string; confidence: number; isCommitted: boolean; isEnd: boolean }[];
+  /** Frozen cells are code of the file between two gaps. */
+  cells: { text: string; confidence: number; isCommitted: boolean; isEnd: boolean; isFrozen?: boolean }[];
 }

@@ -20,7 +20,7 @@ window.addEventListener("message", ({ data }: MessageEvent<Frame>) => {
 
 function drawn(cell: Frame["cells"][number]): HTMLElement {
   const span = document.createElement("span");
-  span.className = cell.isCommitted ? "cell committed" : "cell";
+  span.className = cell.isFrozen ? "cell frozen" : cell.isCommitted ? "cell committed" : "cell";
   if (cell.isEnd) {
     span.classList.add("end");
   }

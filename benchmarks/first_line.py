@@ -1,0 +1,192 @@
+"""Processor time to the first line of a causal model: cold, in a file that was just opened, and while typing.
+
+    python benchmarks/first_line.py MODEL --cases CASES.jsonl.gz [--num 60] [--llama-server PROGRAM]
+
+CASES has test cases in the format of HumanEval-Infilling; one random line of each program is completed from its first
+character on. "Opened": the prompt that `didOpen` decodes in idle time is there. "Typing": that of the character before.
+Everything runs on one thread, and all times are of the processor, so that other work on the machine changes little.
+llama-server gets the same token ids at `/completion`, since `/infill` refuses models without fill-in-the-middle tokens.
+"""
+
+import argparse
+import gzip
+import http.client
+import json
+import math
+import random
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from dg_lsp.canvas.layout import NOTHING
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.cli.loading import open_engine
+from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.result import FillResult
+from dg_lsp.server.session import FIRST_CHARS
+from dg_lsp.settings import ModelSettings, Settings
+
+MAX_TOKENS = 64
+
+
+class Case(NamedTuple):
+    """A line of a program."""
+
+    before: str
+    line: str
+    after: str
+
+
+def read_cases(path: Path, num: int) -> list[Case]:
+    """One random line of code from each program."""
+    rng, cases = random.Random(0), []
+    with gzip.open(path, "rt", encoding="utf-8") as rows:
+        programs = [json.loads(row) for row in rows]
+    for program in programs:
+        text = program["prompt"] + program["canonical_solution"] + program["suffix"]
+        lines, code = text.split("\n"), text.rfind('"""') + 3
+        starts = [sum(len(line) + 1 for line in lines[:number]) for number in range(len(lines))]
+        body = [i for i, line in enumerate(lines) if starts[i] > code and line.strip() and line.strip()[0] != "#"]
+        if body:
+            at = rng.choice(body)
+            cursor = starts[at] + len(lines[at]) - len(lines[at].lstrip())
+            end = starts[at] + len(lines[at])
+            cases.append(Case(text[:cursor], text[cursor:end], text[end:]))
+    return cases[:num]
+
+
+class Engine:
+    """The product's engine on one thread."""
+
+    def __init__(self, model: str) -> None:
+        engine = open_engine(Settings(model=ModelSettings(name=model, gpu_layers=0, threads=1)))
+        assert isinstance(engine, LocalEngine)
+        self.engine, self._model = engine, engine._model
+
+    def forget(self) -> None:
+        """Empties the prompt cache."""
+        for slot in range(self._model.denoiser.num_slots):
+            self._model.denoiser.prefill(slot, NOTHING)
+            self._model.slots.hold(slot, NOTHING)
+
+    def request(self, case: Case, num_missing: int = 0) -> FillRequest:
+        """A fill of one line; the cursor may be some characters before the line."""
+        before = case.before[: len(case.before) - num_missing]
+        return FillRequest(Snapshot("file:///a.py", 0, before + case.after), len(before), max_lines=1)
+
+    def fill(self, case: Case) -> tuple[float, FillResult]:
+        """Milliseconds and result."""
+        request, began = self.request(case), time.thread_time()
+        result = self.engine.fill(request, deadline=math.inf)
+        return 1e3 * (time.thread_time() - began), result.confident(0.0)
+
+    def warm_up(self, request: FillRequest) -> None:
+        """Decodes its prompt."""
+        drain(self.engine.warm_up(request))
+
+    def ids(self, request: FillRequest) -> list[int]:
+        """Its prompt."""
+        ids: list[int] = self.engine._layout(request, self._model, DecoderName.AUTOREGRESSIVE).prompt_ids.tolist()
+        return ids
+
+
+class Server:
+    """llama-server on one thread."""
+
+    def __init__(self, program: Path, model: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
+        options = {
+            "port": self._port,
+            "model": model,
+            "threads": 1,
+            "threads-batch": 1,
+            "ctx-size": 2048,
+            "parallel": 1,
+        }
+        command = [str(program), "--host", "127.0.0.1", *(f for k, v in options.items() for f in (f"--{k}", str(v)))]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(600):
+            with suppress(OSError):
+                if self._send("GET", "/health", None)[0] == http.client.OK:
+                    return
+            time.sleep(0.1)
+        raise SystemExit(f"{program} is not ready")
+
+    def answer(self, ids: list[int], *, num: int = MAX_TOKENS, is_warm: bool = False) -> tuple[float, str]:
+        """Milliseconds and text of a completion."""
+        began = self._seconds()
+        body = {"prompt": ids, "n_predict": num, "stop": ["\n"], "temperature": 0.0, "samplers": ["temperature"]}
+        _, reply = self._send("POST", "/completion", {**body, "cache_prompt": is_warm, "id_slot": 0})
+        return 1e3 * (self._seconds() - began), str(reply.get("content", ""))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+
+    def _seconds(self) -> float:
+        return sum(psutil.Process(self._process.pid).cpu_times()[:2])
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, dict[str, Any]]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            return response.status, json.loads(response.read() or b"{}")
+
+
+def measure(case: Case, engine: Engine, server: Server | None) -> Iterator[tuple[str, float]]:
+    """Named numbers of one case."""
+    engine.forget()
+    yield "cold", engine.fill(case)[0]
+    engine.forget()
+    text = case.before + case.after
+    engine.warm_up(FillRequest(Snapshot("file:///a.py", 0, text), min(FIRST_CHARS, len(text))))
+    yield "opened", engine.fill(case)[0]
+    engine.forget()
+    engine.warm_up(engine.request(case, num_missing=1))
+    ms, result = engine.fill(case)
+    yield from (("typing", ms), ("prompt tokens of the key", result.prompt_tokens - result.cached_tokens))
+    yield "right", float(result.text.rstrip() == case.line.rstrip())
+    if server is not None:
+        ids = engine.ids(engine.request(case))
+        yield "server cold", server.answer(ids)[0]
+        server.answer(engine.ids(engine.request(case, num_missing=1)), num=0)
+        yield "server typing", server.answer(ids, is_warm=True)[0]
+
+
+def main() -> None:
+    """Prints the medians, and the ratios to llama-server."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--cases", type=Path, required=True)
+    parser.add_argument("--num", type=int, default=60)
+    parser.add_argument("--llama-server", type=Path)
+    arguments = parser.parse_args()
+    engine = Engine(str(arguments.model))
+    server = Server(arguments.llama_server, arguments.model) if arguments.llama_server else None
+    found = [dict(measure(case, engine, server)) for case in read_cases(arguments.cases, arguments.num)]
+    if server is not None:
+        server.close()
+    useful = [one for one in found if one["right"]]
+    print(f"{len(found)} cases, {len(useful)} lines right")
+    for name in found[0]:
+        medians = (statistics.median(one[name] for one in rows) if rows else math.nan for rows in (useful, found))
+        print("{}: median {:.1f} of useful lines, {:.1f} of all".format(name, *medians))
+    for name in ("cold", "typing") if server is not None else ():
+        ratio = statistics.geometric_mean(one[f"server {name}"] / one[name] for one in found)
+        print(f"llama-server / dg-lsp, {name}: {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()

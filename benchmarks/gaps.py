@@ -1,0 +1,199 @@
+"""Several gaps of one selection: filled together on one canvas, and one after the other by the same weights.
+
+    python benchmarks/gaps.py FOLDER... [--number 200] [--model dg-mini] [--film PAGE.html]
+
+Cuts 2 to 5 gaps (statements, values, arguments) out of at most 8 lines of a Python function; prints a Markdown table.
+Time is that of the processor. A gap is right if its fill equals what was cut, but for blanks.
+"""
+
+import argparse
+import ast
+import datetime
+import random
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dg_lsp.bench.report import Film, Page, Section
+from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.cli.loading import open_engine
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.holes import find_holes
+from dg_lsp.engine.engine import Engine, drain
+from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.engine.result import Frame, RewriteResult
+from dg_lsp.postprocess.syntax import Validity, python_validity
+from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
+
+NUM_LINES = 8  # of a selection
+MAX_CHARS = 60  # of a gap
+MAX_FILE = 60_000  # characters
+TOGETHER = DecoderName.INFILL
+NAMES = {TOGETHER: "together", DecoderName.AUTOREGRESSIVE: "one after the other, autoregressive"}
+NAMES |= {DecoderName.DIFFUSION: "one after the other, diffusion"}
+Cut = tuple[int, int, str]  # offsets of what is cut, and its placeholder
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A selection with gaps."""
+
+    request: RewriteRequest
+    cut: tuple[str, ...]  # what stood in each gap
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One way to fill a selection."""
+
+    result: RewriteResult
+    seconds: float  # of the processor
+    num_right: int
+    parses: bool
+    is_broken: bool  # it parsed with its gaps, and does not any more
+
+
+def cuts_of(text: str) -> Iterator[Cut]:
+    """Statements, values and arguments of functions that stand on one line."""
+    starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for part in ast.walk(node):
+            placeholders: list[tuple[ast.expr | ast.stmt | None, str]] = []
+            if isinstance(part, ast.Assign | ast.Return):
+                placeholders = [(part.value, "..."), (part, "pass")]
+            elif isinstance(part, ast.Expr | ast.AugAssign) and not isinstance(part.value, ast.Constant):
+                placeholders = [(part, "pass")]
+            elif isinstance(part, ast.Call) and len(part.args) > 1:
+                placeholders = [(one, "") for one in part.args[:-1] if not isinstance(one, ast.Starred)]
+            for one, placeholder in placeholders:
+                if one is not None and one.lineno == one.end_lineno and one.end_col_offset is not None:
+                    yield (
+                        starts[one.lineno - 1] + one.col_offset,
+                        starts[one.lineno - 1] + one.end_col_offset,
+                        placeholder,
+                    )
+
+
+def cases(folders: Sequence[Path], number: int) -> Iterator[Case]:
+    """Seeded selections of files that Python compiles."""
+    draw = random.Random(0)
+    paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    num_drawn = 0
+    while num_drawn < number:
+        path = draw.choice(paths)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if not text.isascii() or len(text) > MAX_FILE or python_validity(text) is not Validity.COMPILES:
+            continue
+        case = case_of(path.as_uri(), text, draw)
+        if case is not None:
+            num_drawn += 1
+            yield case
+
+
+def case_of(uri: str, text: str, draw: random.Random) -> Case | None:
+    """A selection of the file, or None where there are too few gaps or other placeholders."""
+    cuts = sorted({cut for cut in cuts_of(text) if 2 < cut[1] - cut[0] <= MAX_CHARS})
+    if not cuts:
+        return None
+    start = text.rfind("\n", 0, draw.choice(cuts)[0]) + 1
+    end = len("\n".join(text[start:].split("\n")[:NUM_LINES])) + start
+    nearby = [cut for cut in cuts if start <= cut[0] and cut[1] <= end]
+    draw.shuffle(nearby)
+    wanted, chosen = draw.randint(2, 5), list[Cut]()
+    for cut in nearby:
+        # at most one on a line
+        lines = {text.count("\n", 0, other[0]) for other in chosen}
+        if len(chosen) < wanted and text.count("\n", 0, cut[0]) not in lines:
+            chosen.append(cut)
+    chosen.sort()
+    new, moved = text, 0
+    for first, last, placeholder in chosen:
+        new = new[: first + moved] + placeholder + new[last + moved :]
+        moved += len(placeholder) - (last - first)
+    snapshot = Snapshot(uri, 0, new)
+    holes = find_holes(snapshot, start, end + moved)
+    if len(chosen) < 2 or len(holes) != len(chosen):
+        return None
+    return Case(RewriteRequest(snapshot, start, end + moved, holes=holes), tuple(text[a:b] for a, b, _ in chosen))
+
+
+def fill(engine: Engine, case: Case, decoder: DecoderName, frames: list[Frame] | None = None) -> Outcome:
+    """Fills all gaps of a selection."""
+    request, began = replace(case.request, decoder=decoder), time.process_time()
+    steps = engine.rewrite(request)
+    result = drain(steps) if frames is None else drain(steps, lambda step: frames.append(engine.frame(step)))
+    seconds = time.process_time() - began
+    text = request.snapshot.text
+    new = text[: result.start] + result.text + text[result.end :] if result.rejection is None else text
+    num_right = sum(gap.text.split() == cut.split() for gap, cut in zip(result.gaps, case.cut, strict=True))
+    parses = python_validity(new) > Validity.INVALID
+    return Outcome(result, seconds, num_right, parses, not parses and python_validity(text) > Validity.INVALID)
+
+
+def row(decoder: DecoderName, outcomes: Sequence[Outcome]) -> str:
+    """A line of the table."""
+    num_gaps = sum(len(one.result.gaps) for one in outcomes)
+    num_filled = sum(gap.rejection is None for one in outcomes for gap in one.result.gaps)
+    num_right, num_parsed = sum(one.num_right for one in outcomes), sum(one.parses for one in outcomes)
+    passes = sum(one.result.steps for one in outcomes) / len(outcomes)
+    milliseconds = 1e3 * sum(one.seconds for one in outcomes) / len(outcomes)
+    return (
+        f"| {NAMES[decoder]} | {passes:.1f} | {milliseconds:.0f} ms | {num_filled} of {num_gaps} | {num_right}"
+        f" | {num_parsed} of {len(outcomes)} | {sum(one.is_broken for one in outcomes)} |"
+    )
+
+
+def film_of(engine: Engine, case: Case) -> Film:
+    """The gaps of a selection as they settle together."""
+    frames: list[Frame] = []
+    outcome, request = fill(engine, case, TOGETHER, frames), case.request
+    text, first, last = request.snapshot.text, request.holes[0].start, request.holes[-1].end
+    reference, at = "", first
+    for hole, cut in zip(request.holes, case.cut, strict=True):
+        reference, at = reference + text[at : hole.start] + cut, hole.end
+    name = f"{request.snapshot.uri.rpartition('/')[2]}:{text.count(chr(10), 0, first) + 1}"
+    facts = text[request.start : first], text[last : request.end], outcome.result.text, TOGETHER.value
+    return Film(name, reference, tuple(frames), *facts, f"{outcome.num_right} of {len(case.cut)} gaps right")
+
+
+def main() -> None:
+    """Reads the arguments and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--number", type=int, default=200)
+    parser.add_argument("--model", default="dg-mini")
+    parser.add_argument("--min-confidence", type=float, default=0.0)
+    parser.add_argument("--film", type=Path, help="page with the selections of one canvas that were filled best")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    completion = CompletionSettings(deadline_ms=60_000.0, early_stop_ms=0.0, min_confidence=arguments.min_confidence)
+    engine = open_engine(Settings(model=ModelSettings(name=arguments.model), completion=completion))
+    chosen = list(cases([folder.resolve() for folder in arguments.folders], arguments.number))
+    print("| gaps | passes | CPU time | filled | right | files that parse | broken |\n|---|---|---|---|---|---|---|")
+    decoders = [DecoderName.AUTOREGRESSIVE] if engine.spec.has_causal_head else []
+    decoders += [DecoderName.DIFFUSION, TOGETHER] if engine.spec.sampling else []
+    films: list[Film] = []
+    try:
+        for decoder in decoders:
+            outcomes = [fill(engine, case, decoder) for case in chosen]
+            print(row(decoder, outcomes), flush=True)
+        if arguments.film is not None and engine.spec.sampling:
+            best = sorted(zip(chosen, outcomes, strict=True), key=lambda pair: -pair[1].num_right)
+            films = [film_of(engine, case) for case, _ in best]
+            films = [film for film in films if len(film.frames) > 1 and not film.frames[-1].block][:3]
+    finally:
+        engine.close()
+    if films:
+        section = Section("films", "Several gaps on one canvas", films)
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        lead = f"All gaps of a selection settle together, the code between them is frozen. Model: {arguments.model}."
+        notes = ("The last step has the best fill of each gap. Where that is refused, the next best one is shown.",)
+        Page("Several gaps in one pass", today, lead, notes, (section,)).write(arguments.film)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Postprocessing of correct and damaged fills in every language with a grammar, on real source files.
+
+    python benchmarks/languages.py CACHE [--languages go rust] [--middles 2000] [--show 5]
+    python benchmarks/languages.py CACHE --folder go=/path/to/sources
+
+The files come from permissively licensed packages, which npm, pip's index and apt deliver (`SOURCES`); they are kept in
+CACHE. Every middle that is cut out of a file is judged as a fill: it should come back unchanged. Damaged middles should
+be refused, or corrected, where the grammar's parser rejects the file with them. Prints a Markdown table; times are
+processor time.
+"""
+
+import argparse
+import hashlib
+import io
+import random
+import re
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dg_lsp.context.document import Cursor, Snapshot, depth_of
+from dg_lsp.context.languages import grammar_of, language_id_of, language_of
+from dg_lsp.postprocess.validate import Candidate, Rejection, judge
+
+SOURCES = {
+    "python": "pypi:rich==14.0.0 pypi:attrs==25.3.0",
+    "javascript": "npm:express@4.21.0 npm:three@0.170.0 npm:lodash@4.17.21 npm:uikit@3.21.0",
+    "typescript": "npm:rxjs@7.8.1 npm:zod@3.25.76 npm:react-native-paper@5.12.5",
+    "typescriptreact": "npm:react-native-paper@5.12.5",
+    "go": "deb:golang-github-gin-gonic-gin-dev deb:golang-github-spf13-cobra-dev",
+    "rust": "pypi:pydantic-core==2.33.2 pypi:tokenizers==0.21.1",
+    "java": "npm:react-native@0.76.0",
+    "kotlin": "npm:react-native@0.76.0",
+    "c": "pypi:zstandard==0.23.0 pypi:psutil==7.0.0",
+    "cpp": "npm:react-native@0.76.0",
+    "csharp": "npm:react-native-windows@0.76.0",
+    "ruby": "deb:ruby-rack deb:ruby-sinatra",
+    "php": "deb:php-symfony-console deb:php-symfony-http-foundation",
+    "lua": "deb:lua-penlight deb:neovim-runtime",
+    "shellscript": "deb:neofetch deb:dehydrated deb:bats deb:shunit2",
+    "sql": "deb:postgresql-15 pypi:sqlglot==26.0.0",
+    "json": "npm:tm-themes@1.9.0 npm:@asyncapi/specs@6.8.0 npm:three@0.170.0 npm:admin-lte@3.2.0",
+    "yaml": "pypi:checkov==3.2.400 pypi:moto==5.1.0",
+    "toml": "pypi:ruff==0.11.0 pypi:pydantic-core==2.33.2 pypi:rich==14.0.0",
+    "html": "npm:admin-lte@3.2.0 npm:uikit@3.21.0",
+    "css": "npm:bootstrap@5.3.3 npm:admin-lte@3.2.0",
+    "markdown": "pypi:ruff==0.11.0 npm:express@4.21.0 npm:react-native-windows@0.76.0",
+}
+"""Packages of each language: MIT, BSD, Apache-2.0 or PostgreSQL licence; those of Debian have the release's version."""
+MIN_CHARS, MAX_CHARS, MAX_LINE = 400, 150_000, 300  # of a file; longer lines are machine-made
+MAX_FILES = 400
+MAX_LINES = 10  # of a block
+LONG_FILE = 2000  # lines of the file in which time is measured
+NUM_TIMED = 300
+_INDEX = "application/vnd.pypi.simple.v1+json"
+KINDS = ("rest of a line", "line", "block")
+DAMAGES = ("bracket", "repeat", "quote")
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """A part of a file, as a model would fill it."""
+
+    prefix: str
+    text: str
+    suffix: str
+    kind: str
+
+
+def files_of(source: str, cache: Path) -> Iterator[tuple[str, str]]:
+    """Names and texts of the files of a package, downloaded once."""
+    registry, _, package = source.partition(":")
+    folder = cache / hashlib.sha256(source.encode()).hexdigest()[:12]
+    if not (folder.is_dir() and any(folder.iterdir())):
+        folder.mkdir(parents=True, exist_ok=True)
+        _download(registry, package, folder)
+    archive = next(folder.iterdir())
+    if archive.suffix == ".deb":
+        command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
+        data = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    else:
+        data = archive.read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for entry in tar:
+            if entry.isfile() and MIN_CHARS <= entry.size <= MAX_CHARS and (file := tar.extractfile(entry)):
+                yield entry.name, file.read().decode("utf-8", "replace")
+
+
+def _download(registry: str, package: str, folder: Path) -> None:
+    if registry == "npm":
+        subprocess.run(["npm", "pack", "--silent", package], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    elif registry == "deb":
+        subprocess.run(["apt-get", "download", package], cwd=folder, check=True, capture_output=True)
+    else:
+        name, _, version = package.partition("==")
+        request = urllib.request.Request(f"https://pypi.org/simple/{name}/", headers={"Accept": _INDEX})
+        with urllib.request.urlopen(request) as page:
+            links = re.findall(r'https?://[^"#]+', page.read().decode())
+        archive = re.compile(rf"{re.sub('[-_]', '[-_]', name)}-{re.escape(version)}\.tar\.gz", re.IGNORECASE)
+        url = next((link for link in links if archive.fullmatch(link.rpartition("/")[2])), None)
+        if url is None:
+            raise OSError(f"{package} has no sdist")
+        urllib.request.urlretrieve(url, folder / url.rpartition("/")[2])
+
+
+def is_source(text: str) -> bool:
+    """True for a text that people write: no binary, no minified file."""
+    lines = text.split("\n")
+    return not ({"\0", "\ufffd"} & set(text)) and len(lines) > 10 and max(map(len, lines)) <= MAX_LINE
+
+
+def texts_of(language_id: str, cache: Path, folder: str | None) -> list[str]:
+    """Texts of the language's files, each one once."""
+    found: dict[str, None] = {}
+    if folder:
+        paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+        files: Iterator[tuple[str, str]] = ((str(path), path.read_text(errors="replace")) for path in paths)
+    else:
+        files = (file for source in SOURCES[language_id].split() for file in files_of(source, cache))
+    for name, text in files:
+        if language_id_of(name, text) == language_id and "/vendor" not in name and is_source(text):
+            found.setdefault(text.replace("\r\n", "\n"))
+    texts = list(found)
+    random.Random(0).shuffle(texts)
+    return texts[:MAX_FILES]
+
+
+def cut(text: str, rng: random.Random, kind: str) -> Middle | None:
+    """A middle of this kind from a random place of the text; None if the place has none."""
+    lines = text.split("\n")
+    first = rng.randrange(len(lines))
+    line = lines[first]
+    if not line.strip():
+        return None
+    indentation, last = len(line) - len(line.lstrip()), first
+    start = rng.randrange(indentation, len(line.rstrip())) if kind == KINDS[0] else indentation
+    if not line[start - 1 : start + 1].strip() and start > indentation:
+        return None  # inside a run of blanks
+    if kind == KINDS[2]:
+        num, depth = rng.randint(2, MAX_LINES), depth_of(line.expandtabs(4))
+        while last + 1 < min(len(lines), first + num):
+            if lines[last + 1].strip() and depth_of(lines[last + 1].expandtabs(4)) < depth:
+                break
+            last += 1
+        while not lines[last].strip():
+            last -= 1
+        if last == first:
+            return None
+    middle = "\n".join([line[start:], *lines[first + 1 : last + 1]]).rstrip()
+    before = "\n".join([*lines[:first], line[:start]])
+    return Middle(before, middle, text[len(before) + len(middle) :], kind)
+
+
+def cuts(texts: list[str], num: int, seed: int = 0) -> Iterator[Middle]:
+    """`num` middles of all kinds in turn, from random files."""
+    rng, found = random.Random(seed), 0
+    weights = [min(text.count("\n"), 400) for text in texts]
+    for _ in range(num * 50):
+        if found == num:
+            return
+        [text] = rng.choices(texts, weights)
+        if middle := cut(text, rng, KINDS[found % len(KINDS)]):
+            found += 1
+            yield middle
+
+
+def damaged(middle: Middle, damage: str, rng: random.Random) -> str | None:
+    """The middle with a bracket dropped, a line repeated or a quote opened; None if it has nothing to damage."""
+    text = middle.text
+    if damage == "bracket":
+        places = [place for place, char in enumerate(text) if char in "()[]{}<>"]
+        return None if not places else text[: (at := rng.choice(places))] + text[at + 1 :]
+    if damage == "quote":
+        at = rng.randrange(len(text))
+        return text[:at] + '"' + text[at:]
+    lines = text.split("\n")
+    at = rng.randrange(len(lines))
+    return None if len(lines) == 1 else "\n".join([*lines[: at + 1], *lines[at:]])
+
+
+def judged(middle: Middle, text: str, language_id: str) -> tuple[Candidate | Rejection, float]:
+    """The judgement of a fill and its processor time in milliseconds."""
+    buffer, offset = middle.prefix + middle.suffix, len(middle.prefix)
+    snapshot, cursor = Snapshot("file:///x", 0, buffer, language_id), Cursor.at(buffer, offset)
+    started = time.thread_time()
+    result = judge(
+        text.encode(),
+        snapshot=snapshot,
+        offset=offset,
+        cursor=cursor,
+        max_lines=None,
+        score=0.0,
+        check_syntax=True,
+    )
+    return result, 1000 * (time.thread_time() - started)
+
+
+def is_rejected(text: str, language_id: str) -> bool:
+    """True if the grammar's parser finds an error."""
+    from tree_sitter import Parser
+
+    grammar = grammar_of(language_of(language_id).grammar)
+    return grammar is not None and Parser(grammar).parse(text.encode()).root_node.has_error
+
+
+def outcome(result: Candidate | Rejection, expected: str) -> str:
+    """What a correct fill became; blanks at line ends do not count."""
+    expected = "\n".join(line.rstrip() for line in expected.split("\n"))
+    if isinstance(result, Rejection):
+        return "refused"
+    return "unchanged" if result.text == expected else "changed"
+
+
+def measure(language_id: str, texts: list[str], num: int, show: int) -> list[str]:
+    """The language's cells of the table."""
+    found, harm, hidden, shown = Counter[str](), Counter[str](), 0, 0
+    rng = random.Random(1)
+    middles = list(cuts(texts, num))
+    for middle in middles:
+        result, _ = judged(middle, middle.text, language_id)
+        name = outcome(result, middle.text)
+        found[name] += 1
+        hidden += isinstance(result, Candidate) and result.fault is not None
+        if name != "unchanged" and shown < show:
+            shown += 1
+            _print(middle, middle.text, result)
+    for middle in middles:
+        if is_rejected(middle.prefix + middle.text + middle.suffix, language_id):
+            continue
+        text = damaged(middle, rng.choice(DAMAGES), rng)
+        if text is None or not is_rejected(middle.prefix + text + middle.suffix, language_id):
+            continue
+        result, _ = judged(middle, text, language_id)
+        is_mended = isinstance(result, Candidate) and not is_rejected(
+            middle.prefix + result.text + middle.suffix, language_id
+        )
+        name = "refused" if isinstance(result, Rejection) else "mended" if is_mended else "shown"
+        harm[name] += 1
+        if name == "shown" and shown < 2 * show:
+            shown += 1
+            _print(middle, text, result)
+    times = [judged(_longer(middle), middle.text, language_id)[1] for middle in middles[:NUM_TIMED]]
+    p99 = sorted(times)[len(times) * 99 // 100]
+    total, num_harm = sum(found.values()), sum(harm.values())
+    shares = [f"{100 * found[name] / total:.2f} %" for name in ("unchanged", "changed", "refused")]
+    damage = [f"{100 * harm[name] / num_harm:.1f} %" if num_harm else "-" for name in ("refused", "mended", "shown")]
+    cells = [language_id, f"{len(texts)}", f"{total}", *shares, f"{100 * hidden / total:.2f} %", f"{num_harm}"]
+    return [*cells, *damage, f"{p99:.1f}"]
+
+
+def _longer(middle: Middle) -> Middle:
+    """The middle in a file of at least `LONG_FILE` lines."""
+    whole = middle.prefix + middle.text + middle.suffix + "\n"
+    times = LONG_FILE // (2 * whole.count("\n")) + 1
+    return Middle(whole * times + middle.prefix, middle.text, middle.suffix + "\n" + whole * times, middle.kind)
+
+
+def _print(middle: Middle, text: str, result: Candidate | Rejection) -> None:
+    before, after = middle.prefix.split("\n")[-4:], middle.suffix.split("\n")[:4]
+    name = result.reason if isinstance(result, Rejection) else "-> " + result.text
+    print(
+        "-" * 20, middle.kind, "\n" + "\n".join(before) + f"«{text}»" + "\n".join(after), f"\n{name}", file=sys.stderr
+    )
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("--languages", nargs="*", default=list(SOURCES))
+    parser.add_argument("--folder", action="append", default=[], help="LANGUAGE=PATH: sources instead of packages")
+    parser.add_argument("--middles", type=int, default=2000)
+    parser.add_argument("--show", type=int, default=0, help="print so many failures of each language")
+    options = parser.parse_args()
+    folders = dict(entry.split("=", 1) for entry in options.folder)
+    print("| language | files | middles | unchanged | changed | refused | hidden unasked ", end="")
+    print("| damaged | refused | mended | shown | p99, ms |")
+    print("|---" * 12 + "|")
+    for language_id in options.languages:
+        try:
+            texts = texts_of(language_id, options.cache.resolve(), folders.get(language_id))
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"| {language_id} | not fetched: {error}")
+            continue
+        print("| " + " | ".join(measure(language_id, texts, options.middles, options.show)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

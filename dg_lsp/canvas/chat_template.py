@@ -1,0 +1,167 @@
+"""Chat templates in Jinja, as model files and transformers have them.
+
+A template is a program that came with a model file, so it runs in a sandbox in a child process with limits of memory
+and time. The child imports nothing but Jinja.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+MAX_SOURCE = 1 << 18
+"""Characters of a template; the longest published ones have 20,000."""
+MAX_TEXT = 1 << 22
+"""Characters that a template may write."""
+MAX_SECONDS = 5
+_MAX_BYTES = 1 << 29  # memory of the child
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """The Jinja source of a chat template, and the tokens that it may name."""
+
+    source: str
+    bos: str = ""
+    eos: str = ""
+
+
+class TemplateRefusedError(Exception):
+    """The template accepts no such conversation; the message is the template's."""
+
+
+class TemplateError(Exception):
+    """The template is damaged, too large or too slow."""
+
+
+Messages = tuple[tuple[str, str], ...]
+"""Role and text of each message."""
+
+
+@lru_cache(64)
+def render(template: ChatTemplate, messages: Messages) -> str:
+    """The conversation up to the beginning of the answer's text, rendered by a child process.
+
+    Raises:
+        TemplateRefusedError: the template does not accept these messages.
+        TemplateError: the template cannot be used.
+    """
+    from dg_lsp.system import NEUTRAL_FOLDER, python_command
+
+    if len(template.source) > MAX_SOURCE:
+        raise TemplateError(f"it has {len(template.source):,} characters, and {MAX_SOURCE:,} are allowed")
+    query = json.dumps([template.source, template.bos, template.eos, messages])
+    slow = f"it takes more than {MAX_SECONDS} seconds"
+    try:
+        child = subprocess.run(
+            python_command(__name__),
+            input=query.encode(),
+            capture_output=True,
+            timeout=4 * MAX_SECONDS,  # of a busy machine; the child itself counts its processor time
+            cwd=NEUTRAL_FOLDER,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TemplateError(slow) from None
+    except OSError as error:
+        raise TemplateError(f"Python cannot be started for it ({error})") from error
+    try:
+        kind, text = json.loads(child.stdout)
+    except ValueError:
+        raise TemplateError(slow if child.returncode < 0 else "it needs too much memory") from None
+    if kind == "text":
+        return str(text)
+    raise (TemplateRefusedError if kind == "refusal" else TemplateError)(text)
+
+
+def render_here(template: ChatTemplate, messages: Messages) -> str:
+    """Like `render`, in this process: for templates of our own."""
+    pieces, length = [], 0
+    values = {
+        "messages": [{"role": role, "content": text} for role, text in messages],
+        "bos_token": template.bos,
+        "eos_token": template.eos,
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": True,
+        "enable_thinking": False,
+    }
+    for piece in _environment().from_string(template.source).generate(values):
+        pieces.append(piece)
+        length += len(piece)
+        if length > MAX_TEXT:
+            raise TemplateError(f"it writes more than {MAX_TEXT:,} characters")
+    return "".join(pieces)
+
+
+def _environment() -> Any:
+    """What transformers gives a chat template (`utils/chat_template_utils.py`)."""
+    from jinja2 import Environment, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}` marks the assistant's text for training; here only its body counts."""
+
+        def __init__(self, environment: Environment) -> None:
+            super().__init__(environment)
+            self.tags = {"generation"}
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def refuse(message: object) -> NoReturn:
+        raise TemplateRefusedError(str(message))
+
+    def to_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # without the escapes for HTML of Jinja's own filter
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _limit_resources() -> None:
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+
+
+def main() -> None:
+    """The child process: a query on standard input, one JSON array on standard output."""
+    source, bos, eos, messages = json.loads(sys.stdin.buffer.read())
+    _limit_resources()
+    answer: tuple[str, str]
+    try:
+        answer = "text", render_here(ChatTemplate(source, bos, eos), tuple(map(tuple, messages)))
+    except TemplateRefusedError as error:
+        answer = "refusal", str(error)[:500]
+    except MemoryError:
+        answer = "error", "it needs too much memory"
+    except Exception as error:  # noqa: BLE001 - a template may raise anything
+        answer = "error", f"{type(error).__name__}: {error}"[:500]
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Holes: the placeholders in a selection that are to be filled.
+
+`...` where a statement or a value belongs, a bare `pass`, a line with a TODO comment, and an argument that is missing.
+A TODO comment above a placeholder belongs to it: the model sees the comment, and the fill replaces both. A language
+without a grammar has only lines of `...` and TODO lines.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tree_sitter import Language as Grammar
+from tree_sitter import Node, Parser
+
+from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, indentation_of, line_start
+from dg_lsp.context.languages import grammar_of, language_of
+
+STAND_IN = "..."  # for an argument that is missing: the text parses while other holes are filled
+_TODO = re.compile(r"\W{0,4}\s*TODO\b")
+_DOTS = re.compile(r"[ \t]*(\.\.\.|…)[ \t]*")
+_MISSING = re.compile(
+    r"(?<=[(,])[ \t]*(?=,)"  # f(, a) and f(a, , b)
+    r"|(?<=[\w\])]=)[ \t]*(?=[,)])"  # f(key=)
+    r"|(?<=\w\()[ \t]+(?=\))|(?<=,)[ \t]+(?=\))"  # f( ) and f(a, ), which formatters do not leave
+)
+_ANY = re.compile(rf"\.\.\.|…|\bpass\b|\bTODO\b|{_MISSING.pattern}")
+"""Where it does not match, there is no hole, and the text need not be parsed."""
+_TEXTS = ("comment", "string")
+_CALLS = ("argument_list", "arguments", "value_arguments")
+_DOTS_THAT_MEAN_SOMETHING = ("subscript", "type", "slice", "generic_type", "type_parameter")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hole:
+    """A placeholder: `[start, end)` of the text, which may be empty."""
+
+    start: int
+    end: int
+    hint: str = ""
+    """A comment about the code that belongs there. It is a part of the placeholder."""
+
+    def lead(self, text: str) -> str:
+        """What the model sees before the fill: the hint on a line of its own, or nothing."""
+        indentation = text[line_start(text, self.start) : self.start]
+        return self.hint + TextStyle.of(text, self.start).line_end + indentation if self.hint else ""
+
+
+def find_holes(snapshot: Snapshot, start: int, end: int) -> tuple[Hole, ...]:
+    """The holes inside `[start, end)`, in order; they do not touch."""
+    text, language = snapshot.text, language_of(snapshot.language)
+    if not _ANY.search(text, start, end + 1):
+        return ()
+    grammar = grammar_of(language.grammar)
+    found = set(_in_tree(text, grammar, range(start, end + 1)) if grammar else ())
+    if grammar is None or language.id != "python":
+        found |= set(_in_lines(text, language.comment or "#"))
+    return tuple(_merged(text, [hole for hole in sorted(found) if start <= hole.start and hole.end <= end]))
+
+
+def _in_lines(text: str, comment: str) -> Iterator[Hole]:
+    at = 0
+    for line in LINE_END.split(text):
+        code = line.strip()
+        first = at + len(indentation_of(line))
+        is_todo = code.startswith((comment, "//", "/*", "--")) and _TODO.match(code)
+        if is_todo or _DOTS.fullmatch(line):
+            yield Hole(first, first + len(code), code if is_todo else "")
+        at += len(line)
+        at += 2 if text.startswith("\r\n", at) else 1
+
+
+def _in_tree(text: str, grammar: Grammar, selection: range) -> Iterator[Hole]:
+    data = text.encode("utf-8", "replace")
+    # offsets of the tree are bytes
+    offset = (lambda at: at) if len(data) == len(text) else (lambda at: len(data[:at].decode()))
+    waiting, calls, texts = [Parser(grammar).parse(data).root_node], list[range](), list[range]()
+    while waiting:
+        node = waiting.pop()
+        where = range(offset(node.start_byte), offset(node.end_byte))
+        waiting.extend(node.children)
+        if any(name in node.type for name in _TEXTS):
+            texts.append(where)
+            is_own_line = not text[line_start(text, where.start) : where.start].strip()
+            comment = text[where.start : where.stop].rstrip()  # the grammar includes a carriage return
+            if "comment" in node.type and is_own_line and _TODO.match(comment):
+                yield Hole(where.start, where.start + len(comment), comment)
+        elif node.type in _CALLS:
+            calls.append(where)
+        elif node.type == "pass_statement" or (node.type == "ellipsis" and _is_placeholder(node)):
+            yield Hole(where.start, where.stop)
+    for match in _MISSING.finditer(text, selection.start, selection.stop):
+        is_error = text[match.end()] == "," or text[match.start() - 1] == "="
+        is_call = is_error or any(match.start() > call.start and match.end() < call.stop for call in calls)
+        if is_call and not any(match.start() in known for known in texts):
+            yield Hole(match.start() + (match.end() > match.start() and text[match.start() - 1] == ","), match.end())
+
+
+def _is_placeholder(node: Node) -> bool:
+    """False for `...` in an index and in a type."""
+    parent = node.parent
+    while parent is not None and parent.type in ("list", "tuple"):  # Callable[[...], int]
+        parent = parent.parent
+    return parent is None or parent.type not in _DOTS_THAT_MEAN_SOMETHING
+
+
+def _merged(text: str, found: list[Hole]) -> Iterator[Hole]:
+    """The holes; a comment and the placeholder below it are one."""
+    waiting: Hole | None = None
+    for hole in found:
+        if waiting is not None:
+            between = text[waiting.end : hole.start]
+            if waiting.hint and not between.strip() and len(LINE_END.findall(between)) == 1:
+                hint = waiting.hint + (between + hole.hint if hole.hint else "")
+                waiting = Hole(waiting.start, hole.end, hint)
+                continue
+            yield waiting
+        waiting = hole
+    if waiting is not None:
+        yield waiting

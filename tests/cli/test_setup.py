@@ -1,0 +1,184 @@
+"""`dg-lsp models recommend` and `dg-lsp setup`, with made-up devices and a local hub."""
+
+import dataclasses
+import json
+
+import hub_server
+import pytest
+
+from dg_lsp.cli import conversion, recommend, setup
+from dg_lsp.cli.pull import Pull
+from dg_lsp.errors import ModelRuntimeError
+from dg_lsp.models import build_runtime, gpus, registry
+from dg_lsp.models.gpus import Gpu
+from dg_lsp.models.registry import BUNDLED, Preset
+
+WEIGHTS = BUNDLED[0].path.read_bytes()
+TINY = Preset(
+    name="tiny",
+    repository="somebody/Tiny-GGUF",
+    patterns=("Tiny.gguf",),
+    quantization="Q8_0",
+    size=len(WEIGHTS),
+    licence="MIT",
+    note="for tests",
+    sources=("a book",),
+    quality=0.9,
+    quality_source="estimate: for tests",
+)
+CARD = Gpu("nvidia", "RTX 4090", 24 << 30)
+CPU = {"name": "EPYC", "kind": "cpu", "memory_free": 1 << 34, "memory_total": 1 << 34}
+USED = {"name": "RTX 4090", "kind": "gpu", "memory_free": 23 << 30, "memory_total": 24 << 30}
+CPU_SPEED = {"bytes_per_second": 20e9, "operations_per_second": 80e9}
+GPU_SPEED = {"bytes_per_second": 800e9, "operations_per_second": 80e12}
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path, monkeypatch):
+    """llama.cpp with a processor; `machine["gpu"] = ...` gives it a GPU."""
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    listed = {"devices": [CPU], "cpu": CPU_SPEED, "gpu": None}
+    for module in (recommend, setup):
+        monkeypatch.setattr(module, "llama_devices", lambda *_, **__: listed)
+    return listed
+
+
+@pytest.fixture
+def card(monkeypatch, machine):
+    """A card that llama.cpp cannot use until it is compiled; the made-up wheel index is empty."""
+    monkeypatch.setattr(gpus, "find_gpus", lambda: (CARD,))
+    monkeypatch.setattr(build_runtime, "check_tools", lambda _: "cmake")
+    monkeypatch.setattr(build_runtime, "install_wheel", lambda *_: "no wheel")
+    built = []
+
+    def build(options):
+        built.append(options.backend)
+        machine.update(devices=[CPU, USED], gpu=GPU_SPEED)
+
+    monkeypatch.setattr(conversion, "make_runtime", build)
+    return built
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    monkeypatch.setattr(registry, "PRESETS", (TINY,))
+    with hub_server.serving(TINY.repository, {"Tiny.gguf": WEIGHTS}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+def test_the_best_models_are_recommended_with_time_size_licence_and_command(dg_lsp):
+    outcome = dg_lsp("models", "recommend")
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = {line.split()[0]: line for line in outcome.out.splitlines() if line.strip()}
+    assert "20.0 GB/s of weights" in rows["processor"]
+    assert "none found" in rows["GPU"]
+    assert "qwen2.5-coder-0.5b" in rows["autoregressive"]
+    assert rows["autoregressive"].endswith("dg-lsp models pull qwen2.5-coder-0.5b")
+    assert rows["diffusion"].endswith("--model dg-mini")
+    found = dg_lsp("models", "recommend", "--json").json
+    assert list(found) == ["machine", "gpus", "unused_gpu", "autoregressive", "diffusion", "after_setup"]
+    model = found["autoregressive"]
+    # a token reads 0.53 GB at 20 GB/s; tokens of the prompt compute 2 operations a weight at 80 GFLOPS
+    token_ms, computed_ms = 0.5 + 531e6 / 20e6, 2 * 531e6 * 32 / 34 / 80e6
+    assert model["line_ms"] == pytest.approx(0.5 + 4 * computed_ms + 9 * token_ms, abs=0.1)
+    assert model["first_line_ms"] == pytest.approx(0.5 + 512 * computed_ms + 9 * token_ms, abs=0.1)
+    assert (model["licence"], model["is_here"], found["after_setup"]) == ("Apache-2.0", False, None)
+
+
+def test_recommend_names_a_gpu_that_is_not_used_and_the_models_for_it(dg_lsp, card, machine):
+    found = dg_lsp("models", "recommend", "--json").json
+    assert found["unused_gpu"] == found["gpus"][0] == dataclasses.asdict(CARD)
+    assert found["autoregressive"]["name"] == "qwen2.5-coder-0.5b"
+    assert found["after_setup"]["autoregressive"]["name"] == "qwen3-coder-30b"
+    assert found["after_setup"]["diffusion"]["name"].startswith(("diffusiongemma", "dreamon", "stable-diffcoder"))
+    assert "RTX 4090 (25.8 GB) IS NOT USED: this llama.cpp was built without cuda; run dg-lsp setup" in (
+        dg_lsp("models", "recommend").out
+    )
+    machine.update(devices=[CPU, USED], gpu=GPU_SPEED)
+    found = dg_lsp("models", "recommend", "--json").json
+    assert (found["unused_gpu"], found["autoregressive"]["device"]) == (None, "RTX 4090")
+    assert found["machine"]["gpus"][0]["bandwidth"] == 800e9
+
+
+def test_a_model_that_does_not_fit_on_the_disk_is_not_recommended(dg_lsp, monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, size=10**16),))
+    monkeypatch.setattr(Preset, "memory_bytes", 1)
+    assert dg_lsp("models", "recommend", "--json").json["autoregressive"] is None
+
+
+def test_setup_goes_from_the_question_to_a_fill_and_the_settings_of_editors(dg_lsp, hub):
+    assert "pass --yes" in dg_lsp("setup").err
+    assert hub.requests == []
+    outcome = dg_lsp("setup", "--yes")
+    assert outcome.code == 0, outcome.err
+    assert "tiny: download 0.0 GB" in outcome.out
+    assert "return -> " in outcome.err
+    assert registry.is_tested(TINY)
+    assert '"dg-lsp.model.name": "tiny"' in outcome.out
+    assert 'init_options = { model = { name = "tiny" } }' in outcome.out
+    program = json.loads(outcome.out.split('"dg-lsp.server.path": ')[1].split(",\n")[0])
+    assert f'cmd = {{ "{program}", "lsp", "--stdio" }}' in outcome.out
+    hub.requests.clear()
+    again = dg_lsp("setup", "--yes")
+    assert (again.code, hub.requests) == (0, [])
+    assert "tiny is on this machine already" in again.out
+    assert "return -> " in again.err
+
+
+def test_the_question_can_be_answered_with_no(dg_lsp, hub, monkeypatch):
+    class Terminal:
+        def isatty(self):
+            return True
+
+        def readline(self):
+            return "n\n"
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    outcome = dg_lsp("setup")
+    assert outcome.code == 2
+    assert "nothing was changed" in outcome.err
+    assert hub.requests == []
+
+
+def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeypatch):
+    pulled = []
+    monkeypatch.setattr(Pull, "run", lambda pull, _: pulled.append(pull.preset.name))
+    outcome = dg_lsp("setup", "--yes")
+    assert (outcome.code, card) == (0, ["cuda"])
+    assert pulled == [recommend.recommended(recommend.measure().machine).best.name]
+    assert pulled[0] != "qwen2.5-coder-0.5b"
+    assert "compiled here for cuda" in outcome.out
+    assert f'"dg-lsp.model.name": "{pulled[0]}"' in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("missing", "backend", "named"),
+    [(("cuda",), "vulkan", "cuda is missing"), (("cuda", "vulkan"), "cuda", "cuda is missing"), ((), "cuda", "")],
+)
+def test_the_backend_is_the_fastest_whose_tools_are_here(card, monkeypatch, missing, backend, named):
+    def check(name):
+        if name in missing:
+            raise ModelRuntimeError(f"{name} is missing: install it")
+
+    monkeypatch.setattr(build_runtime, "check_tools", check)
+    plan = setup.Plan.make(recommend.measure())
+    assert plan.backend == backend
+    assert plan.problem.startswith(named)
+
+
+def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp, card, monkeypatch):
+    monkeypatch.setattr(conversion, "make_runtime", lambda _: None)
+    monkeypatch.setattr(registry, "PRESETS", ())
+    outcome = dg_lsp("setup", "--yes")
+    assert outcome.code == 0
+    assert "warning: RTX 4090 (25.8 GB) IS NOT USED" in outcome.err
+    assert "check the driver" in outcome.err
+    assert '"dg-lsp.model.name": "dg-mini"' in outcome.out
+
+
+def test_the_devices_come_from_a_child_process(monkeypatch):
+    monkeypatch.undo()
+    assert {device["kind"] for device in recommend.llama_devices()["devices"]} >= {"cpu"}
+    with pytest.raises(ModelRuntimeError, match=r"llama\.cpp does not run: "):
+        recommend.llama_devices(folder="/no/library")

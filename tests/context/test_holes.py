@@ -1,0 +1,51 @@
+import pytest
+
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.holes import find_holes
+
+
+def holes_of(text, language="python", start=0, end=None):
+    """Placeholders in order; an empty one as what stands before it."""
+    found = find_holes(Snapshot("file:///a", 1, text, language), start, len(text) if end is None else end)
+    return [text[one.start : one.end].strip() or text[: one.start][-2:] for one in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def f():\n    pass\n", ["pass"]),
+        ("x = ...\ny = f(..., 1)\nreturn ...\n", ["...", "...", "..."]),
+        ("def é(): ...\nx = 'ö'\npass\n", ["...", "pass"]),
+        ("x: tuple[int, ...] = a[..., 0]\n", []),
+        ("f(, b)\n", ["f("]),
+        ("f(a, , b)\n", [", "]),
+        ("f(key=, b=2)\n", ["y="]),
+        ("f( )\ng(a, )\n", ["f(", ", "]),
+        ("f()\ng(a,\n)\nt = (a, )\nx == y\n", []),
+        ("s = 'f(, b) ... pass'\n# f(, b) ...\n", []),
+        ("# TODO: add\nx = 1  # TODO later\n# done\n", ["# TODO: add"]),
+        ("if x:\r\n    # TODO: add\r\n    pass\r\n", ["# TODO: add\r\n    pass"]),
+        ("# TODO: one\n# TODO: two\n\n...\n", ["# TODO: one\n# TODO: two", "..."]),
+    ],
+)
+def test_placeholders_of_python_are_found(text, found):
+    assert holes_of(text) == found
+
+
+def test_only_placeholders_inside_the_selection_count():
+    text = "a = ...\nb = ...\nc = ...\n"
+    assert len(holes_of(text)) == 3
+    assert len(holes_of(text, start=8, end=15)) == 1
+    assert holes_of(text, start=8, end=14) == []
+    assert holes_of("f(, b)\n", start=2, end=2) == ["f("]
+
+
+def test_a_language_without_a_grammar_has_lines_of_dots_and_todo_lines():
+    text = "int f() {\r\n  // TODO: add\r\n  ...\r\n  pass; x(, y)\r\n  return 1; // TODO\r\n\r\n  ...\r\n}\r\n"
+    assert holes_of(text, "unknown") == ["// TODO: add\r\n  ...", "..."]
+
+
+def test_a_comment_is_what_the_model_sees_before_the_fill():
+    text = "def f():\r\n\t# TODO: add\r\n\tpass\r\n"
+    [hole] = find_holes(Snapshot("file:///a.py", 1, text), 0, len(text))
+    assert hole.lead(text) == "# TODO: add\r\n\t"

@@ -1,0 +1,148 @@
+"""Several gaps: on one canvas where the model takes frozen text around a gap, else one after the other."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
+from dg_lsp.canvas.spec import DecoderName, PromptFormat
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.holes import find_holes
+from dg_lsp.diffusion.denoiser import Prediction
+from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.postprocess.validate import Reason
+from dg_lsp.settings import CompletionSettings
+
+SOURCE = "def f(a):\n    x = ...\n    # TODO: log\n    pass\n    return g(, a)\n"
+FILLED = "def f(a):\n    x = a * 2\n    log(x)\n    return g(x, a)\n"
+INFILL_SPECS = [replace(spec, prompt_format=PromptFormat.INFILL) for spec in (MASK_SPEC, UNIFORM_SPEC)]
+INFILL_SPECS = [replace(spec, canvas_lengths=(128,)) for spec in INFILL_SPECS]
+
+
+class GapsModel:
+    """Predicts its texts in the gaps of a canvas, which it finds by the frozen text; shorter gaps are less probable."""
+
+    num_slots = 1
+
+    def __init__(self, spec, fills, known):
+        self.spec, self.tokenizer = spec, ByteTokenizer()
+        self._fills, self._known = fills, [self.tokenizer.encode(text).tolist() or [END_ID] for text in known]
+        self.canvases = []
+
+    def prefill(self, _slot, prompt_ids):
+        return len(prompt_ids)
+
+    def drift(self, _slot):
+        return 0
+
+    def predict(self, _slot, canvases, *_):
+        self.canvases.append([canvas.tolist() for canvas in canvases])
+        return [self._prediction(canvas) for canvas in canvases]
+
+    def _prediction(self, canvas):
+        ids, confidence, entropy = canvas.copy(), np.full(len(canvas), 0.5, np.float32), np.zeros(len(canvas))
+        listed, ends = canvas.tolist(), [0]
+        for known in self._known:
+            at = next((i for i in range(ends[-1], len(listed)) if listed[i : i + len(known)] == known), None)
+            if at is None:  # the text after the gaps is compared
+                return Prediction(ids, ids, confidence, entropy, confidence)
+            ends += [at, at + len(known)]
+        for number, fill in enumerate(self._fills):
+            start, end = ends[2 * number + 2], ends[2 * number + 3]
+            wanted = [*self.tokenizer.encode(fill).tolist(), *[END_ID] * (end - start)][: end - start]
+            ids[start:end] = wanted
+            confidence[start:end] = 0.99 if end - start >= len(fill) else 0.92
+        return Prediction(ids, ids, confidence, entropy, confidence)
+
+
+def request(text=SOURCE, **more):
+    snapshot = Snapshot("file:///a.py", 1, text)
+    return RewriteRequest(snapshot, 0, len(text), holes=find_holes(snapshot, 0, len(text)), **more)
+
+
+def engine_of(denoiser, **settings):
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0.0, **settings))
+
+
+def applied(result, text=SOURCE):
+    return text[: result.start] + result.text + text[result.end :]
+
+
+ANSWERS = replace(INFILL_SPECS[1], prompt_format=PromptFormat.INSTRUCT, template="gemma4", max_prompt_tokens=1024)
+
+
+@pytest.mark.parametrize("spec", [*INFILL_SPECS, ANSWERS], ids=["masks", "uniform noise", "an answer"])
+def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
+    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: 4)
+    model = GapsModel(
+        spec, ["a * 2", "log(x)", "x"], ["    x = ", "\n    # TODO: log\n    ", "\n    return g(", ", a)\n"]
+    )
+    engine, frames = engine_of(model), []
+    result = drain(engine.rewrite(request()), lambda step: frames.append(engine.frame(step)))
+    assert applied(result) == FILLED
+    assert [gap.text for gap in result.gaps] == ["a * 2", "log(x)", "x"]
+    assert result.steps == len(model.canvases) <= 6
+    assert {frame.block for frame in frames} == {0}
+    frozen = "".join(cell.text for cell in frames[-1].cells if cell.is_frozen)
+    assert frozen == "\n    # TODO: log\n    \n    return g("
+
+
+def test_gaps_that_do_not_fit_into_one_canvas_share_several():
+    spec = replace(INFILL_SPECS[0], canvas_lengths=(64,))
+    model = GapsModel(spec, ["1"], ["q"])
+    drain(engine_of(model).rewrite(request("a = ...\nb = ...\nc = '" + 60 * "x" + "'\nd = ...\ne = ...\n")))
+    assert max(len(canvas) for canvases in model.canvases for canvas in canvases) <= 64
+
+
+def scripted(prefix, _suffix):
+    line = prefix.rpartition("\n")[2]
+    return {"    x = ": "a * 2", "    return g(": "x"}.get(line, "log(x)" if "# TODO: log" in prefix else "")
+
+
+def test_a_model_of_one_gap_fills_them_one_after_the_other():
+    engine, blocks = engine_of(ScriptedDenoiser(scripted)), []
+    result = drain(engine.rewrite(request()), lambda step: blocks.append(step.block))
+    assert applied(result) == FILLED
+    assert sorted(set(blocks)) == [0, 1, 2]
+    assert result.steps == len(blocks)
+
+
+def test_the_joint_canvas_can_be_requested():
+    fills, known = ["a * 2", "log(x)", "x"], ["", "\n    # TODO: log\n    ", "\n    return g(", ""]
+    model = GapsModel(replace(MASK_SPEC, canvas_lengths=(128,)), fills, known)
+    model._known[0] = []
+    result = drain(engine_of(model).rewrite(request(decoder=DecoderName.INFILL)))
+    assert applied(result) == FILLED
+
+
+@pytest.mark.parametrize(
+    ("fill", "reason"),
+    [
+        ("1 +", Reason.SYNTAX_ERROR),
+        ("...", Reason.UNCHANGED),
+        ("", Reason.EMPTY),
+        ("0111", Reason.SYNTAX_ERROR),  # of CPython: tree-sitter accepts it
+    ],
+)
+def test_a_hole_without_a_good_fill_stays_as_it_was(fill, reason):
+    source = "def f(a):\n    x = ...\n    y = g(...)\n    return x\n"
+    engine = engine_of(ScriptedDenoiser(lambda prefix, _: "a" if prefix.endswith("x = ") else fill))
+    result = drain(engine.rewrite(request(source)))
+    assert applied(result, source) == source.replace("...", "a", 1)
+    assert [gap.rejection and gap.rejection.reason for gap in result.gaps] == [None, reason]
+
+
+def test_without_any_good_fill_the_rewrite_is_rejected():
+    for fill, more, reason in (("", {}, Reason.EMPTY), ("a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE)):
+        result = drain(engine_of(ScriptedDenoiser(fill), **more).rewrite(request("x = ...\n")))
+        assert (result.text, result.rejection.reason) == ("", reason)
+
+
+@pytest.mark.parametrize("spec", [MASK_SPEC, INFILL_SPECS[0]], ids=["one after the other", "together"])
+def test_gaps_are_unfinished_at_the_deadline(spec):
+    model = ScriptedDenoiser("a", spec=spec)
+    result = drain(engine_of(model).rewrite(request(), deadline=time.monotonic() - 1))
+    assert {gap.rejection.reason for gap in result.gaps} == {Reason.UNFINISHED}

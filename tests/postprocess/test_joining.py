@@ -1,0 +1,89 @@
+"""Fills in other languages than Python: what stands behind the cursor is not closed twice, and blocks end."""
+
+import pytest
+
+from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.postprocess.validate import Candidate, Reason, judge
+
+
+def judged(language, marked, fill):
+    """The judgement of a fill at `¦`."""
+    offset = marked.index("¦")
+    text = marked.replace("¦", "")
+    snapshot, cursor = Snapshot("file:///x", 0, text, language), Cursor.at(text, offset)
+    more = {"max_lines": None, "score": 0.0, "check_syntax": True}
+    return judge(fill.encode(), snapshot=snapshot, offset=offset, cursor=cursor, **more)
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill", "expected"),
+    [
+        ("javascript", "call(¦)\n", "x)", "x"),
+        ("javascript", "s = `a ${¦}`;\n", "b}`;", "b"),
+        ("typescript", "const a: string[] = [¦];\n", '"b"];', '"b"'),
+        ("typescriptreact", "const a = <b>{¦}</b>;\n", "c}</b>;", "c"),
+        ("go", 'f("¦")\n', 'a")', "a"),
+        ("rust", "let a = vec![¦];\n", "1, 2];", "1, 2"),
+        ("html", "<b>¦</b>\n", "text</b>", "text"),
+        ("html", '<a href="¦">x</a>\n', '#top">x</a>', "#top"),
+        ("html", "<ul>\n  ¦\n</ul>\n", "<li>a</li>\n</ul>", "<li>a</li>"),
+        ("json", '{\n  "a": [¦]\n}\n', "1, 2]", "1, 2"),
+        ("json", '{"a": {¦}}\n', '"b": 1}}', '"b": 1'),
+        ("css", "a {\n  ¦\n}\n", "color: red;\n}", "color: red;"),
+        ("ruby", "def f\n  ¦\nend\n", "x\nend", "x"),
+        ("lua", "function f()\n  ¦\nend\n", "return 1\nend", "return 1"),
+        ("shellscript", "if a; then\n  ¦\nfi\n", "b\nfi", "b"),
+        ("yaml", "a:\n  ¦\nb: 1\n", "c: 2\nb: 1", "c: 2"),
+        ("toml", "a = [¦]\n", "1, 2]", "1, 2"),
+        ("sql", "SELECT f(¦) FROM t;\n", "x) FROM t;", "x"),
+        ("c", "int f(void)\n{\n    ¦\n}\n", "return 1;\n}", "return 1;"),
+    ],
+)
+def test_what_the_editor_closed_is_not_closed_twice(language, marked, fill, expected):
+    assert judged(language, marked, fill) == Candidate(expected, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("above", "fill", "expected"),
+    [
+        ("| a | b |\n|---|---|\n", "| 1 | 2 | 3 |", "| 1 | 2 |"),
+        ("| a | b |\n|---|---|\n", "| 1 |\n| 2 | 3 |", "| 1 | |\n| 2 | 3 |"),
+        ("| a | b |\n|---|---|\n", "| 1 \\| 2 | 3 |", "| 1 \\| 2 | 3 |"),
+        ("| a | b |\n|---|---|\n", "text", "text"),
+        ("a | b\n", "| 1 | 2 | 3 |", "| 1 | 2 | 3 |"),
+    ],
+)
+def test_a_row_of_a_markdown_table_has_the_columns_of_the_table(above, fill, expected):
+    assert judged("markdown", f"{above}¦\n", fill).text == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill"),
+    [
+        ("html", "<p>\n  ¦\n</p>\n", '<a href="x>text</a>'),
+        ("html", "<p>\n  ¦\n</p>\n", "<b text</b>"),
+        ("html", "<p>\n  ¦\n</p>\n", "text/b>"),
+        ("html", "<p¦\n", '"class">'),
+        # the text around the fill has an error of its own, or its beginning is far away
+        ("javascript", "f(= 1);\n¦\n", 'const a = f("b);'),
+        ("java", "f(= 1);\n¦\n", "int a = b[1);"),
+        ("json", "{\n" + '  "k": 1,\n' * 1000 + "  ¦\n}\n", '"a": [1, 2}'),
+    ],
+)
+def test_tags_brackets_and_quotes_with_a_wrong_partner_are_refused(language, marked, fill):
+    assert judged(language, marked, fill).reason is Reason.SYNTAX_ERROR
+
+
+@pytest.mark.parametrize(
+    ("language", "marked", "fill"),
+    [
+        ("html", "<script>\n¦\n</script>\n", "if (a<b && c>d) e();"),
+        ("html", "<a\n  ¦\n>\n", 'href="#"'),
+        ("html", "<td>a</td>\n<td>a</td>\n¦\n<td>b</td>\n", "<td>a</td>"),
+        ("html", "<ul>\n¦\n</ul>\n", "<li></li>\n<li></li>\n<li></li>\n<li>x</li>"),
+        ("go", "a()\nnext()\n¦\nnext()\n", "next()"),
+        ("cpp", "namespace a {\nint f() {\n  return 1;\n¦\n\n}  // namespace a\n", "}"),
+    ],
+)
+def test_usual_text_of_a_language_is_kept(language, marked, fill):
+    assert judged(language, marked, fill).text == fill

@@ -1,0 +1,43 @@
+"""Real files of every language: a correct fill comes back unchanged, a damaged one does not.
+
+The sample is small; `benchmarks/languages.py` measures thousands of middles.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.postprocess.validate import Rejection
+
+SAMPLES = sorted(Path(__file__).with_name("real_code").glob("*.txt"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+bench = __import__("languages")
+sys.path.pop(0)
+UNCHECKED = {"markdown", "sql"}  # the grammar accepts every text, or rejects valid dialects
+NUM_MIDDLES = 60
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_correct_fills_of_a_real_file_come_back_unchanged(path):
+    middles = list(bench.cuts([path.read_text()], NUM_MIDDLES))
+    results = [bench.judged(middle, middle.text, path.stem)[0] for middle in middles]
+    outcomes = [bench.outcome(result, middle.text) for middle, result in zip(middles, results, strict=True)]
+    assert outcomes.count("unchanged") >= NUM_MIDDLES - 2
+    assert outcomes.count("refused") <= 1
+
+
+@pytest.mark.parametrize("path", [path for path in SAMPLES if path.stem not in UNCHECKED], ids=lambda path: path.stem)
+def test_damaged_fills_of_a_real_file_are_refused_or_mended(path):
+    rng, shown, num = random.Random(1), 0, 0
+    for middle in bench.cuts([path.read_text()], NUM_MIDDLES):
+        text = bench.damaged(middle, rng.choice(bench.DAMAGES), rng)
+        if text is None or not bench.is_rejected(middle.prefix + text + middle.suffix, path.stem):
+            continue
+        result, _ = bench.judged(middle, text, path.stem)
+        num += 1
+        is_shown = not isinstance(result, Rejection)
+        shown += is_shown and bench.is_rejected(middle.prefix + result.text + middle.suffix, path.stem)
+    assert num > 0
+    assert shown <= 0.25 * num

@@ -1,0 +1,69 @@
+"""Prompts that are decoded before a completion is requested."""
+
+from concurrent.futures import Future
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from lsprotocol import types
+
+from dg_lsp.backends.scripted import MASK_SPEC
+from dg_lsp.canvas.spec import FimOrder
+from dg_lsp.server.app import create_server, did_open
+from dg_lsp.server.rewrite import code_action
+from dg_lsp.server.session import FIRST_CHARS
+from dg_lsp.settings import Settings
+
+
+class FakeScheduler:
+    """Records the prompts that would be decoded in idle time."""
+
+    def __init__(self, spec):
+        self.ready = Future()
+        self.ready.set_result(SimpleNamespace(spec=spec))
+        self.warmed = []
+
+    def warm_up(self, request):
+        self.warmed.append(request.snapshot.text[: request.offset])
+
+
+PREFIX_FIRST = replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST)
+
+
+@pytest.fixture
+def opened(request):
+    """A session with one document, which has just been opened."""
+    server = create_server(None, Settings())
+    server._scheduler = FakeScheduler(replace(MASK_SPEC, fim=request.param))
+    did_open(server, types.DidOpenTextDocumentParams(types.TextDocumentItem(URI, "python", 1, TEXT)))
+    return server
+
+
+URI, TEXT = "file:///project/a.py", "é = 1\n" * 1000
+SUFFIX_FIRST = MASK_SPEC.fim
+
+
+@pytest.mark.parametrize(
+    ("opened", "length"), [(None, FIRST_CHARS), (PREFIX_FIRST, FIRST_CHARS), (SUFFIX_FIRST, 0)], indirect=["opened"]
+)
+def test_opening_a_document_prepares_its_first_completion(opened, length):
+    assert [len(text) for text in opened._scheduler.warmed] == [length]
+
+
+@pytest.mark.parametrize("opened", [None], indirect=True)
+def test_a_cursor_that_rests_and_a_document_that_gets_the_focus_prepare_the_next_completion(opened):
+    at = types.Position(3, 1)
+    context = types.CodeActionContext([], trigger_kind=types.CodeActionTriggerKind.Automatic)
+    code_action(opened, types.CodeActionParams(types.TextDocumentIdentifier(URI), types.Range(at, at), context))
+    focus = opened.protocol.fm.features["textDocument/didFocus"]
+    focus({"textDocument": {"uri": URI}})
+    focus({"textDocument": {"uri": URI}, "position": {"line": 1, "character": 2}})
+    focus({"textDocument": {"uri": "file:///other.py"}})
+    assert opened._scheduler.warmed[1:] == [TEXT[:19], TEXT[:19], TEXT[:8]]
+
+
+@pytest.mark.parametrize("opened", [None], indirect=True)
+def test_no_prompt_of_an_excluded_document_is_decoded(opened):
+    item = types.TextDocumentItem("file:///project/.env", "python", 1, "KEY=1\n")
+    did_open(opened, types.DidOpenTextDocumentParams(item))
+    assert len(opened._scheduler.warmed) == 1
