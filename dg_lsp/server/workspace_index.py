@@ -11,7 +11,7 @@ from pathspec import GitIgnoreSpec
 from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, path_of
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path
 from dg_lsp.context.languages import grammar_of, language_of
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.settings import PrivacySettings
@@ -25,13 +25,16 @@ class WorkspaceExclusion:
     The session replaces settings and folders. A .gitignore file is read again when it changes.
     """
 
+    flavour = Path
+
     def __init__(self, settings: PrivacySettings, folders: Iterable[str] = ()) -> None:
         self.settings = settings
         self.set_folders(folders)
 
     def set_folders(self, folders: Iterable[str]) -> None:
         """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
-        self.roots = tuple(Path("/" + path_of(uri)) for uri in folders if uri.startswith("file:"))
+        found = (local_path(uri, self.flavour) for uri in folders)
+        self.roots = tuple(root for root in found if root is not None)
         self._specs: dict[Path, tuple[int, GitIgnoreSpec]] = {}
         """Patterns of each .gitignore file, and its modification time in nanoseconds."""
 
@@ -48,19 +51,18 @@ class WorkspaceExclusion:
 
     def is_ignored(self, uri: str) -> bool:
         """Whether git ignores the file, or the one that its links lead to."""
-        path = Path("/" + path_of(uri))
-        if self._is_ignored(path, self.roots):
-            return True
+        path = local_path(uri, self.flavour)
+        if path is None or self._is_ignored(path, self.roots):
+            return path is not None
         try:
-            target, roots = path.resolve(), tuple(root.resolve() for root in self.roots)
+            target, roots = Path(path).resolve(), tuple(Path(root).resolve() for root in self.roots)
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
         return (target, roots) != (path, self.roots) and self._is_ignored(target, roots)
 
     def _is_ignored(self, path: Path, roots: Sequence[Path]) -> bool:
         """The nearest .gitignore file with a matching pattern decides."""
-        root = next((root for root in roots if path.is_relative_to(root)), None)
-        if root is None or path == root:
+        if (root := _root_of(path, roots)) is None:
             return False
         # from the outside in: nothing inside an ignored folder can be included again
         parts = [path, *path.parents]
@@ -70,14 +72,16 @@ class WorkspaceExclusion:
     def _matches(self, path: Path, root: Path, *, is_folder: bool) -> bool:
         for folder in path.parents:
             if (spec := self._spec(folder / GITIGNORE)) is not None:
-                verdict = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
+                inside = folded(path.relative_to(folder).as_posix())
+                verdict = spec.check_file(inside + "/" * is_folder).include
                 if verdict is not None:
                     return verdict
             if folder == root:
                 break
         return False
 
-    def _spec(self, path: Path) -> GitIgnoreSpec | None:
+    def _spec(self, name: Path) -> GitIgnoreSpec | None:
+        path = Path(name)
         try:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):  # git reads no links either, and a pipe would never end
@@ -86,10 +90,16 @@ class WorkspaceExclusion:
             known = self._specs.get(path)
             if known is None or known[0] != modified:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-                known = self._specs[path] = modified, GitIgnoreSpec.from_lines(lines)
+                known = self._specs[path] = modified, compiled(tuple(lines))
         except (OSError, ValueError):  # missing, unreadable, or invalid patterns
             return None
         return known[1]
+
+
+def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
+    """The folder above the path, as the path spells it, that is one of the roots."""
+    names = {folded(root.as_posix()) for root in roots}
+    return next((folder for folder in reversed(path.parents) if folded(folder.as_posix()) in names), None)
 
 
 MAX_IMPORT_CHARS = 40_000

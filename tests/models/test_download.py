@@ -149,10 +149,21 @@ def test_an_unknown_file_name_lists_the_existing_ones():
 
 
 @pytest.mark.parametrize(
-    "path", ["../evil.gguf", "C:x.json", "\\\\host\\x", "/x", "a/../x", "a\nb", "a//b", "x:stream"]
-)
-def test_a_path_outside_the_folder_is_refused(hub, path):
+    "path",
+    ["../evil.gguf", "/evil.gguf", "a//b.gguf", "..\\evil.gguf", "C:evil.gguf", "nul.gguf", "folder/COM1",
+     "evil.gguf.", "fetched.json", ".tested", "evil\x1b[2J.gguf", "evil\u202e.gguf", 250 * "x"],
+)  # fmt: skip
+def test_a_path_that_no_repository_needs_is_refused(hub, path):
     hub.files[path] = b"GGUF"
+    with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
+        fetch(preset())
+    assert hub.ranges() == []
+
+
+@pytest.mark.parametrize(("size", "sha256"), [(-1, SHA256), (1 << 60, SHA256), (None, SHA256), (5, "../0")])
+def test_an_impossible_size_or_checksum_is_refused(hub, size, sha256, monkeypatch):
+    entry = {"type": "file", "path": "a.gguf", "size": size, "oid": "1"}
+    monkeypatch.setattr(hub, "tree", lambda: [entry | {"lfs": {"oid": sha256, "size": 5, "pointerSize": 1}}])
     with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
         fetch(preset())
 
