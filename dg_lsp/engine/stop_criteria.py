@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dg_lsp.canvas.infill import GAP_LENGTHS, MIN_SUFFIX
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 from dg_lsp.settings import CompletionSettings
@@ -63,8 +63,14 @@ def limits_of(
 
 
 def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: float) -> float:
-    """Milliseconds after which whole lines are enough; infinite for never, and where there is no deadline."""
-    wanted = settings.early_stop_ms if request.early_stop_ms is None else request.early_stop_ms
+    """Milliseconds after which whole lines are enough; infinite for never, and where there is no deadline.
+
+    The setting is for automatic completions: a user who requests some waits for them, and they do not depend on the
+    costs that were measured at load.
+    """
+    wanted = request.early_stop_ms
+    if wanted is None:
+        wanted = 0.0 if request.priority is Priority.INVOKED else settings.early_stop_ms
     return wanted if wanted and deadline < math.inf else math.inf
 
 
