@@ -81,7 +81,7 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
         max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
         deadline_ms=_PREFILL_ONLY_MS if is_warm_up else body.deadline_ms,
         seed=body.seed,
-        priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl),
+        priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl, http),
         snippets=allowed_snippets(extra, service.engine.spec, service.settings),
     )
     result = await service.run(request, http)
@@ -298,7 +298,7 @@ async def _complete(body: schemas.FimBody, service: Service, http: Request, *, h
         max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
         deadline_ms=body.deadline_ms,
         seed=body.seed,
-        priority=_priority(body.n),
+        priority=_priority(body.n, http),
     )
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
     cut = partial(completions, max_tokens=request.max_tokens, stops=body.stop)
@@ -333,9 +333,10 @@ async def _generate(
     return await _answer(answer, request, cut, SettledText(request.stops), body, service, http)
 
 
-def _priority(num_candidates: int) -> Priority:
-    """Several candidates are requested by the user, one by typing."""
-    return Priority.INVOKED if num_candidates > 1 else Priority.TYPED
+def _priority(num_candidates: int, http: Request) -> Priority:
+    """Several candidates are requested by the user, one by typing; the header is sent by dg-lsp as a client."""
+    is_invoked = num_candidates > 1 or http.headers.get("dg-lsp-trigger") == "invoked"
+    return Priority.INVOKED if is_invoked else Priority.TYPED
 
 
 async def _answer(
