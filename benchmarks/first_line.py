@@ -1,11 +1,16 @@
 """Processor time to the first line of a causal model: cold, in a file that was just opened, and while typing.
 
     python benchmarks/first_line.py MODEL --cases CASES.jsonl.gz [--num 60] [--llama-server PROGRAM]
+    python benchmarks/first_line.py MODEL --typed FILES [--keys 1500] [--gaps 0 200]
 
 CASES has test cases in the format of HumanEval-Infilling; one random line of each program is completed from its first
 character on. "Opened": the prompt that `didOpen` decodes in idle time is there. "Typing": that of the character before.
 Everything runs on one thread, and all times are of the processor, so that other work on the machine changes little.
 llama-server gets the same token ids at `/completion`, since `/infill` refuses models without fill-in-the-middle tokens.
+
+With `--typed`, the prompt tokens of every typed character are counted instead: a third into each file, that many keys
+of it are typed again, a new line with its indentation as one key. After a key the model has what a gap of so many
+milliseconds leaves after a fill, in passes of measured cost; the passes themselves are counted and not computed.
 """
 
 import argparse
@@ -14,21 +19,25 @@ import http.client
 import json
 import math
 import random
+import re
 import socket
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
+from dg_lsp.backends.llamacpp import LlamaDenoiser
 from dg_lsp.canvas.layout import NOTHING
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
+from dg_lsp.engine.decode_run import WARM_UP_TOKENS, Stopwatch
+from dg_lsp.engine.decoder_selection import PositionKind
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.result import FillResult
@@ -145,6 +154,75 @@ class Server:
             return response.status, json.loads(response.read() or b"{}")
 
 
+class Typist:
+    """Types into files beside an engine whose passes are counted only."""
+
+    def __init__(self, engine: Engine, text: str) -> None:
+        """Measures a fill and a pass of a warm-up in this text."""
+        self._engine, self.num_decoded = engine, 0
+        case = Case(text[: len(text) // 3], "", text[len(text) // 3 :])
+        fills = []
+        for _ in range(5):
+            engine.warm_up(engine.request(case, num_missing=1))
+            fills.append(engine.fill(case)[0])
+        engine.forget()
+        steps, began = engine.engine.warm_up(engine.request(case)), time.thread_time()
+        num = sum(1 for _ in steps)
+        self.fill_ms, self.pass_ms = statistics.median(fills), 1e3 * (time.thread_time() - began) / num
+        denoiser = engine._model.denoiser
+        assert isinstance(denoiser, LlamaDenoiser)
+        self._context = denoiser._context
+        self._context.decode = self._count  # type: ignore[method-assign]
+        engine.forget()
+
+    def _count(self, *, causal: bool) -> int:
+        del causal
+        self.num_decoded += int(self._context.batch.native.n_tokens)
+        return 0
+
+    def keys(self, text: str, num: int, gap_ms: float) -> list[int]:
+        """Prompt tokens of each key."""
+        engine, found = self._engine.engine, []
+        start = len(text) // 3
+        keys = [start + key.end() for key in re.finditer(r"\n *|.", text[start:])][: num + 1]
+        for end in keys:
+            request = FillRequest(Snapshot("file:///a.py", end, text[:end] + text[keys[-1] :]), end)
+            kind, before = PositionKind.of(request.cursor, request.line_limit), self.num_decoded
+            run = engine._start(request, DecoderName.AUTOREGRESSIVE, kind, math.inf, Stopwatch())
+            run.task.denoiser.prefill(run.task.slot, run.task.layout.prompt_ids)
+            found.append(self.num_decoded - before)
+            self._rest(request, gap_ms - self.fill_ms)
+        return found[1:]  # the first request finds nothing
+
+    def _rest(self, request: FillRequest, idle_ms: float) -> None:
+        """Passes of a warm-up, the last of which may end after the next key."""
+        steps = self._engine.engine.warm_up(request)
+        while idle_ms > 0:
+            before = self.num_decoded
+            if next(steps, None) is None:
+                break
+            idle_ms -= self.pass_ms * max(1.0, (self.num_decoded - before) / WARM_UP_TOKENS)
+        steps.close()
+
+
+def report_typing(engine: Engine, files: Sequence[Path], num_keys: int, gaps: Sequence[float]) -> None:
+    """Prints the prompt tokens of typed characters for each gap between two."""
+    texts = [path.read_text("utf-8") for path in files]
+    typist = Typist(engine, texts[0])
+    print(f"fill {typist.fill_ms:.0f} ms, pass of {WARM_UP_TOKENS} tokens {typist.pass_ms:.1f} ms, {len(texts)} files")
+    for gap in gaps:
+        before, found = typist.num_decoded, list[int]()
+        for text in texts:
+            engine.forget()
+            found += typist.keys(text, num_keys, gap)
+        many = sorted(number for number in found if number > 16)
+        total = (typist.num_decoded - before) / len(found)
+        print(
+            f"gap {gap:.0f} ms: {len(many)} of {len(found)} keys ({len(many) / len(found):.2%}) above 16 tokens, "
+            f"at most {max(found)}, mean {statistics.mean(found):.2f}, with idle time {total:.2f}; {many[-12:]}"
+        )
+
+
 def measure(case: Case, engine: Engine, server: Server | None) -> Iterator[tuple[str, float]]:
     """Named numbers of one case."""
     engine.forget()
@@ -169,11 +247,18 @@ def main() -> None:
     """Prints the medians, and the ratios to llama-server."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--cases", type=Path, required=True)
+    parser.add_argument("--cases", type=Path)
+    parser.add_argument("--typed", type=Path, nargs="+")
+    parser.add_argument("--keys", type=int, default=1500)
+    parser.add_argument("--gaps", type=float, nargs="+", default=[0, 200])
     parser.add_argument("--num", type=int, default=60)
     parser.add_argument("--llama-server", type=Path)
     arguments = parser.parse_args()
     engine = Engine(str(arguments.model))
+    if arguments.typed:
+        report_typing(engine, arguments.typed, arguments.keys, arguments.gaps)
+    if arguments.cases is None:
+        return
     server = Server(arguments.llama_server, arguments.model) if arguments.llama_server else None
     found = [dict(measure(case, engine, server)) for case in read_cases(arguments.cases, arguments.num)]
     if server is not None:

@@ -41,7 +41,7 @@ class CompletionSettings:
     deadline_ms: float = field(default=1000.0, validator=validators.gt(0))
     """Milliseconds after which the stable part of a completion is shown, or nothing."""
     early_stop_ms: float = field(default=150.0, validator=validators.ge(0))
-    """Milliseconds, counted in passes, after which whole lines of an automatic completion are enough; 0 always waits."""
+    """Milliseconds, counted in passes, after which whole lines of an automatic completion suffice; 0 always waits."""
     max_tokens: int = field(default=64, validator=validators.ge(1))
     """Maximum length; longer than one canvas is continued canvas by canvas."""
     min_confidence: float = field(default=0.08, validator=[validators.ge(0), validators.le(1)])

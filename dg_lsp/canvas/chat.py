@@ -236,7 +236,7 @@ def _layout(
     marked = [encode(template.opening), selection, encode(template.closing)]
     room = max(0, max_tokens - len(before) - len(after) - sum(map(len, marked)))
     suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    shown = end_of(above, room - len(suffix))
+    shown = end_of(above, room - len(suffix), prompt.ahead)
     return Layout(
         token_ids(np.concatenate([before, shown, *marked, suffix, after])),
         head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),

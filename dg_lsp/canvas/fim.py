@@ -122,14 +122,14 @@ def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens
     prefix = encode_after(text, tokenizer, spec) if len(comments) else tokenizer.encode(text)
     room = max(0, max_tokens - len(start) - len(comments))
     if fim is None or is_prefix_only:
-        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room)]))
+        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room, prompt.ahead)]))
         return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids)
     files = _files(prompt, tokenizer, spec, fim, max_tokens) if has_files else NOTHING
     template = fim.prompt_with_files if len(files) else fim.prompt
     words, fields = {"path": prompt.path or UNTITLED}, {**_EMPTY, "{files}": files}
     room = max(0, room - len(_rendered(template, fields, words, tokenizer, spec)))
     suffix = encode_after(prompt.suffix, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
-    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix))]))
+    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix), prompt.ahead)]))
     fields |= {"{prefix}": prefix, "{suffix}": suffix}
     prompt_ids = token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
     before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")

@@ -31,7 +31,7 @@ def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tok
     num_head = min(PREFIX_TAIL, len(before) - (not len(start)))
     cut = len(before) - num_head
     snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
-    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)))
+    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)), prompt.ahead)
     room = max(0, spec.longest_block - num_head - 1)
     after = tokenizer.encode(prompt.suffix[: room * _CHARS_PER_TOKEN])
     return Layout(

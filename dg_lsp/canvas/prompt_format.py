@@ -21,11 +21,17 @@ _BUILDERS = {
 
 
 def prompt_of(
-    snapshot: Snapshot, offset: int, max_tokens: int, suffix_lines: int | None = None, prefix_share: float = 1.0
+    snapshot: Snapshot,
+    offset: int,
+    max_tokens: int,
+    suffix_lines: int | None = None,
+    prefix_share: float = 1.0,
+    ahead: int = 0,
 ) -> Prompt:
     """The text around a cursor, about as much of it as a prompt of `max_tokens` holds.
 
     A tokenizer cuts it to the exact length. Without one, a prefix of `1 - SUFFIX_SHARE` leaves room for the suffix.
+    With `ahead`, it starts where it will start when so many more tokens are typed.
 
     Raises:
         PositionError: the buffer is shorter than `offset`.
@@ -33,7 +39,12 @@ def prompt_of(
     chars = max_tokens * CHARS_PER_TOKEN
     prefix_chars, suffix_chars = int(chars * prefix_share), int(chars * SUFFIX_SHARE)
     prompt = prompt_at(
-        snapshot, offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars, suffix_lines=suffix_lines
+        snapshot,
+        offset,
+        prefix_chars=prefix_chars,
+        suffix_chars=suffix_chars,
+        suffix_lines=suffix_lines,
+        ahead=ahead,
     )
     return replace(prompt, path=shown_path(snapshot.uri), language=snapshot.language)
 

@@ -34,6 +34,8 @@ _TEST_MS = 20_000
 _QUANTIZING_MEMORY = 2_500_000_000
 _ENVIRONMENT_SIZE = 1_100_000_000
 """Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
+_ENVIRONMENT_SECONDS = 47
+"""Core seconds of pip and the script for a tiny checkpoint on two AVX2 cores; the download comes on top of it."""
 _BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
 """Text around the cursor of the test fill."""
 
@@ -148,7 +150,9 @@ class Pull:
             "test": "test it with one fill",
         }
         if self._needs_environment:
-            texts["convert"] += " with Python packages of 1 GB or more, fetched once"
+            fetching = _duration(8 * _ENVIRONMENT_SIZE / _BITS_PER_SECOND)
+            times = f"{fetching} and {_duration(_ENVIRONMENT_SECONDS)} of work"
+            texts["convert"] += f" with Python packages of 1 GB or more, fetched once ({times})"
         yield f"{preset.name}: {', '.join(texts[stage] for stage in stages)}"
         folder = next(path for path in (preset.folder, *preset.folder.parents) if path.exists())
         free = _gigabytes(shutil.disk_usage(folder).free)

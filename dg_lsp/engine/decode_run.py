@@ -43,13 +43,17 @@ class KVSlots:
         self._clients: dict[int, Hashable] = {}
         self._writers: dict[int, Hashable] = {}
         self.user: object = None  # the request that used the model last
+        self.is_crowded = False  # there was no memory for two prompts at a time
 
-    def choose(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
-        """The client's slot that shares at least half of the prompt, start and end, or the least recently used."""
-        shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in self._held}
+    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = ()) -> int:
+        """The client's slot that shares half of the prompt or of what it holds, start and end; none of those `taken`.
+
+        Without such a slot, the least recently used.
+        """
+        shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in self._held if slot not in taken}
         best = max(shared, key=lambda slot: shared[slot])
-        if 2 * shared[best] < len(prompt_ids):
-            best = next(iter(self._held))
+        if 2 * shared[best] < min(len(prompt_ids), len(self._held[best])):
+            best = next(iter(shared))
         self._held.move_to_end(best)
         return best
 
@@ -328,22 +332,32 @@ class DecodeRun:
 WARM_UP_TOKENS = 32
 """Prompt tokens of one pass of a warm-up: a request of the user waits for one such pass at most."""
 
+MAX_LAG = 8  # tokens that a prompt may lack that is kept ready beside the current one
 
-def warm_up(model: EngineModel, prompt_ids: TokenIds) -> Generator[Progress, None, None]:
-    """Decodes a prompt into the slot that is best for it, one value for each pass."""
+
+def warm_up(
+    model: EngineModel, prompt_ids: TokenIds, taken: Sequence[int] = (), max_lag: int = 0
+) -> Generator[Progress, None, int]:
+    """Decodes a prompt into the slot that is best for it, one value for each pass; returns the slot.
+
+    Nothing is decoded if the slot lacks no more than `max_lag` tokens. The slots `taken` stay as they are.
+    """
     slots, denoiser = model.slots, model.denoiser
-    slots.user, slot, client = None, slots.choose(prompt_ids, model.client), model.client
+    client = model.client
+    slot = slots.choose(prompt_ids, client, taken)
+    num_missing = len(prompt_ids) - slots.num_alike(slot, prompt_ids, client)
+    if num_missing <= max_lag:
+        return slot
+    slots.user = None  # an interrupted request restores its slot
     # what the cache holds of the prompt's end is kept only if the prompt is given as a whole
-    num_alike = slots.num_alike(slot, prompt_ids, client)
-    start = (
-        slots.num_shared(slot, prompt_ids, client) if num_alike < len(prompt_ids) - WARM_UP_TOKENS else len(prompt_ids)
-    )
+    start = slots.num_shared(slot, prompt_ids, client) if num_missing > WARM_UP_TOKENS else len(prompt_ids)
     for end in [*range(start + WARM_UP_TOKENS, len(prompt_ids), WARM_UP_TOKENS), len(prompt_ids)]:
         if slots.is_foreign(slot, client):
             denoiser.prefill(slot, NOTHING)
         denoiser.prefill(slot, prompt_ids[:end])
         slots.hold(slot, prompt_ids[:end], client)
         yield Progress(0, 0, EMPTY, EMPTY.ids, EMPTY.confidence)
+    return slot
 
 
 _DECODERS: dict[DecoderName, type[Decoder]] = {

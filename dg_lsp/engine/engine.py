@@ -5,18 +5,21 @@ Not thread-safe: one thread owns an engine (see `scheduler`).
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Hashable
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Self, TypeVar
 
+import numpy as np
+
 from dg_lsp.canvas.chat import chat_layout, raw_layout
-from dg_lsp.canvas.layout import Layout, token_ids
+from dg_lsp.canvas.layout import Layout, TokenIds, token_ids
 from dg_lsp.canvas.prompt_format import in_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, PromptFormat, Sampling, UnmaskOrder
 from dg_lsp.canvas.tokenizer import Tokenizer
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.decode_run import DecodeRun, EngineModel, Stopwatch, warm_up
+from dg_lsp.engine.decode_run import MAX_LAG, DecodeRun, EngineModel, Stopwatch, warm_up
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Progress
 from dg_lsp.engine.gaps import GapsFill
@@ -27,6 +30,8 @@ from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, merge, rank
 from dg_lsp.settings import CompletionSettings
 
+AHEAD_SHARE = 16
+"""A move of the prompt's start is expected when no more than a 16th of the prompt has to be typed before it."""
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -118,7 +123,10 @@ class Engine(ABC):
         yield from ()
 
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
-        """Decodes the prompt of a fill into the cache, a short pass for each value. Raises as `run` does."""
+        """Decodes into the cache the prompt of a fill, and the one that typing leads to; a short pass for each value.
+
+        Raises as `run` does.
+        """
         del request  # no code is sent to a server before the user types
         yield from ()
 
@@ -278,13 +286,48 @@ class LocalEngine(Engine):
                 yield Progress(0, number, EMPTY, EMPTY.ids, EMPTY.confidence)
 
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
-        """See `Engine.warm_up`. A layout with a canvas has the same prompt."""
+        """See `Engine.warm_up`. A layout with a canvas has the same prompt.
+
+        Where typing will soon change the start of the prompt, the prompt after that is decoded into another slot, so
+        that the key that changes it decodes a few tokens only.
+        """
         kind = PositionKind.of(request.cursor, request.line_limit)
         missing = self._num_missing(request)
         decoder = self.decoder_selection.choose(kind, DecoderName(self.settings.decoder), 1, missing)
         model = self._model_for(decoder, request.client)
         ids = self._layout(request, model, decoder).prompt_ids
-        yield from warm_up(model, ids)
+        taken, num_tokens = [(yield from warm_up(model, ids))], len(ids)
+        limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
+        for other in self._following(request, model, decoder, ids):
+            num_tokens += len(other)
+            if model.slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
+                break
+            taken.append((yield from warm_up(model, other, taken, MAX_LAG)))
+            num_lagging = MAX_LAG * len(taken)
+            model.slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
+
+    def _following(
+        self, request: FillRequest, model: EngineModel, decoder: DecoderName, ids: TokenIds
+    ) -> Iterator[TokenIds]:
+        """The prompts with another start that typing leads to soon; `ids` is the prompt now."""
+
+        @cache
+        def start_of(ahead: int) -> bytes:
+            return at(ahead).tobytes()
+
+        def at(ahead: int) -> TokenIds:
+            return self._layout(request, model, decoder, ahead).prompt_ids if ahead else ids
+
+        now, farthest = 0, model.spec.max_prompt_tokens // AHEAD_SHARE
+        while start_of(farthest) != start_of(now):
+            # each move by itself: after two moves at once the start can be another one
+            known = start_of(now)
+            now += 1 + bisect_left(range(now + 1, farthest), True, key=lambda ahead: start_of(ahead) != known)
+            yield at(now)
+        if request.snippets.following is not None:
+            changed = self._layout(replace(request, snippets=request.snippets.following), model, decoder).prompt_ids
+            if not np.array_equal(ids, changed):
+                yield changed
 
     def configured(self, settings: CompletionSettings) -> Self:
         """See `Engine.configured`. Slots and token caches are shared."""
@@ -313,10 +356,10 @@ class LocalEngine(Engine):
 
         return lambda decoder: num_missing(decoder.needs_causal_head)
 
-    def _layout(self, request: FillRequest, model: EngineModel, decoder: DecoderName) -> Layout:
-        """Prompt and canvas; for a causal head all that precedes the gap is prompt."""
+    def _layout(self, request: FillRequest, model: EngineModel, decoder: DecoderName, ahead: int = 0) -> Layout:
+        """Prompt and canvas; for a causal head all that precedes the gap is prompt. See `Prompt.ahead`."""
         max_tokens = model.spec.max_prompt_tokens
-        prompt = prompt_of(request.snapshot, request.offset, max_tokens, request.suffix_lines)
+        prompt = prompt_of(request.snapshot, request.offset, max_tokens, request.suffix_lines, ahead=ahead)
         layout = layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
         return layout.in_prompt() if decoder.needs_causal_head else layout
 

@@ -30,7 +30,9 @@ from dg_lsp.settings import ContextSettings
 NEAR_CHARS = 1600
 """Characters on each side of the cursor that other code is compared with."""
 NEAR_LINES = 16
-"""Distance in lines that the cursor may move before snippets are collected again."""
+"""Distance in lines that the cursor may move before other snippets take the place of those that were collected."""
+READY_LINES = 12
+"""Distance from which on the other snippets are collected: their prompt is decoded in idle time."""
 EDIT_LINES = 8
 """Lines shown on each side of an edited line."""
 MAX_OPEN = 8
@@ -77,6 +79,8 @@ class ContextProvider:
         self._exclusion = exclusion
         self._index = WorkspaceIndex(documents, exclusion)
         self._collection: _Collection | None = None
+        self._following: _Collection | None = None
+        """Takes the place of `_collection`."""
         self._recent_edits = RecentEdits()
         self._last_edit: tuple[str, int] | None = None
         """URI and line of the last edit."""
@@ -119,13 +123,29 @@ class ContextProvider:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
         line = snapshot.text.count("\n", 0, offset)
         imports = imports_of(snapshot.text) if settings.imports and snapshot.language == LANGUAGE else ()
-        known, key = self._collection, (settings, imports, self._exclusion.roots)
-        is_near = known is not None and known.uri == snapshot.uri and abs(known.line - line) <= NEAR_LINES
-        if known is None or not is_near or known.key != key:
+        key = settings, imports, self._exclusion.roots
+
+        def new() -> _Collection:
             found = self._collect(snapshot, offset, settings, imports)
             collected = tuple(replace(one, text=mask_secrets(one.text)) for one in found)
-            known = self._collection = _Collection(snapshot.uri, line, key, collected)
-        # the settings may have changed since
+            return _Collection(snapshot.uri, line, key, collected)
+
+        def near(known: _Collection | None, num_lines: int = NEAR_LINES) -> _Collection | None:
+            is_same = known is not None and (known.uri, known.key) == (snapshot.uri, key)
+            return known if known is not None and is_same and abs(known.line - line) <= num_lines else None
+
+        known = near(self._collection)
+        if known is None:
+            known, self._following = near(self._following) or new(), None
+        self._collection = known
+        shown = self._shown(known, snapshot, offset, settings)
+        if near(known, READY_LINES):
+            return shown
+        self._following = near(self._following) or new()
+        return replace(shown, following=self._shown(self._following, snapshot, offset, settings))
+
+    def _shown(self, known: _Collection, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
+        """What may be shown of a collection; the settings may have changed since."""
         excluded = self._exclusion.is_excluded
         shown = [one for one in known.collected if not excluded(Snapshot(one.uri, 0, "", one.language))]
         allowed = [Snippet(one.source, shown_path(one.uri), one.text) for one in shown]
@@ -182,4 +202,4 @@ class ContextProvider:
         first, last = (min(max(0, number), lines.num_lines - 1) for number in (line - EDIT_LINES, line + EDIT_LINES))
         text = lines.text[lines.span(first)[0] : lines.span(last)[1]]
         self._recent_edits.add(document.uri, document.language, TextStyle().to_model(text))
-        self._collection = None
+        self._collection = self._following = None

@@ -23,8 +23,9 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, RewriteRequest
+from dg_lsp.engine.request_queue import OnStep
 from dg_lsp.engine.result import Cell, FillResult, RewriteResult
-from dg_lsp.engine.scheduler import ModelTime, OnStep, Scheduler, SchedulerSession
+from dg_lsp.engine.scheduler import ModelTime, Scheduler, SchedulerSession
 from dg_lsp.engine.ttfue import Outcome, Usage, Verdict
 from dg_lsp.errors import BackendError, DgLspError, RemoteError
 from dg_lsp.server.acceptance import Acceptance, Followed

@@ -11,7 +11,8 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.engine.scheduler import Job, RequestQueue, Scheduler
+from dg_lsp.engine.request_queue import Job, RequestQueue
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelMemoryError
 
 TEXT = "a = old_value_here\n"

@@ -7,7 +7,7 @@ import pytest
 from lsprotocol import types
 
 from dg_lsp.context.snippets import NO_SNIPPETS, SnippetSource
-from dg_lsp.server.context_provider import NEAR_LINES, ContextProvider
+from dg_lsp.server.context_provider import NEAR_LINES, READY_LINES, ContextProvider
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.workspace_index import WorkspaceExclusion
 from dg_lsp.settings import ContextSettings, PrivacySettings
@@ -152,6 +152,16 @@ def test_snippets_are_collected_again_when_the_cursor_moves_far(session):
     assert "price" in session.chunks(offset=10)[0][1]
     assert "price" in session.chunks(offset=10 + NEAR_LINES)[0][1]
     assert "volume" in session.chunks(offset=len(text))[0][1]
+
+
+def test_the_snippets_of_a_cursor_that_goes_on_are_known_some_lines_before(session):
+    session.open("b.py", "price = amount\n" + "\n" * 40 + "volume = pressure\n")
+    session.open("main.py", "price = amount\n" * 3 + "\n" * 2000 + "volume = pressure\n" * 40)
+    last = len(session.documents.get(session.uri("main.py")).snapshot().text)
+    lines = [session.snippets(offset=last - 18 * (40 - line)) for line in range(NEAR_LINES + 2)]
+    before, after = lines[-2:]
+    assert [one.following is None for one in lines] == [*[True] * (READY_LINES + 1), *[False] * 4, True]
+    assert before.following == after
 
 
 @pytest.mark.parametrize("name", [".env", "pkg/secrets.toml", "vendored/pkg.py"])

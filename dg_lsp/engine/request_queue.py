@@ -1,0 +1,124 @@
+"""Requests that wait for the model thread: the most urgent first, the newest of a document alone."""
+
+import time
+from collections.abc import Callable, Generator, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import (
+    ChatRequest,
+    FillRequest,
+    Priority,
+    RefreshRequest,
+    RewriteRequest,
+    WarmUpRequest,
+)
+from dg_lsp.settings import CompletionSettings
+
+Key = tuple[Hashable, str, type]
+"""Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
+OnStep = Callable[[Progress], None]
+Request = FillRequest | RewriteRequest | ChatRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A request on its way through the scheduler."""
+
+    request: Request | RefreshRequest | WarmUpRequest
+    deadline: float  # `time.monotonic` seconds
+    future: Future[Any]
+    settings: CompletionSettings
+    on_step: OnStep | None = None
+    steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
+
+    @classmethod
+    def of(cls, request: Request, settings: CompletionSettings, on_step: OnStep | None = None) -> "Job":
+        """A job that arrives now."""
+        deadline = time.monotonic() + (request.deadline_ms or settings.deadline_ms) / 1e3
+        return cls(request, deadline, Future(), settings, on_step)
+
+    @property
+    def key(self) -> Key:
+        """Of two jobs with the same key the newer one wins."""
+        request = self.request
+        if isinstance(request, ChatRequest | RefreshRequest | WarmUpRequest):
+            return request.client, request.name, type(request)
+        name = request.snapshot.uri
+        return request.client, name, type(request)
+
+    @property
+    def priority(self) -> int:
+        """The request's; a job that has begun and is overdue comes first, to return what it has."""
+        return -1 if self.steps and time.monotonic() >= self.deadline else self.request.priority
+
+    @property
+    def is_speculative(self) -> bool:
+        """No client has requested it yet."""
+        return self.request.priority is Priority.SPECULATION
+
+    def start(self, engine: Engine) -> Generator[Progress, None, Any]:
+        """The work, one forward pass at a time."""
+        if isinstance(self.request, RewriteRequest):
+            return engine.rewrite(self.request, deadline=self.deadline)
+        if isinstance(self.request, ChatRequest):
+            return engine.chat(self.request, deadline=self.deadline)
+        if isinstance(self.request, RefreshRequest):
+            return engine.refresh()
+        if isinstance(self.request, WarmUpRequest):
+            return engine.warm_up(self.request.fill)
+        return engine.run(self.request, deadline=self.deadline)
+
+
+class RequestQueue:
+    """The most urgent first; of equal ones those that were interrupted, then in order of arrival.
+
+    Interrupted jobs leave only by `pop` and `pop_done`, for the model thread to close their steps. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs."""
+        return tuple(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Lets the job wait."""
+        self._jobs.append(job)
+
+    def pop(self) -> Job:
+        """The next one; the queue must not be empty."""
+        job = min(self._jobs, key=lambda job: (job.priority, job.steps is None))
+        self._jobs.remove(job)
+        return job
+
+    def pop_done(self) -> list[Job]:
+        """Interrupted jobs whose futures have ended meanwhile."""
+        done = [job for job in self._jobs if job.steps and job.future.done()]
+        self._jobs = [job for job in self._jobs if job not in done]
+        return done
+
+    def outranks(self, running: Job) -> bool:
+        """A job that has not begun is more urgent than the running one."""
+        priority = running.priority
+        return any(job.steps is None and job.priority < priority for job in self._jobs)
+
+    def replace(self, key: Key | None) -> list[Job]:
+        """Removes jobs with this key and speculative ones; returns them."""
+        return self._removed([job for job in self._jobs if job.is_speculative or job.key == key])
+
+    def clear(self) -> list[Job]:
+        """Removes all jobs; returns them."""
+        return self._removed(self._jobs)
+
+    def _removed(self, jobs: list[Job]) -> list[Job]:
+        self._jobs = [job for job in self._jobs if job.steps or job not in jobs]
+        return jobs
