@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
-from dg_lsp.context.exclusion import mask_secrets, path_of
+from dg_lsp.context.exclusion import mask_secrets
+from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
+    MAX_CHARS,
     NO_SNIPPETS,
     CodeWindow,
     RecentEdits,
@@ -22,9 +24,10 @@ from dg_lsp.context.snippets import (
     windows_of,
     words_of,
 )
+from dg_lsp.context.tags import Import, imports_of
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.workspace_index import Import, WorkspaceExclusion, WorkspaceIndex, imports_of
+from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex
 from dg_lsp.settings import ContextSettings
 
 NEAR_CHARS = 1600
@@ -45,8 +48,6 @@ MAX_RANGE_LINES = 2000
 """Longest range of lines in a client's request whose diagnostics are recorded."""
 MAX_RECORDED = 32
 """Diagnostics recorded of a document."""
-LANGUAGE = "python"
-"""The only language whose imports are resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +119,10 @@ class ContextProvider:
     def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
         line = snapshot.text.count("\n", 0, offset)
-        imports = imports_of(snapshot.text) if settings.imports and snapshot.language == LANGUAGE else ()
+        imports = imports_of(snapshot.text, snapshot.language) if settings.imports else ()
         known, key = self._collection, (settings, imports, self._exclusion.roots)
         is_near = known is not None and known.uri == snapshot.uri and abs(known.line - line) <= NEAR_LINES
-        if known is None or not is_near or known.key != key:
+        if known is None or not is_near or known.key != key or not self._index.is_complete:
             found = self._collect(snapshot, offset, settings, imports)
             collected = tuple(replace(one, text=mask_secrets(one.text)) for one in found)
             known = self._collection = _Collection(snapshot.uri, line, key, collected)
@@ -139,10 +140,10 @@ class ContextProvider:
     ) -> Iterator[_Collected]:
         near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
         words = words_of(near)
-        if imports:
-            for found in self._index.definitions(Path("/" + path_of(snapshot.uri)), imports, near):
-                text = TextStyle().to_model(found.lines)
-                yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), LANGUAGE, text)
+        if settings.imports:
+            for found in self._index.definitions(snapshot, imports, near):
+                text, language_id = TextStyle().to_model(found.lines), language_id_of(found.path.name)
+                yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), language_id, text)
         if settings.open_files:
             others = [one for one in reversed(self._documents.all()) if one.uri != snapshot.uri][:MAX_OPEN]
             allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
@@ -158,7 +159,7 @@ class ContextProvider:
     def _windows_of(self, document: Document) -> tuple[CodeWindow, ...]:
         known = self._windows.get(document.uri)
         if known is None or known[0] != document.version:
-            known = document.version, windows_of(TextStyle().to_model(document.lines.text))
+            known = document.version, windows_of(TextStyle().to_model(document.lines.text[:MAX_CHARS]))
             self._windows[document.uri] = known
         return known[1]
 
