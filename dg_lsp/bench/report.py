@@ -230,6 +230,7 @@ _MEANINGS = {
     "low-confidence": "Its estimated probability of being right is too low.",
     "syntax-error": "It would add a syntax error.",
     "hollow": "It is a header without a body, or an empty body.",
+    "unknown-name": "It reads a name that nothing binds.",
     "no-effect": "It assigns a variable to itself.",
     "exists": "It defines or imports a name that exists above.",
     "closers": "It consists of closing brackets.",

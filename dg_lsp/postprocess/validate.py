@@ -1,5 +1,6 @@
 """Turns the output of a model into a candidate for its position in the buffer, or into a rejection with a reason."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,6 +9,7 @@ from textwrap import dedent
 from dg_lsp.context.document import Cursor, Snapshot, TextStyle, allowed_lines, indentation_of, line_start
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import filters, text_edits
+from dg_lsp.postprocess.scope import unbound_names
 from dg_lsp.postprocess.syntax import Surroundings, Validity, python_validity
 
 
@@ -24,6 +26,7 @@ class Reason(StrEnum):
     EXISTS = "exists"  # it defines or imports a name again
     CLOSERS = "closers"  # only closing brackets
     LICENCE = "licence"  # a licence header of the training data
+    UNKNOWN_NAME = "unknown-name"  # of a gap in Python: it reads a name that nothing binds
     INDENTATION = "indentation"  # the next line is deeper, but the fill opens no block
     UNCHANGED = "unchanged"  # a rewrite equal to the original text
     NOT_TEXT = "not-text"  # its bytes are not UTF-8 or contain control characters
@@ -189,9 +192,17 @@ def judge_rewrite(
 
 
 def breakage(snapshot: Snapshot, start: int, end: int, new: str) -> Reason | None:
-    """What `new`, in the buffer's style, would break in place of `[start, end)`."""
-    style = TextStyle.of(snapshot.text, start)
-    return _broken(snapshot, start, end, style.to_model(snapshot.text[start:end]), style.to_model(new), new)
+    """What `new`, in the buffer's style, would break in place of `[start, end)`; a name that nothing binds is that too.
+
+    A name that was read before without a binding may be read again.
+    """
+    style, text = TextStyle.of(snapshot.text, start), snapshot.text
+    broken = _broken(snapshot, start, end, style.to_model(text[start:end]), style.to_model(new), new)
+    if broken is None and snapshot.language == "python":
+        unbound = unbound_names(text[:start] + new + text[end:]).intersection(re.findall(r"\w+", new))
+        if unbound and not unbound <= unbound_names(text):
+            return Reason.UNKNOWN_NAME
+    return broken
 
 
 def _broken(

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from difflib import SequenceMatcher
 from uuid import uuid4
 
 from dg_lsp.engine.ttfue import FOLLOW_SECONDS, AcceptedPart, Outcome, Verdict, is_line_finished, judge
@@ -74,11 +73,10 @@ class Followed:
         item = _plain(self.item or next(iter(self.items), ""))
         accepted = item[: self.num_accepted]
         words = _WORD.findall(accepted)
-        blocks = SequenceMatcher(None, words, _WORD.findall(reference), autojunk=False).get_matching_blocks()
-        kept = [word for one in blocks for word in words[one.a : one.a + one.size]]
+        left = _WORD.findall(reference)
         # blanks count with the words around them
-        num_kept = sum(map(len, kept)) * len(accepted) // max(sum(map(len, words)), 1)
-        is_word_kept = any(word[0].isalnum() or word[0] == "_" for word in kept)
+        num_kept = _num_kept(words, left) * len(accepted) // max(sum(map(len, words)), 1)
+        is_word_kept = any(word[0].isalnum() or word[0] == "_" for word in set(words).intersection(left))
         return Outcome(
             time=self.time,
             request=self.id,
@@ -251,6 +249,17 @@ def _part(item: str, num: int) -> AcceptedPart:
     if num >= len(item):
         return AcceptedPart.WHOLE
     return AcceptedPart.LINE if "\n" in (item[num - 1], item[num]) else AcceptedPart.WORDS
+
+
+def _num_kept(words: Sequence[str], left: Sequence[str]) -> int:
+    """Characters of the words that are left in this order: those of the heaviest common subsequence."""
+    head = next((i for i, (a, b) in enumerate(zip(words, left, strict=False)) if a != b), min(len(words), len(left)))
+    best = [0] * (len(left) - head + 1)
+    for word in words[head:]:
+        above, best = best, [0]
+        for i, other in enumerate(left[head:]):
+            best.append(above[i] + len(word) if word == other else max(above[i + 1], best[i]))
+    return sum(map(len, words[:head])) + best[-1]
 
 
 def _plain(text: str) -> str:

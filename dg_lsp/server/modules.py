@@ -71,9 +71,7 @@ class Modules:
 
     def _around(self, path: Path) -> list[Path]:
         """The folders around a file that are in the workspace: one of them contains the first part of its package."""
-        return [
-            one for one in islice(path.parents, MAX_OUTWARD) if any(one.is_relative_to(root) for root in self.roots)
-        ]
+        return [one for one in islice(path.parents, MAX_OUTWARD) if self.is_inside(one)]
 
     def _python(self, module: str, path: Path) -> Iterator[Path]:
         name = module.lstrip(".")

@@ -40,6 +40,7 @@ _MESSAGES = {
     Reason.HOLLOW: "the result would leave nothing of the code",
     Reason.LICENCE: "the model wrote a licence header",
     Reason.LOW_CONFIDENCE: "the model is too unsure of the result",
+    Reason.UNKNOWN_NAME: "the result would read a name that nothing defines",
     Reason.INDENTATION: "the result would leave the lines below indented too deeply",
     Reason.REPEATS_ITSELF: "the model repeated itself",
     Reason.NO_EFFECT: "the result would do nothing",

@@ -11,7 +11,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, path_of
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path, path_of
 from dg_lsp.context.languages import language_id_of, language_of
 from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
 from dg_lsp.server.documents import DocumentStore
@@ -27,13 +27,16 @@ class WorkspaceExclusion:
     The session replaces settings and folders. A .gitignore file is read again when it changes.
     """
 
+    flavour = Path
+
     def __init__(self, settings: PrivacySettings, folders: Iterable[str] = ()) -> None:
         self.settings = settings
         self.set_folders(folders)
 
     def set_folders(self, folders: Iterable[str]) -> None:
         """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
-        self.roots = tuple(Path("/" + path_of(uri)) for uri in folders if uri.startswith("file:"))
+        found = (local_path(uri, self.flavour) for uri in folders)
+        self.roots = tuple(root for root in found if root is not None)
         self._specs: dict[Path, tuple[int, GitIgnoreSpec]] = {}
         """Patterns of each .gitignore file, and its modification time in nanoseconds."""
 
@@ -49,10 +52,19 @@ class WorkspaceExclusion:
         return self.exclusion_reason(snapshot) is not None
 
     def is_ignored(self, uri: str) -> bool:
-        """Whether git ignores the file: the nearest .gitignore file with a matching pattern decides."""
-        path = Path("/" + path_of(uri))
-        root = next((root for root in self.roots if path.is_relative_to(root)), None)
-        if root is None or path == root:
+        """Whether git ignores the file, or the one that its links lead to."""
+        path = local_path(uri, self.flavour)
+        if path is None or self._is_ignored(path, self.roots):
+            return path is not None
+        try:
+            target, roots = Path(path).resolve(), tuple(Path(root).resolve() for root in self.roots)
+        except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
+            return False
+        return (target, roots) != (path, self.roots) and self._is_ignored(target, roots)
+
+    def _is_ignored(self, path: Path, roots: Sequence[Path]) -> bool:
+        """The nearest .gitignore file with a matching pattern decides."""
+        if (root := _root_of(path, roots)) is None:
             return False
         # from the outside in: nothing inside an ignored folder can be included again
         parts = [path, *path.parents]
@@ -62,14 +74,16 @@ class WorkspaceExclusion:
     def _matches(self, path: Path, root: Path, *, is_folder: bool) -> bool:
         for folder in path.parents:
             if (spec := self._spec(folder / GITIGNORE)) is not None:
-                verdict = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
+                inside = folded(path.relative_to(folder).as_posix())
+                verdict = spec.check_file(inside + "/" * is_folder).include
                 if verdict is not None:
                     return verdict
             if folder == root:
                 break
         return False
 
-    def _spec(self, path: Path) -> GitIgnoreSpec | None:
+    def _spec(self, name: Path) -> GitIgnoreSpec | None:
+        path = Path(name)
         try:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):  # git reads no links either, and a pipe would never end
@@ -78,10 +92,16 @@ class WorkspaceExclusion:
             known = self._specs.get(path)
             if known is None or known[0] != modified:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-                known = self._specs[path] = modified, GitIgnoreSpec.from_lines(lines)
+                known = self._specs[path] = modified, compiled(tuple(lines))
         except (OSError, ValueError):  # missing, unreadable, or invalid patterns
             return None
         return known[1]
+
+
+def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
+    """The folder above the path, as the path spells it, that is one of the roots."""
+    names = {folded(root.as_posix()) for root in roots}
+    return next((folder for folder in reversed(path.parents) if folded(folder.as_posix()) in names), None)
 
 
 MAX_MODULES = 12
@@ -137,7 +157,8 @@ class WorkspaceIndex:
 
     def definitions(self, snapshot: Snapshot, imports: Sequence[Import], near: str) -> tuple[Definitions, ...]:
         """Definitions of what a document imports; files with more names in `near` come first."""
-        path, language_id = Path("/" + path_of(snapshot.uri)), language_of(snapshot.language).id
+        path = local_path(snapshot.uri) or Path("/" + path_of(snapshot.uri))
+        language_id = language_of(snapshot.language).id
         self._seen, self._num_new_bytes, self.is_complete = {}, 0, True
         words = frozenset(re.findall(r"\w+", near))
         wanted: dict[Path, dict[str, None]] = {}
@@ -223,14 +244,12 @@ class WorkspaceIndex:
         return Modules(self._exclusion.roots, self._is_inside, self._read_small)
 
     def _is_inside(self, path: Path) -> bool:
-        """Whether a file exists in the workspace, and also where its links lead."""
-        roots = self._exclusion.roots
-        if not any(path.is_relative_to(root) for root in roots) or not os.path.lexists(path):
-            return False
+        """Whether a file exists in the workspace, where its links lead; the home of the user may be a link too."""
         try:
-            target = path.resolve(strict=True)
-            return any(target.is_relative_to(root.resolve()) for root in roots)
-        except (OSError, RuntimeError, ValueError):  # missing, links in a circle, a NUL in the name
+            target = path.resolve() if os.path.lexists(path) else None
+            roots = self._exclusion.roots
+            return target is not None and any(target.is_relative_to(root.resolve()) for root in roots)
+        except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
 
     def _file(self, path: Path) -> _IndexedFile | None:

@@ -17,7 +17,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 SOURCE = "def f(a):\n    x = ...\n    # TODO: log\n    pass\n    return g(, a)\n"
-FILLED = "def f(a):\n    x = a * 2\n    log(x)\n    return g(x, a)\n"
+FILLED = "def f(a):\n    x = a * 2\n    print(x)\n    return g(x, a)\n"
 INFILL_SPECS = [replace(spec, prompt_format=PromptFormat.INFILL) for spec in (MASK_SPEC, UNIFORM_SPEC)]
 INFILL_SPECS = [replace(spec, canvas_lengths=(128,)) for spec in INFILL_SPECS]
 
@@ -78,12 +78,12 @@ ANSWERS = replace(INFILL_SPECS[1], prompt_format=PromptFormat.INSTRUCT, template
 def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
     monkeypatch.setattr(ByteTokenizer, "special", lambda *_: 4)
     model = GapsModel(
-        spec, ["a * 2", "log(x)", "x"], ["    x = ", "\n    # TODO: log\n    ", "\n    return g(", ", a)\n"]
+        spec, ["a * 2", "print(x)", "x"], ["    x = ", "\n    # TODO: log\n    ", "\n    return g(", ", a)\n"]
     )
     engine, frames = engine_of(model), []
     result = drain(engine.rewrite(request()), lambda step: frames.append(engine.frame(step)))
     assert applied(result) == FILLED
-    assert [gap.text for gap in result.gaps] == ["a * 2", "log(x)", "x"]
+    assert [gap.text for gap in result.gaps] == ["a * 2", "print(x)", "x"]
     assert result.steps == len(model.canvases) <= 6
     assert {frame.block for frame in frames} == {0}
     frozen = "".join(cell.text for cell in frames[-1].cells if cell.is_frozen)
@@ -99,7 +99,7 @@ def test_gaps_that_do_not_fit_into_one_canvas_share_several():
 
 def scripted(prefix, _suffix):
     line = prefix.rpartition("\n")[2]
-    return {"    x = ": "a * 2", "    return g(": "x"}.get(line, "log(x)" if "# TODO: log" in prefix else "")
+    return {"    x = ": "a * 2", "    return g(": "x"}.get(line, "print(x)" if "# TODO: log" in prefix else "")
 
 
 def test_a_model_of_one_gap_fills_them_one_after_the_other():
@@ -111,7 +111,7 @@ def test_a_model_of_one_gap_fills_them_one_after_the_other():
 
 
 def test_the_joint_canvas_can_be_requested():
-    fills, known = ["a * 2", "log(x)", "x"], ["", "\n    # TODO: log\n    ", "\n    return g(", ""]
+    fills, known = ["a * 2", "print(x)", "x"], ["", "\n    # TODO: log\n    ", "\n    return g(", ""]
     model = GapsModel(replace(MASK_SPEC, canvas_lengths=(128,)), fills, known)
     model._known[0] = []
     result = drain(engine_of(model).rewrite(request(decoder=DecoderName.INFILL)))
@@ -125,6 +125,7 @@ def test_the_joint_canvas_can_be_requested():
         ("...", Reason.UNCHANGED),
         ("", Reason.EMPTY),
         ("0111", Reason.SYNTAX_ERROR),  # of CPython: tree-sitter accepts it
+        ("nothing.x", Reason.UNKNOWN_NAME),
     ],
 )
 def test_a_hole_without_a_good_fill_stays_as_it_was(fill, reason):
@@ -133,6 +134,20 @@ def test_a_hole_without_a_good_fill_stays_as_it_was(fill, reason):
     result = drain(engine.rewrite(request(source)))
     assert applied(result, source) == source.replace("...", "a", 1)
     assert [gap.rejection and gap.rejection.reason for gap in result.gaps] == [None, reason]
+
+
+def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before():
+    source = "def f():\n    pass\n    print(injected, ...)\n    return ...\n"
+    fills = {"    ": "x = 1", "    return ": "injected"}
+    engine = engine_of(ScriptedDenoiser(lambda prefix, _: fills.get(prefix.rpartition("\n")[2], "x")))
+    result = drain(engine.rewrite(request(source)))
+    assert applied(result, source) == "def f():\n    x = 1\n    print(injected, x)\n    return injected\n"
+
+
+def test_names_that_were_unbound_in_a_text_that_did_not_parse_are_no_fault_of_the_fill():
+    source = "def f():\n    # TODO: log\n\nprint(injected)\n"
+    result = drain(engine_of(ScriptedDenoiser("print(f)")).rewrite(request(source)))
+    assert applied(result, source) == source.replace("# TODO: log", "print(f)")
 
 
 def test_without_any_good_fill_the_rewrite_is_rejected():

@@ -108,6 +108,15 @@ def test_what_the_client_does_not_report_is_read_from_the_buffer(keys, verdict, 
     assert (outcome.verdict, outcome.accepted, outcome.kept_chars) == (verdict, accepted, kept)
 
 
+def test_the_longest_words_in_the_same_order_are_kept():
+    editor = Editor()
+    editor.shows(ITEM)
+    editor.insert(ITEM)
+    editor.replace(len(editor.text) - len(ITEM), len(editor.text), "return height * width")
+    outcome = editor.outcome()
+    assert (outcome.verdict, outcome.kept_chars) == ("partly", 21 * len("returnheight") // 18)
+
+
 def test_an_accepted_item_that_is_deleted_within_30_seconds_is_not_useful():
     editor = Editor()
     start = len(editor.text)
