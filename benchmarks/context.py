@@ -19,11 +19,14 @@ from pathlib import Path
 
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.cli.loading import open_engine
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource, most_similar, windows_of, words_of
+from dg_lsp.context.tags import imports_of
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex, imports_of
+from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex
 from dg_lsp.settings import ModelSettings, PrivacySettings, Settings
 
 NUM_OPEN = 6
@@ -49,7 +52,9 @@ class Sources:
 
     def imports(self, case: TestCase) -> tuple[Snippet, ...]:
         """Signatures of imported definitions."""
-        found = self._workspace.definitions(self._root / case.path, imports_of(case.prefix), _near(case))
+        language_id = language_id_of(case.path)
+        snapshot = Snapshot((self._root / case.path).as_uri(), 0, case.prefix, language_id)
+        found = self._workspace.definitions(snapshot, imports_of(case.prefix, language_id), _near(case))
         return tuple(Snippet(SnippetSource.IMPORTS, _shown(one.path, self._root), one.lines) for one in found)
 
     def open_files(self, case: TestCase) -> tuple[Snippet, ...]:

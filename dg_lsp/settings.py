@@ -75,7 +75,7 @@ class ContextSettings:
     max_fraction: float = field(default=0.25, validator=[validators.ge(0), validators.le(0.75)])
     """Largest fraction of the prompt's tokens for code of other files."""
     imports: bool = True
-    """Signatures of definitions that the file imports from the workspace; Python only."""
+    """Signatures of definitions that the file imports from the workspace."""
     open_files: bool = True
     """Code in other open files that is similar to the code at the cursor."""
     recent_edits: bool = True

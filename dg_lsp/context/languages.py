@@ -58,6 +58,10 @@ class Language:
     indents: str = ""  # end of a line that opens an indented block; empty where indentation has no meaning
     block_header: re.Pattern[str] | None = None
     """Matches a line that opens a block whose end needs no text: elsewhere editors insert a closing bracket."""
+    tags: str = ""  # query for definitions that the `tags` query of the grammar lacks
+    imports: str = ""  # query for imports, see `context/tags.py`
+    like: tuple[str, ...] = ()  # languages whose queries hold here too
+    has_packages: bool = False  # the files of a folder see each other's definitions without an import
 
     def commented(self, text: str) -> str:
         """One line of text as a comment; empty in a language without comments."""
@@ -128,7 +132,12 @@ def grammar_of(grammar: str) -> "Grammar | None":
         return Grammar(getattr(importlib.import_module(module), function or "language")())
     except (ImportError, AttributeError, ValueError) as error:  # ValueError: built for another tree-sitter
         wheel = module.replace("_", "-")
-        log.warning("%s: syntax is not checked (%s); install it with: pip install '%s'", wheel, error, WHEELS_EXTRA)
+        log.warning(
+            "%s: syntax is not checked and nothing is read from imported files (%s); install it with: pip install '%s'",
+            wheel,
+            error,
+            WHEELS_EXTRA,
+        )
         return None
 
 

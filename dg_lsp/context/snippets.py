@@ -65,6 +65,8 @@ def within(snippets: Snippets, chars: int) -> Snippets:
 WINDOW = 24  # lines
 STRIDE = 8  # lines from one window to the next
 MAX_LINES = 4000  # of a text that are searched
+MAX_CHARS = 400_000  # the same
+MAX_LINE = 400  # characters of a line that are shown: longer ones are data, or minified
 _WORD = re.compile(r"\b[^\W\d]\w+")
 
 Words = frozenset[str]
@@ -91,7 +93,7 @@ def similarity(a: Words, b: Words) -> float:
 
 def windows_of(text: str) -> tuple[CodeWindow, ...]:
     """Overlapping windows of a text."""
-    lines = text.split("\n")[:MAX_LINES]
+    lines = [line[:MAX_LINE] for line in text[:MAX_CHARS].split("\n")[:MAX_LINES]]
     starts = range(0, max(1, len(lines) - WINDOW + STRIDE), STRIDE)
     parts = (tuple(lines[start : start + WINDOW]) for start in starts)
     return tuple(CodeWindow(part, words_of("\n".join(part))) for part in parts)

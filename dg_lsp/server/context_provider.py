@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
-from dg_lsp.context.exclusion import local_path, mask_secrets, path_of
+from dg_lsp.context.exclusion import mask_secrets
+from dg_lsp.context.languages import language_id_of
 from dg_lsp.context.snippets import (
+    MAX_CHARS,
     NO_SNIPPETS,
     CodeWindow,
     RecentEdits,
@@ -22,9 +24,10 @@ from dg_lsp.context.snippets import (
     windows_of,
     words_of,
 )
+from dg_lsp.context.tags import Import, imports_of
 from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
-from dg_lsp.server.workspace_index import Import, WorkspaceExclusion, WorkspaceIndex, imports_of
+from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex
 from dg_lsp.settings import ContextSettings
 
 NEAR_CHARS = 1600
@@ -47,8 +50,6 @@ MAX_RANGE_LINES = 2000
 """Longest range of lines in a client's request whose diagnostics are recorded."""
 MAX_RECORDED = 32
 """Diagnostics recorded of a document."""
-LANGUAGE = "python"
-"""The only language whose imports are resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class ContextProvider:
     def snippets(self, snapshot: Snapshot, offset: int, settings: ContextSettings) -> Snippets:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
         line = snapshot.text.count("\n", 0, offset)
-        imports = imports_of(snapshot.text) if settings.imports and snapshot.language == LANGUAGE else ()
+        imports = imports_of(snapshot.text, snapshot.language) if settings.imports else ()
         key = settings, imports, self._exclusion.roots
 
         def new() -> _Collection:
@@ -134,7 +135,7 @@ class ContextProvider:
             is_same = known is not None and (known.uri, known.key) == (snapshot.uri, key)
             return known if known is not None and is_same and abs(known.line - line) <= num_lines else None
 
-        known = near(self._collection)
+        known = near(self._collection) if self._index.is_complete else None
         if known is None:
             known, self._following = near(self._following) or new(), None
         self._collection = known
@@ -159,11 +160,10 @@ class ContextProvider:
     ) -> Iterator[_Collected]:
         near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
         words = words_of(near)
-        if imports:
-            path = local_path(snapshot.uri) or Path("/" + path_of(snapshot.uri))
-            for found in self._index.definitions(path, imports, near):
-                text = TextStyle().to_model(found.lines)
-                yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), LANGUAGE, text)
+        if settings.imports:
+            for found in self._index.definitions(snapshot, imports, near):
+                text, language_id = TextStyle().to_model(found.lines), language_id_of(found.path.name)
+                yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), language_id, text)
         if settings.open_files:
             others = [one for one in reversed(self._documents.all()) if one.uri != snapshot.uri][:MAX_OPEN]
             allowed = [one for one in others if not self._exclusion.is_excluded(one.snapshot())]
@@ -179,7 +179,7 @@ class ContextProvider:
     def _windows_of(self, document: Document) -> tuple[CodeWindow, ...]:
         known = self._windows.get(document.uri)
         if known is None or known[0] != document.version:
-            known = document.version, windows_of(TextStyle().to_model(document.lines.text))
+            known = document.version, windows_of(TextStyle().to_model(document.lines.text[:MAX_CHARS]))
             self._windows[document.uri] = known
         return known[1]
 

@@ -1,19 +1,21 @@
-"""The workspace on disk: which files are excluded, and the definitions that the imports of a Python buffer refer to."""
+"""The workspace on disk: which files are excluded, and the definitions that the imports of a buffer refer to."""
 
-import ast
+import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
-from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path
-from dg_lsp.context.languages import grammar_of, language_of
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path, path_of
+from dg_lsp.context.languages import language_id_of, language_of
+from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
 from dg_lsp.server.documents import DocumentStore
+from dg_lsp.server.modules import Modules
 from dg_lsp.settings import PrivacySettings
 
 GITIGNORE = ".gitignore"
@@ -102,110 +104,18 @@ def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
     return next((folder for folder in reversed(path.parents) if folded(folder.as_posix()) in names), None)
 
 
-MAX_IMPORT_CHARS = 40_000
-"""Characters at the beginning of a buffer that are searched for imports."""
-_STATEMENT = re.compile(
-    r"^[ \t]*((?:from[ \t]+[.\w]+[ \t]+import[ \t]+|import[ \t]+)(?:\([^)]*\)|(?:[^\n\\(]|\\\n)+))", re.MULTILINE
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Import:
-    """One imported name."""
-
-    module: str
-    level: int  # number of dots before the module
-    name: str  # the imported name; empty for the module itself, `*` for all of its names
-    bound: str  # the name in the importing file; dotted for `import a.b`
-
-
-def imports_of(text: str) -> tuple[Import, ...]:
-    """The imports in the order of the buffer. Statements are parsed one by one, so the rest may be incomplete code."""
-    found: list[Import] = []
-    for match in _STATEMENT.finditer(text[:MAX_IMPORT_CHARS]):
-        try:
-            [statement] = ast.parse(match[1].strip()).body
-        except (SyntaxError, ValueError):
-            continue
-        if isinstance(statement, ast.Import):
-            found += [Import(one.name, 0, "", one.asname or one.name) for one in statement.names]
-        elif isinstance(statement, ast.ImportFrom):
-            module, level = statement.module or "", statement.level
-            found += [Import(module, level, one.name, one.asname or one.name) for one in statement.names]
-    return tuple(found)
-
-
-MAX_VALUE = 100
-"""Characters shown of a constant's line."""
-MAX_MEMBERS = 24
-"""Members shown of a class."""
-
-
-def definitions_of(text: str) -> dict[str, str]:
-    """Signature or first line of each definition at the top level of a file, by name, in the order of the file.
-
-    The file may be incomplete. The last definition of a name counts.
-    """
-    grammar = grammar_of(language_of("python").grammar)
-    if grammar is None:
-        return {}
-    tree = Parser(grammar).parse(text.encode())
-    found = filter(None, map(_definition, tree.root_node.children))
-    return {name: shown for name, shown in found if name and shown}
-
-
-def _definition(node: Node, *, is_member: bool = False) -> tuple[str, str] | None:
-    """Name and shown text of a function, a class or an assignment to one name; None for any other statement."""
-    inner = node.child_by_field_name("definition") if node.type == "decorated_definition" else node
-    if inner is None:
-        return None
-    name = _text(inner.child_by_field_name("name"))
-    if inner.type == "function_definition":
-        return name, _signature(inner) + (" ..." if is_member else _docstring(inner) or " ...")
-    if inner.type == "class_definition" and not is_member:
-        body = inner.child_by_field_name("body")
-        members = [_definition(child, is_member=True) for child in body.children] if body is not None else []
-        shown = [text for name, text in filter(None, members) if not name.startswith("_") or name == "__init__"]
-        lines = "".join(f"\n    {line}" for line in shown[:MAX_MEMBERS])
-        return name, _signature(inner) + (_docstring(inner) + lines or " ...")
-    if inner.type == "expression_statement" and inner.children and inner.children[0].type == "assignment":
-        left = inner.children[0].child_by_field_name("left")
-        if left is not None and left.type == "identifier":
-            return _text(left), " ".join(_text(inner).split())[:MAX_VALUE]
-    return None
-
-
-def _signature(node: Node) -> str:
-    """The definition up to its body, on one line."""
-    body, source = node.child_by_field_name("body"), node.text or b""
-    size = body.start_byte - node.start_byte if body is not None else len(source)
-    head = source[:size].decode("utf-8", "replace")
-    code = [line.partition("  #")[0] for line in head.split("\n")]
-    return " ".join(" ".join(code).split()).replace("( ", "(").replace(", )", ")").replace(" )", ")")
-
-
-def _docstring(node: Node) -> str:
-    """The first line of the docstring on a line of its own; empty without one."""
-    body = node.child_by_field_name("body")
-    first = body.children[0] if body is not None and body.children else None
-    if first is None or first.type != "expression_statement" or first.children[0].type != "string":
-        return ""
-    summary = _text(first).strip("rRuUbB").strip("\"'").strip().split("\n")[0].strip()
-    return f'\n    """{summary}"""'
-
-
-def _text(node: Node | None) -> str:
-    return (node.text or b"").decode("utf-8", "replace") if node is not None else ""
-
-
 MAX_MODULES = 12
 """Files read for the imports of one buffer."""
 MAX_NAMES = 12
 """Definitions shown of one file."""
-MAX_BYTES = 500_000
+MAX_BYTES = 100_000
 """Largest file that is indexed."""
-SOURCES = ("", "src", "lib")
-"""Folders of a root that may contain top-level modules."""
+MAX_NEW_BYTES = 40_000
+"""Bytes of files that are parsed for one request, unless its first file is larger; the next request goes on."""
+MAX_SEEN = 100
+"""Files that are considered for one request."""
+MAX_INDEXED = 2000
+"""Files whose definitions are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,28 +129,42 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class _IndexedFile:
+    """What a file defines and imports, and the state of the file that this is from."""
+
     path: Path
+    language: str
     stamp: object
     definitions: dict[str, str]
     imports: tuple[Import, ...]
 
 
 class WorkspaceIndex:
-    """Definitions in imported files, read on demand and again when they change. Never those of an excluded file."""
+    """Definitions of the workspace's files, read when they are needed and again when they change.
+
+    Files outside of the workspace's folders, excluded and large files are skipped. An open document counts instead of
+    its file.
+    """
 
     def __init__(self, documents: DocumentStore, exclusion: WorkspaceExclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
         self._indexed: dict[Path, _IndexedFile] = {}
+        self._seen: dict[Path, _IndexedFile | None] = {}
+        """Files of the current request."""
+        self._num_new_bytes = 0
+        self.is_complete = True
+        """Whether the last request saw all files that it needed."""
 
-    def definitions(self, path: Path, imports: Sequence[Import], near: str) -> tuple[Definitions, ...]:
-        """Definitions of what the file at `path` imports; files with more names in `near` come first."""
+    def definitions(self, snapshot: Snapshot, imports: Sequence[Import], near: str) -> tuple[Definitions, ...]:
+        """Definitions of what a document imports; files with more names in `near` come first."""
+        path = local_path(snapshot.uri) or Path("/" + path_of(snapshot.uri))
+        language_id = language_of(snapshot.language).id
+        self._seen, self._num_new_bytes, self.is_complete = {}, 0, True
         words = frozenset(re.findall(r"\w+", near))
         wanted: dict[Path, dict[str, None]] = {}
-        for one in imports:
-            for target, names in self._targets(one, path, near):
-                if target != path and (target in wanted or len(wanted) < MAX_MODULES):
-                    wanted.setdefault(target, {}).update(dict.fromkeys(names))
+        for file, names in self._wanted(imports, path, language_id, near, words):
+            if file.path != path and names and (file.path in wanted or len(wanted) < MAX_MODULES):
+                wanted.setdefault(file.path, {}).update(dict.fromkeys(names))
         found = [self._definitions_of(target, list(names), words) for target, names in wanted.items()]
         return tuple(sorted((one for one in found if one.lines), key=lambda one: -one.num_mentioned))
 
@@ -251,65 +175,117 @@ class WorkspaceIndex:
         lines = "\n".join(file.definitions[name] for name in kept) if file is not None else ""
         return Definitions(path, lines, len(words.intersection(known)))
 
-    def _targets(self, one: Import, path: Path, near: str) -> Iterator[tuple[Path, list[str]]]:
+    def _wanted(
+        self, imports: Sequence[Import], path: Path, language_id: str, near: str, words: frozenset[str]
+    ) -> Iterator[tuple[_IndexedFile, list[str]]]:
+        """Files that a document depends on, and the names that it uses of each."""
+        for one in imports:
+            yield from self._targets(one, path, language_id, near, words)
+        if language_of(language_id).has_packages:
+            for file in self._files(self._modules.siblings(path.parent, language_id, sorted(words))):
+                yield file, [name for name in file.definitions if name in words]
+
+    def _targets(
+        self, one: Import, path: Path, language_id: str, near: str, words: frozenset[str]
+    ) -> Iterator[tuple[_IndexedFile, list[str]]]:
         """Files that an import refers to, and the imported names of each."""
-        module = self._find(one.module, one.level, path)
-        if one.name in ("", "*"):
-            if module is not None:
-                yield module.path, list(module.definitions) if one.name else _attributes(one.bound, near)
-        elif module is not None and (definer := self._definer(one.name, module)) is not None:
-            yield definer.path, [one.name]
-        elif (submodule := self._find(f"{one.module}.{one.name}", one.level, path)) is not None:
-            yield submodule.path, _attributes(one.bound, near)
+        if one.name == "":
+            for name in _attributes(one.bound, near):
+                if (found := self._definer(name, one.module, path, language_id)) is not None:
+                    yield found
+        elif one.name == ALL:
+            yield from self._all(one.module, path, language_id, words)
+        elif (found := self._definer(one.name, one.module, path, language_id)) is not None:
+            yield found
+        elif one.module:
+            separator = "" if one.module.endswith(".") else "." if language_id == "python" else "/"
+            for file in islice(self._find(f"{one.module}{separator}{one.name}", path, language_id), 1):
+                yield file, [name for name in (one.name, *_attributes(one.bound, near)) if name in file.definitions]
 
-    def _definer(self, name: str, module: _IndexedFile) -> _IndexedFile | None:
-        """The file that defines a name of a module: the module itself, or the module that it imports the name from."""
-        if name in module.definitions:
-            return module
-        imports = [one for one in module.imports if one.bound == one.name == name]
-        sources = (self._find(one.module, one.level, module.path) for one in imports)
-        return next((source for source in sources if source is not None and name in source.definitions), None)
-
-    def _find(self, module: str, level: int, path: Path) -> _IndexedFile | None:
-        """The file of a module that the file at `path` imports; None outside of the workspace."""
-        parts = [part for part in module.split(".") if part]
-        if level:
-            folders = [path.parents[level - 1]] if level <= len(path.parents) else []
+    def _all(
+        self, module: str, path: Path, language_id: str, words: frozenset[str]
+    ) -> Iterator[tuple[_IndexedFile, list[str]]]:
+        """The names of a module; of a folder of files those that are used."""
+        if language_of(language_id).has_packages:
+            for file in self._find(module, path, language_id, sorted(words)):
+                yield file, [name for name in file.definitions if name in words]
         else:
-            folders = [root / source for root in self._exclusion.roots for source in SOURCES]
-        for folder in folders:
-            package = folder.joinpath(*parts)
-            candidates = [*([package.with_name(f"{package.name}.py")] if parts else []), package / "__init__.py"]
-            for candidate in candidates:
-                if self._is_inside(candidate) and (file := self._file(candidate)) is not None:
-                    return file
+            for file in islice(self._find(module, path, language_id), 1):
+                yield file, list(file.definitions)
+
+    def _definer(self, name: str, module: str, path: Path, language_id: str) -> tuple[_IndexedFile, list[str]] | None:
+        """The file that defines a name of a module, and its name there: one of the module, or one that it imports."""
+        files = []
+        for file in self._find(module, path, language_id, (name,)):
+            if name in file.definitions:
+                return file, [name]
+            files.append(file)
+        for module_file in files:
+            for one in (one for one in module_file.imports if one.name and one.bound in (name, ALL)):
+                wanted = name if one.name == ALL else one.name
+                for source in self._find(one.module, module_file.path, module_file.language, (wanted,)):
+                    if wanted in source.definitions:
+                        return source, [wanted]
         return None
 
-    def _is_inside(self, path: Path) -> bool:
-        """Whether a file is in the workspace where its links lead; the home of the user may be a link too."""
+    def _find(self, module: str, path: Path, language_id: str, names: Sequence[str] = ()) -> Iterator[_IndexedFile]:
+        """The files of a module that the file at `path` imports, inside of the workspace."""
         try:
-            target = path.resolve()
-            return any(target.is_relative_to(root.resolve()) for root in self._exclusion.roots)
+            yield from self._files(self._modules.files(module, path, language_id, names))
+        except ValueError:  # no path can have this name
+            return
+
+    def _files(self, paths: Iterable[Path]) -> Iterator[_IndexedFile]:
+        existing = filter(self._is_inside, map(Path, map(os.path.normpath, paths)))
+        yield from filter(None, map(self._file, islice(existing, MAX_MODULES)))
+
+    @property
+    def _modules(self) -> Modules:
+        return Modules(self._exclusion.roots, self._is_inside, self._read_small)
+
+    def _is_inside(self, path: Path) -> bool:
+        """Whether a file exists in the workspace, where its links lead; the home of the user may be a link too."""
+        try:
+            target = path.resolve() if os.path.lexists(path) else None
+            roots = self._exclusion.roots
+            return target is not None and any(target.is_relative_to(root.resolve()) for root in roots)
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
 
     def _file(self, path: Path) -> _IndexedFile | None:
-        """The file as it is now; None if it cannot be read or is excluded."""
+        """The file as it is now; None if it cannot be read, is excluded, or is left to the next request."""
+        if path not in self._seen:
+            self._seen[path] = self._indexed_file(path) if len(self._seen) < MAX_SEEN else None
+        return self._seen[path]
+
+    def _indexed_file(self, path: Path) -> _IndexedFile | None:
         stamp = self._stamp(path)
-        known = self._indexed.get(path)
-        if known is not None and known.stamp == stamp:
-            return known
-        text = self._read(path) if stamp is not None else None
-        if text is None:
-            self._indexed.pop(path, None)
-            return None
-        known = self._indexed[path] = _IndexedFile(path, stamp, definitions_of(text), imports_of(text))
+        known = self._indexed.pop(path, None)
+        if known is None or known.stamp != stamp:
+            known = self._parsed(path, stamp) if stamp is not None else None
+        if known is not None:
+            self._indexed[path] = known  # the latest is the last
+            if len(self._indexed) > MAX_INDEXED:
+                del self._indexed[next(iter(self._indexed))]
         return known
+
+    def _parsed(self, path: Path, stamp: object) -> _IndexedFile | None:
+        text = self._read(path)
+        if text is None:
+            return None
+        if self._num_new_bytes and self._num_new_bytes + len(text) > MAX_NEW_BYTES:
+            self.is_complete = False
+            return None
+        self._num_new_bytes += len(text)
+        document = self._documents.at_path(path)
+        language_id = document.language if document is not None else language_id_of(path.name)
+        return _IndexedFile(path, language_id, stamp, definitions_of(text, language_id), imports_of(text, language_id))
 
     def _stamp(self, path: Path) -> object | None:
         """A value that changes with the file. Computed for each request: settings and .gitignore files may change."""
         if (document := self._documents.at_path(path)) is not None:
-            return None if self._exclusion.is_excluded(document.snapshot()) else (document.version, id(document))
+            is_shown = len(document.lines.text) <= MAX_BYTES and not self._exclusion.is_excluded(document.snapshot())
+            return (document.version, id(document)) if is_shown else None
         try:
             status = path.stat()
         except (OSError, ValueError):
@@ -327,11 +303,14 @@ class WorkspaceIndex:
             return None
         return None if self._exclusion.is_excluded(_snapshot(path, text)) else text
 
+    def _read_small(self, path: Path) -> str | None:
+        return self._read(path) if self._stamp(path) is not None else None
+
 
 def _snapshot(path: Path, text: str = "") -> Snapshot:
-    return Snapshot(path.as_uri(), 0, text, "python")
+    return Snapshot(path.as_uri(), 0, text, language_id_of(path.name))
 
 
 def _attributes(bound: str, near: str) -> list[str]:
     """Attributes of a module that are used near the cursor, in order of use."""
-    return list(dict.fromkeys(re.findall(rf"\b{re.escape(bound)}\.(\w+)", near)))
+    return list(dict.fromkeys(re.findall(rf"\b{re.escape(bound)}(?:\.|::|:)(\w+)", near)))

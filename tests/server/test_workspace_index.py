@@ -1,4 +1,4 @@
-"""Ignored files, imports of a buffer, definitions of files, and the index that connects them."""
+"""Ignored files, and the index of the definitions that a buffer imports."""
 
 import os
 from pathlib import Path, PureWindowsPath
@@ -7,9 +7,12 @@ import pytest
 from pathspec import GitIgnoreSpec
 
 from dg_lsp.context import exclusion as exclusion_module
+from dg_lsp.context.document import Snapshot
+from dg_lsp.context.languages import language_id_of
+from dg_lsp.context.tags import definitions_of, imports_of
 from dg_lsp.server import workspace_index
 from dg_lsp.server.documents import DocumentStore
-from dg_lsp.server.workspace_index import Import, WorkspaceExclusion, WorkspaceIndex, definitions_of, imports_of
+from dg_lsp.server.workspace_index import WorkspaceExclusion, WorkspaceIndex
 from dg_lsp.settings import PrivacySettings
 
 
@@ -86,79 +89,26 @@ def test_a_gitignore_file_that_is_a_link_or_a_pipe_is_not_read(exclusion, tmp_pa
     assert not exclusion.is_ignored(uri)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import a.b as c, d\n", [Import("a.b", 0, "", "c"), Import("d", 0, "", "d")]),
-        ("from a.b import c as d, e\n", [Import("a.b", 0, "c", "d"), Import("a.b", 0, "e", "e")]),
-        ("from . import a\n", [Import("", 1, "a", "a")]),
-        ("from ..a import *\n", [Import("a", 2, "*", "*")]),
-        ("from a import (  # why\n    b,\n    c,\n)\n", [Import("a", 0, "b", "b"), Import("a", 0, "c", "c")]),
-        ("from a import b, \\\n    c\n", [Import("a", 0, "b", "b"), Import("a", 0, "c", "c")]),
-        ("if X:\n    from a import b\n", [Import("a", 0, "b", "b")]),
-        ("from a import b  # noqa\r\nimport c\r\n", [Import("a", 0, "b", "b"), Import("c", 0, "", "c")]),
-        ("from a import (b,\n", []),
-        ("from a import b\n\ndef f(:\n  x = (\n", [Import("a", 0, "b", "b")]),
-        ("from a import\nimport b\n", [Import("b", 0, "", "b")]),
-        ("import a; x = 1\n", []),
-        ("important = 1\nfrom_here = 2\n", []),
-        ("#" * workspace_index.MAX_IMPORT_CHARS + "\nimport a\n", []),
-    ],
-)
-def test_imports_are_parsed_statement_by_statement(text, expected):
-    assert list(imports_of(text)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("def f(a, *, b=1) -> int:\n    return a\n", {"f": "def f(a, *, b=1) -> int: ..."}, id="function"),
-        pytest.param("async def f(): pass\n", {"f": "async def f(): ..."}, id="async"),
-        pytest.param('def f():\n    """Says.\n\n    More."""\n', {"f": 'def f():\n    """Says."""'}, id="docstring"),
-        pytest.param("@dec(1)\ndef f(): pass\n", {"f": "def f(): ..."}, id="decorated"),
-        pytest.param(
-            "def f(\n    a,  # why\n    b: int,\n): pass\n", {"f": "def f(a, b: int): ..."}, id="several lines"
-        ),
-        pytest.param("X: int = 3\nY = [\n  1,\n]\n", {"X": "X: int = 3", "Y": "Y = [ 1, ]"}, id="constants"),
-        pytest.param("x.y = 1\na, b = c\nprint(1)\n", {}, id="no definitions"),
-        pytest.param("class A(B): pass\n", {"A": "class A(B): ..."}, id="empty class"),
-        pytest.param("def f(): pass\ndef f(a): pass\n", {"f": "def f(a): ..."}, id="the last definition of a name"),
-        pytest.param("def f(a): pass\n\n\nclass B(\n", {"f": "def f(a): ..."}, id="incomplete"),
-        pytest.param("name = '\ud7ff'\n", {"name": "name = '\ud7ff'"}, id="not ASCII"),
-    ],
-)
-def test_definitions_of_a_file(text, expected):
-    assert definitions_of(text) == expected
-
-
-def test_a_class_shows_its_first_public_members():
-    text = (
-        'class A:\n    """Holds."""\n    x: int = 1\n    def __init__(self, x): self.x = x\n'
-        "    @property\n    def y(self): return 1\n    def _z(self): pass\n    _w = 2\n    print(1)\n"
-    )
-    shown = 'class A:\n    """Holds."""\n    x: int = 1\n    def __init__(self, x): ...\n    def y(self): ...'
-    assert definitions_of(text) == {"A": shown}
-    large = "class A:\n" + "".join(f"    def m{i}(self): pass\n" for i in range(100))
-    assert definitions_of(large)["A"].count("\n") == workspace_index.MAX_MEMBERS
-
-
 @pytest.fixture
 def index(tmp_path):
     """`index(files)` writes files and returns an index of their folder, which is empty otherwise."""
 
-    def make(files):
+    def make(files, excluded=()):
         for name, text in files.items():
             (tmp_path / "w" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "w" / name).write_text(text)
-        return WorkspaceIndex(DocumentStore(), WorkspaceExclusion(PrivacySettings(), [(tmp_path / "w").as_uri()]))
+        return WorkspaceIndex(
+            DocumentStore(), WorkspaceExclusion(PrivacySettings(exclude_patterns=excluded), [(tmp_path / "w").as_uri()])
+        )
 
     return make
 
 
 @pytest.fixture
 def found(index, tmp_path):
-    def find(files, text, path="pkg/main.py", near=""):
-        definitions = index(files).definitions(tmp_path / "w" / path, imports_of(text), near or text)
+    def find(files, text, path="pkg/main.py", near="", excluded=()):
+        snapshot = Snapshot((tmp_path / "w" / path).as_uri(), 0, text, language_id_of(path))
+        definitions = index(files, excluded).definitions(snapshot, imports_of(text, snapshot.language), near or text)
         return [(one.path.relative_to(tmp_path / "w").as_posix(), one.lines) for one in definitions]
 
     return find
@@ -210,12 +160,15 @@ def test_names_used_near_the_cursor_come_first(found):
 
 def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch):
     workspace, file = index(PKG), tmp_path / "w/pkg/a.py"
+    snapshot = Snapshot((tmp_path / "w/pkg/main.py").as_uri(), 0, "from .a import f\n", "python")
     parsed = []
-    monkeypatch.setattr(workspace_index, "definitions_of", lambda text: parsed.append(text) or definitions_of(text))
+    monkeypatch.setattr(
+        workspace_index, "definitions_of", lambda text, name: parsed.append(text) or definitions_of(text, name)
+    )
 
     def lines():
-        imports = imports_of("from .a import f\n")
-        return [one.lines for one in workspace.definitions(tmp_path / "w/pkg/main.py", imports, "")]
+        imports = imports_of(snapshot.text, "python")
+        return [one.lines for one in workspace.definitions(snapshot, imports, "")]
 
     assert lines() == lines() == ["def f(x): ..."]
     assert parsed == [PKG["pkg/a.py"]]
@@ -245,7 +198,8 @@ def test_a_home_that_is_a_link_changes_nothing(tmp_path):
             assert exclusion.is_ignored((folder / "ignored.py").as_uri())
             assert exclusion.is_ignored((folder / "other.py").as_uri())
             assert not exclusion.is_ignored((folder / "shown.py").as_uri())
-            assert index.definitions(folder / "a.py", imports_of("from .shown import f\n"), "f")
+            snapshot = Snapshot((folder / "a.py").as_uri(), 0, "from .shown import f\n", "python")
+            assert index.definitions(snapshot, imports_of(snapshot.text, "python"), "f")
 
 
 def test_links_out_of_the_workspace_are_not_followed(found, tmp_path):
@@ -266,3 +220,73 @@ def test_the_number_of_files_and_names_is_limited(found):
     definitions = found(files, "".join(f"from m{i} import *\n" for i in range(30)), "main.py")
     assert len(definitions) == workspace_index.MAX_MODULES
     assert all(lines.count("\n") + 1 == workspace_index.MAX_NAMES for _, lines in definitions)
+
+
+TREES = {
+    "javascript": {"main.js": "import { f } from './lib/tools'\n", "lib/tools.js": "export function f(a) {}\n"},
+    "an index of TypeScript": {
+        "src/main.tsx": "import * as tools from '../lib'\ntools.f\n",
+        "lib/index.ts": "export { f } from './tools.js'\n",
+        "lib/tools.ts": "export function f(a: T) {}\n",
+    },
+    "names that an index of JavaScript passes on": {
+        "main.mjs": "import { f } from './lib'\n",
+        "lib/index.js": "export * from './tools'\n",
+        "lib/tools.js": "export function f(a) {}\n",
+    },
+    "go": {
+        "cmd/main.go": 'package main\nimport "example.com/m/tools"\nfunc main() { tools.F() }\n',
+        "go.mod": "module example.com/m\n",
+        "tools/a.go": "package tools\nfunc F(a int) {}\n",
+    },
+    "a package of Go": {"a.go": "package a\nfunc G() { F() }\n", "b.go": "package a\nfunc F(a int) {}\n"},
+    "rust": {"src/main.rs": "use crate::tools::f;\n", "src/tools.rs": "pub fn f(a: i32) {}\n"},
+    "a module of Rust": {"src/main.rs": "mod tools;\ntools::f();\n", "src/tools/mod.rs": "pub fn f(a: i32) {}\n"},
+    "an outer module of Rust": {"src/a/b.rs": "use super::c::f;\n", "src/a/c.rs": "pub fn f(a: i32) {}\n"},
+    "java": {
+        "app/src/com/x/Main.java": "package com.x;\nimport com.y.F;\n",
+        "app/src/com/y/F.java": "class F {\n  int f(int a) {}\n}\n",
+    },
+    "a package of Java": {"com/Main.java": "class Main { F f; }\n", "com/F.java": "class F { int f(int a) {} }\n"},
+    "kotlin": {"com/x/Main.kt": "import com.y.f\n", "com/y/Tools.kt": "fun f(a: Int) = 1\n"},
+    "c": {"src/main.c": '#include "tools.h"\n', "include/tools.h": "int f(int a);\n"},
+    "cpp": {"src/main.cpp": '#include "../inc/tools.hpp"\n', "inc/tools.hpp": "int f(int a);\n"},
+    "ruby": {"bin/main.rb": "require_relative '../lib/tools'\n", "lib/tools.rb": "def f(a)\n  1\nend\n"},
+    "php": {"src/Main.php": "use App\\Sub\\F;\n", "src/Sub/F.php": "<?php\nclass F { function f($a) {} }\n"},
+    "lua": {"main.lua": "local t = require('x.tools')\nt.f()\n", "lua/x/tools.lua": "function M.f(a) end\n"},
+}  # the first file imports the last one
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_imports_lead_to_files_by_the_rules_of_the_language(found, tree):
+    [(path, text), *_, (target, _)] = tree.items()
+    [(where, lines)] = [one for one in found(tree, text, path) if "go.mod" not in one[0]]
+    assert where == target
+    assert "f" in lines.lower()
+    assert "a" in lines
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_in_no_language_excluded_files_and_links_out_of_the_workspace_are_read(found, tree, tmp_path):
+    [(path, text), *_, (target, code)] = tree.items()
+    others = {name: content for name, content in tree.items() if name != target}
+    (tmp_path / "outside").write_text(code)
+    (tmp_path / "w" / target).parent.mkdir(parents=True)
+    (tmp_path / "w" / target).symlink_to(tmp_path / "outside")
+    assert found(others, text, path) == []
+    (tmp_path / "w" / target).unlink()
+    assert found(tree, text, path, excluded=(f"**/{target}",)) == []
+
+
+def test_a_large_file_is_not_parsed(found):
+    minified = "export function f(a){}" + "var a=1;" * (5_000_000 // 8)
+    assert found({"big.js": minified}, "import { f } from './big'\n", "main.js") == []
+
+
+def test_many_new_files_are_parsed_in_several_requests(index, tmp_path):
+    files = {f"m{i}.py": f"def f{i}(): pass\n" + "#" * 60_000 for i in range(3)}
+    workspace, text = index(files), "from m0 import f0\nfrom m1 import f1\nfrom m2 import f2\n"
+    snapshot = Snapshot((tmp_path / "w/main.py").as_uri(), 0, text, "python")
+    imports = imports_of(text, "python")
+    counts = [(len(workspace.definitions(snapshot, imports, "")), workspace.is_complete) for _ in range(3)]
+    assert counts == [(1, False), (2, False), (3, True)]

@@ -1,0 +1,221 @@
+"""Imports of a buffer and definitions of a file, in every language whose imports are followed."""
+
+import pytest
+
+from dg_lsp.context import languages, tags
+from dg_lsp.context.tags import Import, definitions_of, imports_of
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("python", "import a.b as c, d\n", [("a.b", "", "c"), ("d", "", "d")]),
+        ("python", "from a.b import c as d, e\n", [("a.b", "c", "d"), ("a.b", "e", "e")]),
+        ("python", "from . import a\nfrom ..b import *\n", [(".", "a", "a"), ("..b", "*", "*")]),
+        ("python", "from a import (  # why\n    b,\n    c,\n)\n", [("a", "b", "b"), ("a", "c", "c")]),
+        ("python", "from a import b, \\\n    c\n", [("a", "b", "b"), ("a", "c", "c")]),
+        ("python", "if X:\n    from a import b\n", [("a", "b", "b")]),
+        ("python", "from a import b  # noqa\r\nimport c\r\n", [("a", "b", "b"), ("c", "", "c")]),
+        ("python", "from a import (b,\n", []),
+        ("python", "from a import b\n\ndef f(:\n  x = (\n", [("a", "b", "b")]),
+        ("python", "from a import\nimport b\n", [("b", "", "b")]),
+        ("python", "important = 1\nfrom_here = 2\n", []),
+        ("python", "#" * tags.MAX_IMPORT_CHARS + "\nimport a\n", []),
+        (
+            "javascript",
+            "import A, { b as c,\n  d } from './x'\nimport * as n from '../y'\nimport './style'\n",
+            [("./x", "A", "A"), ("./x", "", "A"), ("./x", "d", "d"), ("./x", "b", "c"), ("../y", "", "n")],
+        ),
+        ("jsx", "export { e as f } from './z'\nexport * from './w'\n", [("./z", "e", "f"), ("./w", "*", "*")]),
+        (
+            "javascript",
+            "const q = require('./q')\nconst {\n  r,\n  s: t,\n} = require('./r')\n",
+            [("./q", "q", "q"), ("./q", "", "q"), ("./r", "r", "r"), ("./r", "s", "t")],
+        ),
+        ("typescript", "import type { A } from './a'\nexport function f() { return './b' }\n", [("./a", "A", "A")]),
+        ("typescriptreact", "import { type B } from './b'\n", [("./b", "B", "B")]),
+        (
+            "go",
+            'import (\n\tx "m/a"\n\t"m/b"\n\t. "m/c"\n)\n',
+            [("m/a", "", "x"), ("m/b", "", "b"), ("m/c", "*", "*")],
+        ),
+        (
+            "rust",
+            "pub(crate) use crate::a::{\n    b::{C as D, E},\n    self,\n};\nmod f;\nuse super::*;\n",
+            [("crate/a/b", "C", "D"), ("crate/a/b", "E", "E"), ("crate", "a", "a"), ("self", "f", "f"),
+             ("super", "*", "*")],
+        ),
+        (
+            "java",
+            "import a.b.C;\nimport static a.b.C.d;\nimport a.*;\n",
+            [("a/b", "C", "C"), ("a/b/C", "d", "d"), ("a", "*", "*")],
+        ),
+        ("kotlin", "import a.b.C as D\nimport a.*\n", [("a/b", "C", "D"), ("a", "*", "*")]),
+        ("c", '#include "x.h"\n#include <y.h>\n# include "z/w.h"\n', [("x.h", "*", "*"), ("z/w.h", "*", "*")]),
+        ("cpp", '#include "x.hpp"\n', [("x.hpp", "*", "*")]),
+        ("ruby", "require_relative 'a/b'\nrequire \"c\"\n", [("a/b", "*", "*"), ("c", "*", "*")]),
+        (
+            "php",
+            "use A\\B\\{C, D as E};\nuse function A\\f;\nrequire __DIR__ . '/x.php';\n",
+            [("A/B", "C", "C"), ("A/B", "D", "E"), ("A", "f", "f"), ("/x.php", "*", "*")],
+        ),
+        ("lua", "local a = require('x.y')\nlocal b = require 'z'\n", [("x.y", "", "a"), ("z", "", "b")]),
+        ("markdown", "import a\n", []),
+        ("plaintext", "import a\n", []),
+    ],
+)  # fmt: skip
+def test_the_imports_of_a_language_are_found(language, text, expected):
+    assert list(imports_of(text, language)) == [Import(*one) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("python", "def f(a, *, b=1) -> int:\n    return a\n", {"f": "def f(a, *, b=1) -> int: ..."}),
+        ("python", 'async def f():\n    """Says.\n\n    More."""\n', {"f": 'async def f():\n    """Says."""'}),
+        ("python", "@dec(1)\ndef f(\n    a,  # why\n    b: int,\n): pass\n", {"f": "def f(a, b: int): ..."}),
+        ("python", "X: int = 3\nY = [\n  1,\n]\nx.y = 1\na, b = c\n", {"X": "X: int = 3", "Y": "Y = [ 1, ]"}),
+        ("python", "class A(B): pass\ndef f(): pass\ndef f(a): pass\n", {"A": "class A(B): ...", "f": "def f(a): ..."}),
+        ("python", "def f(a):\n    def g(): pass\n\n\nclass B(\n", {"f": "def f(a): ..."}),
+        ("python", "name = '\ud7ff'\n", {"name": "name = '\ud7ff'"}),
+        (
+            "python",
+            (
+                'class A:\n    """Holds."""\n    x: int = 1\n    def __init__(self, x): self.x = x\n'
+                "    @property\n    def y(self): return 1\n    def _z(self): pass\n    _w = 2\n    print(1)\n"
+            ),
+            {"A": 'class A:\n    """Holds."""\n    x: int = 1\n    def __init__(self, x): ...\n    def y(self): ...'},
+        ),
+        (
+            "javascript",
+            (
+                "export const f = (a, b) => {\n  return 1\n}\nexport class A extends B {\n  constructor(x) {}\n"
+                "  get(y) {}\n  #p() {}\n}\nmodule.exports.h = function (z) {}\nconst K = 3\n"
+            ),
+            {
+                "f": "export const f = (a, b) =>",
+                "A": "export class A extends B {\n    constructor(x)\n    get(y)\n}",
+                "h": "module.exports.h = function (z)",
+                "K": "const K = 3",
+            },
+        ),
+        (
+            "typescript",
+            (
+                "export interface A { x: number; f(a: string): void }\nexport type T = {\n  a: number\n}\n"
+                "export class C<T> implements A {\n  private z = 1\n  f(a: string): void {}\n}\n"
+                "declare function h(a: number): string\n"
+            ),
+            {
+                "A": "export interface A {\n    x: number\n    f(a: string): void\n}",
+                "T": "export type T = {\n  a: number\n}",
+                "C": "export class C<T> implements A {\n    f(a: string): void\n}",
+                "h": "function h(a: number): string",
+            },
+        ),
+        (
+            "go",
+            (
+                "package a\n\ntype T struct {\n\tA int\n}\n\nfunc (t *T) Foo(a int) error {\n\treturn nil\n}\n"
+                "func Bar(a int) int { x := 1; return x }\nconst (\n\tK = 1\n)\n"
+            ),
+            {
+                "T": "type T struct {\n\tA int\n}\nfunc (t *T) Foo(a int) error",
+                "Bar": "func Bar(a int) int",
+                "K": "K = 1",
+            },
+        ),
+        (
+            "rust",
+            (
+                "pub struct A {\n    x: i32,\n}\nimpl A {\n"
+                "    pub fn new(x: i32) -> Self { A { x } }\n    fn own(&self) {}\n}\n"
+                "impl D for A { fn fmt(&self) {} }\npub fn f<T>(a: T) -> i32 { 1 }\nmod gone;\n"
+            ),
+            {
+                "A": "pub struct A {\n    x: i32,\n}\nimpl A {\n    pub fn new(x: i32) -> Self\n}",
+                "f": "pub fn f<T>(a: T) -> i32",
+            },
+        ),
+        (
+            "java",
+            (
+                "public class A extends B {\n  static final int K = 1;\n  private int z;\n  A(int x) { }\n"
+                "  @Override public int f(int a) throws E { return 1; }\n}\n"
+            ),
+            {
+                "A": "public class A extends B {\n    static final int K = 1;\n    A(int x)\n"
+                "    @Override public int f(int a) throws E\n}"
+            },
+        ),
+        (
+            "kotlin",
+            "class A(val x: Int) : C() {\n  fun f(a: Int): Int { return 1 }\n}\nfun top(a: Int) = 1\n",
+            {"A": "class A(val x: Int) : C() {\n    fun f(a: Int): Int\n}", "top": "fun top(a: Int)"},
+        ),
+        (
+            "c",
+            (
+                "#ifndef X\n#define X\n#define K 1\nstruct S {\n  int b;\n};\n"
+                "static int *f(int a) { return 0; }\nint g(void);\n#endif\n"
+            ),
+            {
+                "K": "#define K 1",
+                "S": "struct S {\n  int b;\n}",
+                "f": "static int *f(int a)",
+                "g": "int g(void);",
+            },
+        ),
+        (
+            "cpp",
+            (
+                "namespace n {\nclass A : public B {\n public:\n  int f(int a) const;\n};\n"
+                "int A::f(int a) const { return 1; }\n"
+                "template <class T> T id(T a) { return a; }\n}\n"
+            ),
+            {"A": "class A : public B {\n    int f(int a) const;\n}", "id": "template <class T> T id(T a)"},
+        ),
+        (
+            "ruby",
+            "class A < B\n  def f(a)\n    1\n  end\nend\ndef top(a)\n  1\nend\nK = 1\n",
+            {"A": "class A < B\n    def f(a)", "top": "def top(a)", "K": "K = 1"},
+        ),
+        (
+            "php",
+            (
+                "<?php\nnamespace App;\nclass A extends B {\n  public int $x = 1;\n  private $y;\n"
+                "  public function f(int $a): int { return 1; }\n}\n"
+            ),
+            {"A": "class A extends B {\n    public int $x = 1;\n    public function f(int $a): int\n}"},
+        ),
+        (
+            "lua",
+            "local M = {}\nfunction M.f(a)\n  return 1\nend\nM.h = function(c) return 1 end\nreturn M\n",
+            {"f": "function M.f(a)", "h": "M.h = function(c)"},
+        ),
+        ("markdown", "# A\n", {}),
+    ],
+)
+def test_definitions_are_shown_by_their_signatures(language, text, expected):
+    assert definitions_of(text, language) == expected
+
+
+def test_a_class_shows_its_first_members():
+    large = "class A:\n" + "".join(f"    def m{i}(self): pass\n" for i in range(100))
+    assert definitions_of(large, "python")["A"].count("\n") == tags.MAX_MEMBERS
+
+
+def test_a_missing_grammar_gives_no_definitions_and_is_reported_once(monkeypatch, caplog):
+    monkeypatch.setitem(languages._TABLE, "lua", languages._TABLE["lua"] | {"grammar": "tree_sitter_gone"})
+    for cached in (languages._language, tags._query, tags._imports_in):
+        cached.cache_clear()
+    try:
+        for _ in range(2):
+            assert definitions_of("function f() end\n", "lua") == {}
+            assert imports_of("local a = require('b')\n", "lua") == ()
+        assert len(caplog.messages) == 1
+        assert "nothing is read from imported files" in caplog.messages[0]
+    finally:
+        monkeypatch.undo()
+        for cached in (languages._language, tags._query, tags._imports_in):
+            cached.cache_clear()
