@@ -47,7 +47,7 @@ class WorkspaceExclusion:
         return self.exclusion_reason(snapshot) is not None
 
     def is_ignored(self, uri: str) -> bool:
-        """Whether git ignores the file: the nearest .gitignore file with a matching pattern decides."""
+        """Whether git ignores the file, or folder if a slash ends the URI: the nearest matching pattern decides."""
         path = Path("/" + path_of(uri))
         root = next((root for root in self.roots if path.is_relative_to(root)), None)
         if root is None or path == root:
@@ -55,7 +55,8 @@ class WorkspaceExclusion:
         # from the outside in: nothing inside an ignored folder can be included again
         parts = [path, *path.parents]
         inside = parts[: parts.index(root)]
-        return any(self._matches(part, root, is_folder=part != path) for part in reversed(inside))
+        is_folder = uri.endswith("/")
+        return any(self._matches(part, root, is_folder=is_folder or part != path) for part in reversed(inside))
 
     def _matches(self, path: Path, root: Path, *, is_folder: bool) -> bool:
         for folder in path.parents:
