@@ -11,10 +11,11 @@ MAX_CHARS = 400_000  # longer texts are not parsed at every key
 
 
 class Inside(StrEnum):
-    """Text that is not code."""
+    """What a place is inside of."""
 
     COMMENT = "comment"
     STRING = "string"
+    CODE_IN_STRING = "code in a string"  # as in an f-string
 
 
 def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tuple[int, int]]:
@@ -37,7 +38,7 @@ def whole_line_nodes(text: str, language_id: str, max_lines: int) -> Iterator[tu
 
 
 def inside(text: str, offset: int, language_id: str) -> Inside | None:
-    """Whether code-point offset `offset` is in a comment or a string; None in code and without a grammar.
+    """What code-point offset `offset` is inside of; None in other code and without a grammar.
 
     A string that is not closed counts if a quote at the cursor would close it.
     """
@@ -68,7 +69,7 @@ def _inside(before: bytes, after: bytes, language_id: str) -> Inside | None:
             if node.type.endswith("quote_scalar") or ("string" in node.type and node.type != "string_scalar"):
                 return Inside.STRING
             if "interpolat" in node.type or "substitution" in node.type:
-                return None
+                return Inside.CODE_IN_STRING
         node = node.parent
     return None
 

@@ -13,6 +13,7 @@ from tree_sitter import Node, Parser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason, path_of
 from dg_lsp.context.languages import grammar_of, language_of
+from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.settings import PrivacySettings
 
@@ -45,6 +46,15 @@ class WorkspaceExclusion:
     def is_excluded(self, snapshot: Snapshot) -> bool:
         """Whether the model must not see this document."""
         return self.exclusion_reason(snapshot) is not None
+
+    def is_outside_code(self, snapshot: Snapshot, offset: int) -> bool:
+        """Whether the settings exclude automatic completions in the comment or string around the cursor."""
+        settings = self.settings
+        if not (settings.exclude_comments or settings.exclude_strings):
+            return False
+        found = inside(snapshot.text, offset, snapshot.language)
+        excluded = (settings.exclude_comments, Inside.COMMENT), (settings.exclude_strings, Inside.STRING)
+        return any(is_set and found is kind for is_set, kind in excluded)
 
     def is_ignored(self, uri: str) -> bool:
         """Whether git ignores the file, or folder if a slash ends the URI: the nearest matching pattern decides."""
