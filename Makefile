@@ -8,6 +8,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(CORES)
 
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade
+LLAMA_CPP := $(shell sed -n 's/^\(llama-cpp-python==[^ ]*\).*/\1/p' requirements.lock)
+
 CREATED := $(VENV)/.created
 BASE := $(VENV)/.installed-base
 DEV := $(VENV)/.installed-dev
@@ -24,7 +27,7 @@ VSIX := $(EXTENSION)/dist/dg-lsp.vsix
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check fix bench e2e editors extension samples clean
+.PHONY: help demo test check fix lock audit sbom bench e2e editors extension samples clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -36,16 +39,28 @@ demo: $(BASE)  ## install what a user needs, and complete a line of a sample
 test: check editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
-check: $(DEV)  ## style, types and import contracts
+check: $(DEV)  ## style, types, import contracts and known vulnerabilities
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/dependencies.py audit
 
 fix: $(DEV)  ## repair what ruff can repair; write the settings into the VS Code extension
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/python $(EXTENSION)/configuration.py
+
+lock: $(CREATED)  ## write the lock files: the newest versions that pyproject.toml allows, with their checksums
+	$(PIP) uv==0.13.9
+	$(LOCK) pyproject.toml --output-file requirements.lock
+	$(LOCK) pyproject.toml --extra dev --constraint requirements.lock --output-file requirements-dev.lock
+
+audit: $(DEV)  ## compare the locked versions with known vulnerabilities
+	$(BIN)/python tests/dependencies.py audit
+
+sbom: $(DEV)  ## write dist/dg-lsp.cdx.json (CycloneDX) and dist/licences.md of what a user installs
+	$(BIN)/python tests/dependencies.py sbom dist
 
 bench: $(DEV)  ## measure prefill, steps and the engine's overhead on this machine
 	$(BIN)/dg-lsp bench steps
@@ -78,18 +93,21 @@ $(CREATED):
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(BASE): pyproject.toml $(CREATED)
+$(BASE): pyproject.toml requirements.lock $(CREATED)
 	@$(BIN)/python -c 'import llama_cpp' 2>/dev/null || { command -v cc && command -v c++; } >/dev/null || \
 	  { echo 'No C and C++ compiler here: on Debian and Ubuntu, run: sudo apt-get install build-essential' >&2; exit 1; }
 	@$(BIN)/python -c 'import llama_cpp' 2>/dev/null || \
 	  echo 'Installing. llama-cpp-python is compiled on this machine: about 5 minutes on 2 cores, $(CORES) here; nothing is printed meanwhile.'
-	$(PIP) --editable .
+	@# a wheel, where pip is set up for an index that has one; else the source is compiled, whose checksum is locked
+	@$(PIP) --no-deps --only-binary :all: $(LLAMA_CPP) 2>/dev/null || true
+	$(PIP) --require-hashes --requirement requirements.lock
+	$(PIP) --no-deps --editable .
 	@touch $@
 
-$(DEV): pyproject.toml $(BASE)
+$(DEV): requirements-dev.lock $(BASE)
 	@echo 'Installing the developer tools, torch for the training tests, and transformers, what the model of DiffusionGemma is held to.'
-	$(PIP) --editable '.[dev]'
-	$(PIP) torch==2.13.0 transformers==5.23.0 accelerate==1.15.0
+	$(PIP) --require-hashes --requirement requirements-dev.lock
+	$(PIP) torch==2.13.0 accelerate==1.15.0
 	@touch $@
 
 # DiffusionGemma is compared with its reference on the llama.cpp that it needs: one class of it is compiled, in seconds on

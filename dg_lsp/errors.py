@@ -16,7 +16,7 @@
     │   ├── ModelRuntimeError       the changed llama.cpp that a model needs is missing or cannot be built
     │   ├── ModelDownloadError      a model cannot be fetched, or its checksum is wrong
     │   ├── ModelMemoryError        the model or its cache does not fit into memory
-    │   └── ModelCrashedError       the model crashed its process several times
+    │   └── ModelCrashedError       the model ended its process, or one that tested it
     └── BackendError            the runtime failed while it computed           exit code 3
         └── RemoteError             the remote server is unreachable, refuses or sends an invalid response
 
@@ -25,10 +25,18 @@ is a result, not an error. Exceptions of other libraries are mapped once, in `ba
 """
 
 
+def escaped(text: str) -> str:
+    """The text with control and other invisible characters as escapes: a file's text must not control a terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 class DgLspError(Exception):
-    """The message is one line and ends with a remedy."""
+    """The message is one line and ends with a remedy. Text of files and servers in it is escaped."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return escaped(super().__str__())
 
 
 class UsageError(DgLspError):
@@ -94,7 +102,7 @@ class ModelMemoryError(ModelError):
 
 
 class ModelCrashedError(ModelError):
-    """The model crashed its process several times and is not loaded for a while."""
+    """The model ended its process several times, or the one that tested it, and is not loaded."""
 
 
 class BackendError(DgLspError):

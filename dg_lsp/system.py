@@ -33,6 +33,8 @@ def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     return max(0, min(free, _address_space()))
 
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Hosts that only this machine can reach."""
 NEUTRAL_FOLDER = Path(sys.prefix).anchor
 """The working directory of child processes that need none of the user's: the root of the file system."""
 
@@ -154,7 +156,7 @@ def config_folder() -> Path:
 
 def _user_folder(variable: str, xdg: str, xdg_default: str, windows: str, windows_default: str) -> Path:
     if given := os.environ.get(variable):
-        return expanded(given)
+        return expanded(given).absolute()
     if sys.platform == "darwin":
         base = "~/Library/Application Support"
     elif sys.platform == "win32":

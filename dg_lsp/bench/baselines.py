@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dg_lsp.backends.llamacpp.library import NO_BACKTRACE
 from dg_lsp.bench.contenders import ANSWER_SECONDS, DEFAULT_OPTIONS, RequestOptions, attempt_for
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
@@ -100,7 +101,12 @@ class LlamaServer:
         try:
             # a session of its own, because Ctrl-C must reach only this process
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, **NO_BACKTRACE},
+                start_new_session=True,
             )
         except OSError as error:
             self._log.close()
@@ -245,7 +251,7 @@ class LlamaDiffusionCli:
         command += ["--threads", str(self._threads), "--threads-batch", str(self._threads), "--top-k", "1"]
         command += ["--ctx-size", str(length), "--batch-size", str(length), "--ubatch-size", str(length)]
         command += ["--diffusion-steps", str(steps), "--diffusion-eps", "0.001", "--diffusion-algorithm", "4"]
-        environment = {**os.environ, **_PLAIN_LOG}
+        environment = {**os.environ, **_PLAIN_LOG, **NO_BACKTRACE}
         try:
             done = subprocess.run(
                 command,

@@ -18,6 +18,7 @@ from dg_lsp.cli.servers import AllowedHosts, AllowedOrigins, KeyFile, access_rul
 from dg_lsp.daemon.client import READY, STOP_SECONDS, Endpoint, Refused, ask, report
 from dg_lsp.daemon.client import start as start_daemon
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, SettingsError, UsageError
+from dg_lsp.system import LOOPBACK
 
 if TYPE_CHECKING:
     from dg_lsp.daemon.server import OpenHttp
@@ -139,8 +140,6 @@ def http_opener(given: Mapping[str, Any]) -> "OpenHttp | None":
     is_explicit = bool(given.get("http"))
     if not (address := given.get("http") or settings.daemon.http):
         return None
-    from dg_lsp.http.auth import LOOPBACK
-
     host, port = parse_address(address, "--http" if is_explicit else "daemon.http")
     if not is_explicit and host not in LOOPBACK:
         raise SettingsError(f"daemon.http {address}: only dg-lsp daemon start --http serves other machines")

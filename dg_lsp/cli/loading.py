@@ -14,6 +14,7 @@ import typer
 from typer import Option
 
 from dg_lsp.canvas.spec import Checkpoint, DecoderName, FimOrder, ModelSpec, PromptFormat
+from dg_lsp.errors import escaped
 
 if TYPE_CHECKING:
     from dg_lsp.backends.llamacpp import LlamaModel
@@ -189,19 +190,29 @@ def with_model_chosen(settings: "Settings") -> "Settings":
 
 
 def load_model(settings: "Settings") -> LoadedModel:
-    """Locates and loads the model of the settings. Raises as `open_engine` does."""
-    from dg_lsp.models.metadata import describe, read_folder
-    from dg_lsp.models.registry import known_names, locate
+    """Locates and loads the model of the settings; a file is tested in a child first. Raises as `open_engine` does."""
+    from dg_lsp.cli.trial import check_model
+    from dg_lsp.models.registry import locate
 
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
-    name = settings.model.name if settings.model.name in known_names() else path.stem
+    if not path.is_dir():
+        check_model(path, settings.model)
+    return load_file(path, settings)
+
+
+def load_file(path: Path, settings: "Settings", *, check_tensors: bool = False) -> LoadedModel:
+    """Loads a file or folder, whose name the settings have; with a check of all weights, if wanted."""
+    from dg_lsp.models.metadata import describe, read_folder
+    from dg_lsp.models.registry import known_names
+
+    name = settings.model.name if settings.model.name in known_names() else escaped(path.stem)
     if path.is_dir():
         return LoadedModel(path, *read_folder(path, name if name == settings.model.name else ""))
 
     from dg_lsp.backends.llamacpp import LlamaModel
 
-    weights = LlamaModel.load(path, settings.model)
+    weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors)
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)

@@ -1,8 +1,10 @@
 """`dg-lsp models`: list, show and remove models. The other commands are in pull.py and conversion.py."""
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument
@@ -15,6 +17,7 @@ from dg_lsp.errors import DgLspError, UsageError
 
 if TYPE_CHECKING:
     from dg_lsp.models.registry import Family, Preset
+    from dg_lsp.models.selection import Machine
 
 app = typer.Typer(help="List, show, pull, convert and remove models.")
 app.command("pull")(pull_model)
@@ -23,23 +26,61 @@ app.command("build-runtime")(conversion.build_runtime)
 
 
 @app.command("list")
-def list_models() -> int:
-    """List the known models: size, path or how to get it, description, memory, whether it fits here, and licence."""
+def list_models(as_json: Json = False) -> int:
+    """List the known models: whether each is here and fits, kind, size, memory, hardware, licence and description."""
+    from dg_lsp.cli.output import aligned
     from dg_lsp.models import registry
-    from dg_lsp.models.selection import fit
+    from dg_lsp.models.selection import BUNDLED
 
-    for model in registry.BUNDLED:
-        size = f"{model.path.stat().st_size / 1e6:.1f} MB" if model.path.is_file() else "missing"
-        typer.echo(f"{model.name}  {size}  {model.path}")
     try:
         machine = loading.this_machine()
     except DgLspError:  # without llama.cpp the list is still useful; `doctor` reports the problem
         machine = loading.this_machine(with_gpu=False)
-    for preset in registry.PRESETS:
-        memory = f"needs {preset.memory_bytes / 1e9:.1f} GB of memory, {fit(preset, machine)}"
-        facts = "; ".join((preset.note, preset.quantization, memory, f"made for: {preset.hardware}", preset.licence))
-        typer.echo(f"{preset.name}  {preset.size / 1e9:.1f} GB  {_location(preset)}  ({facts})")
+    models = [_listed(preset, machine) for preset in (BUNDLED, *registry.PRESETS)]
+    if as_json:
+        typer.echo(json.dumps(models))
+        return 0
+    rows = [("model", "here", "fits here", "kind", "size", "memory", "made for", "licence", "description")]
+    for one in models:
+        sizes = (_size(one["size_bytes"]), _size(one["memory_bytes"]))
+        here = "yes" if one["path"] else "in part" if one["is_begun"] else "no"
+        licence = re.split("[,;]", one["licence"], maxsplit=1)[0]
+        rows.append((one["name"], here, one["fit"], one["kind"], *sizes, one["hardware"], licence, one["note"]))
+    for line in aligned(rows):
+        typer.echo(line)
+    typer.echo("\ndg-lsp models pull MODEL gets one, dg-lsp models recommend measures this machine and names the best.")
     return 0
+
+
+def _listed(preset: "Preset", machine: "Machine") -> dict[str, Any]:
+    """Keys in the documented order."""
+    from dg_lsp.models import registry
+    from dg_lsp.models.selection import BUNDLED, fit, is_diffusion
+
+    path = registry.BUNDLED[0].path if preset is BUNDLED else registry.ready_path(preset)
+    return {
+        "name": preset.name,
+        "kind": "diffusion" if is_diffusion(preset) else "autoregressive",
+        "path": str(path) if path else None,
+        "is_begun": path is None and _is_begun(preset),
+        "fit": fit(preset, machine),
+        "size_bytes": preset.size,
+        "memory_bytes": preset.memory_bytes,
+        "quantization": preset.quantization,
+        "hardware": preset.hardware,
+        "licence": preset.licence,
+        "note": preset.note,
+    }
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+
+
+def _is_begun(preset: "Preset") -> bool:
+    from dg_lsp.models import registry
+
+    return registry.fetched_path(preset) is not None or preset.unquantized_path.is_file()
 
 
 def _location(preset: "Preset") -> str:
@@ -48,8 +89,7 @@ def _location(preset: "Preset") -> str:
 
     if (ready := registry.ready_path(preset)) is not None:
         return str(ready)
-    is_fetched = registry.fetched_path(preset) is not None or preset.unquantized_path.is_file()
-    return f"{'not complete' if is_fetched else 'not here'} yet: dg-lsp models pull {preset.name}"
+    return f"{'not complete' if _is_begun(preset) else 'not here'} yet: dg-lsp models pull {preset.name}"
 
 
 @app.command("recommend")

@@ -1,6 +1,6 @@
 """Prints completions: as a JSON object, as code with line numbers, and as a canvas step by step."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,13 @@ def progress(*columns: ProgressColumn) -> Iterator[Progress]:
     description = TextColumn("{task.description}")
     with Progress(description, *columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         yield bars
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows of a table as lines with aligned columns; the first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """`dg-lsp models recommend`: measures this machine, and names the models for it."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import typer
 
 from dg_lsp.cli import conversion, loading
+from dg_lsp.cli.output import aligned
 from dg_lsp.cli.pull import Pull
 from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.models import gpus, registry
@@ -152,12 +153,7 @@ def table(recommendation: Recommendation) -> Iterator[str]:
         times = (f"{facts[key]:,.0f} ms" for key in ("line_ms", "first_line_ms"))
         size = f"{model.preset.size / 1e9:.1f} GB"
         rows.append((kind, model.name, *times, model.device, size, facts["licence"], facts["command"]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    yield from (_joined(row, widths) for row in rows)
-
-
-def _joined(row: Iterable[str], widths: Iterable[int]) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
 
 
 def _facts(model: RankedModel) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dg_lsp.cli import loading
 from dg_lsp.cli.loading import GpuLayers, Model, Remote, Threads, configure, overrides
 from dg_lsp.daemon import client
 from dg_lsp.errors import DaemonError, InputFileError, SettingsError, UsageError
-from dg_lsp.system import python_command
+from dg_lsp.system import LOOPBACK, python_command
 
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DAEMON = python_command("dg_lsp", "daemon", "run")
 """The daemon. It receives its options on standard input, so that it can run in any directory."""
 KEY_VARIABLE = "DG_LSP_API_KEY"
+TOKEN_VARIABLE = "DG_LSP_TOKEN"
+MIN_TOKEN_CHARS = 16
 KeyFile = Annotated[Path | None, Option(metavar="FILE", help=f"File with the key of clients; or set {KEY_VARIABLE}.")]
 AllowedHosts = Annotated[list[str] | None, Option(metavar="NAME", help="Name of this machine for clients.")]
 DaemonUse = Literal["auto", "start", "never"]
@@ -32,7 +34,9 @@ AllowedOrigins = Annotated[list[str] | None, Option(metavar="ORIGIN", help="Web 
 
 def lsp(
     stdio: Annotated[bool, Option("--stdio", help="Use standard input and output; the default.")] = False,
-    tcp: Annotated[str | None, Option(metavar="HOST:PORT", help="Listen on this address for one client.")] = None,
+    tcp: Annotated[
+        str | None, Option(metavar="HOST:PORT", help="Listen on loopback for one client that sends a token.")
+    ] = None,
     model: Model = None,
     remote: Remote = None,
     gpu_layers: GpuLayers = None,
@@ -45,6 +49,8 @@ def lsp(
     if stdio and tcp is not None:
         raise UsageError("--stdio and --tcp exclude each other: give one of them")
     address = None if tcp is None else parse_address(tcp)
+    if address is not None and address[0] not in LOOPBACK:
+        raise UsageError(f"--tcp {tcp}: other machines could connect; use 127.0.0.1, and ssh -L from another machine")
     over = overrides(model=model, gpu_layers=gpu_layers, threads=threads, remote=remote)
     settings = _settings(over)
 
@@ -58,7 +64,19 @@ def lsp(
 
     if address is None:
         return server.serve_stdio(open_engine, settings)
-    return server.serve_tcp(*address, open_engine, settings)
+    return server.serve_tcp(*address, _token(), open_engine, settings)
+
+
+def _token() -> str:
+    """What a TCP client must send, from the variable, which children do not inherit; empty for a new one.
+
+    Raises:
+        UsageError: the variable can be guessed.
+    """
+    token = os.environ.pop(TOKEN_VARIABLE, "").strip()
+    if token and len(token) < MIN_TOKEN_CHARS:
+        raise UsageError(f"{TOKEN_VARIABLE} has fewer than {MIN_TOKEN_CHARS} characters: set a longer one")
+    return token
 
 
 def _settings(over: dict[str, Any]) -> "Settings":

@@ -7,10 +7,12 @@ Patterns have the syntax of .gitignore files and are matched by `pathspec`: the 
 
 import functools
 import re
+import sys
+import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from urllib.parse import unquote, urlsplit
 
 from pathspec import GitIgnoreSpec
@@ -38,12 +40,17 @@ SECRET_FILES = (
 """Names of files that usually contain keys or passwords, in lower case."""
 SECRET_PATHS = (
     ".ssh/", ".gnupg/", ".password-store/", ".aws/", ".azure/", ".oci/", ".kube/", ".env.d/", ".envs/",
-    "**/.docker/config.json", "**/.m2/settings*.xml", "**/.gradle/*.properties", "**/gh/hosts.yml",
+    "**/.git/config", "**/.docker/config.json", "**/.m2/settings*.xml", "**/.gradle/*.properties", "**/gh/hosts.yml",
     "**/gcloud/*credentials*",
 )  # fmt: skip
 """The same for folders, and for names that are usual elsewhere too."""
 _BACKUP = re.compile(r"(~|\.(bak|backup|old|orig|save|sw[a-p]|tmp))+$")
+IGNORES_CASE = sys.platform in ("win32", "darwin")
+"""Whether two spellings of a path that differ in case usually name the same file."""
+_DRIVE = re.compile(r"[A-Za-z]:")
 _TRAILING = re.compile(r"[. ]+(?=/|$)")  # ignored by Windows
+_STREAM = re.compile(r"[. ]*:[^/]*$")  # of a file on Windows
+_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")  # some are ignored by macOS
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
     r"(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[\w+/=\s\\:,-]*)",
@@ -57,6 +64,7 @@ _KEY_LINES = re.compile(  # of a key whose beginning is not part of the text
 _TOKEN = re.compile(
     r"\b(?:"
     r"A(?:KI|SI|BI|CC)A[A-Z2-7]{16}\b|ABSK[\w+/]{60,}"  # Amazon
+    r"|(?i:aws_?secret_?access_?key)[\"']?\s*[=:]\s*[\"']?[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/])"
     r"|gh[pousr]_\w{36,}|github_pat_\w{22,}|gl(?:pat|ptt|dt|rt|cbt|soat)-[\w-]{20,}"
     r"|sk-[\w-]{16,}|sk-live-\w+|(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,}"
     r"|xai-\w{20,}|gsk_\w{20,}|hf_[A-Za-z0-9]{30,}"
@@ -109,15 +117,15 @@ class Exclusion:
         """Why a file is excluded by its path, before it is read, or None."""
         if self.settings.exclude_secrets and is_secret(path):
             return ExclusionReason.SECRETS
-        return ExclusionReason.PATTERN if _compiled(self.settings.exclude_patterns).match_file(path) else None
+        return ExclusionReason.PATTERN if compiled(self.settings.exclude_patterns).match_file(folded(path)) else None
 
     def _uri_reason(self, uri: str) -> ExclusionReason | None:
         """By the path of a URI; for a file on this machine also by the path that its links lead to."""
         path = path_of(uri)
         reason = self.path_reason(path)
-        if reason is None and urlsplit(uri).scheme == "file":
+        if reason is None and (local := local_path(uri)) is not None:
             with suppress(OSError, ValueError, RuntimeError):  # unreadable, a NUL, links in a circle
-                target = Path("/" + path).resolve().as_posix().lstrip("/")
+                target = local.resolve().as_posix().lstrip("/")
                 return self.path_reason(target) if target != path else None
         return reason
 
@@ -125,10 +133,11 @@ class Exclusion:
 @functools.lru_cache(maxsize=1024)
 def is_secret(path: str) -> bool:
     """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
-    path = _TRAILING.sub("", path.replace("\\", "/").casefold())
+    path = unicodedata.normalize("NFKC", unquote(path))  # some clients encode a URI twice
+    path = _TRAILING.sub("", _INVISIBLE.sub("", path).replace("\\", "/").casefold())
     files, name = _compiled(SECRET_FILES), path.rstrip("/").rpartition("/")[2]
-    is_file = files.match_file(name) or files.match_file(_BACKUP.sub("", name))
-    return is_file or _compiled(SECRET_PATHS).match_file(path)
+    names = (name, _BACKUP.sub("", name), _STREAM.sub("", name))
+    return any(map(files.match_file, names)) or _compiled(SECRET_PATHS).match_file(path)
 
 
 def mask_secrets(text: str) -> str:
@@ -141,6 +150,31 @@ def mask_secrets(text: str) -> str:
 def path_of(uri: str) -> str:
     """The path of a URI in the form that patterns match: with slashes, without the leading one."""
     return unquote(urlsplit(uri).path).lstrip("/")
+
+
+def local_path(uri: str, flavour: type[Path] = Path) -> Path | None:
+    """The absolute path of a `file` URI in this system's flavour; None for any other URI.
+
+    On Windows `file:///c%3A/a` is `C:/a`, and `file://server/share/a` is `//server/share/a`.
+    """
+    parts = urlsplit(uri)
+    path = flavour("/" + unquote(parts.path).lstrip("/"))
+    if isinstance(path, PureWindowsPath):
+        host, text = unquote(parts.netloc), unquote(parts.path)
+        drive = text.lstrip("/\\")
+        path = flavour(drive if _DRIVE.match(drive) else f"//{host}{text}" if host else text)
+    return path if parts.scheme == "file" and path.is_absolute() else None
+
+
+def folded(text: str) -> str:
+    """The text as names are compared here: on Windows and macOS without case."""
+    return text.casefold() if IGNORES_CASE else text
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(patterns: tuple[str, ...]) -> GitIgnoreSpec:
+    """Patterns of a .gitignore file or of the settings, for folded paths."""
+    return GitIgnoreSpec.from_lines(map(folded, patterns))
 
 
 def is_binary(text: str) -> bool:

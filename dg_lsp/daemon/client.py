@@ -259,12 +259,19 @@ def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def receive(connection: socket.socket) -> dict[str, Any]:
+def receive(connection: socket.socket, max_bytes: int = _LONGEST_LINE) -> dict[str, Any]:
     """One line of JSON. Raises OSError if the other side leaves, is too slow, or does not speak this protocol."""
-    connection.settimeout(SECONDS)
+    line, end = b"", time.monotonic() + SECONDS
+    while not line.endswith(b"\n"):  # the other side waits for an answer to each line
+        if (seconds := end - time.monotonic()) <= 0:
+            raise TimeoutError("the other side is too slow")
+        connection.settimeout(seconds)
+        chunk = connection.recv(1 << 16)
+        line += chunk
+        if not chunk or len(line) > max_bytes:
+            break
     try:
-        with connection.makefile("rb") as stream:  # the other side waits for an answer to each line
-            return dict(json.loads(stream.readline(_LONGEST_LINE)))
+        return dict(json.loads(line))
     except (ValueError, TypeError) as error:
         raise ConnectionError("the other side does not speak this protocol") from error
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # loaded only by a daemon that serves HTTP
 
 IDLE_SECONDS = 600.0
 """A model without sessions is closed after this time, and a daemon that an editor started leaves."""
+_LONGEST_HELLO = 1024
 _TICK = 0.5
 _CLOSE_SECONDS = 3.0
 
@@ -129,8 +130,10 @@ class Daemon:
             self._threads[connection].start()
 
     def _serve(self, connection: socket.socket) -> None:
+        is_known = False
         try:
             request = self._authenticate(connection)
+            is_known = True
             if request.get("want") != "session":
                 send(connection, self._answer(request.get("want")))
                 return
@@ -142,14 +145,15 @@ class Daemon:
         except OSError:
             pass  # a client that is gone, or that does not speak this protocol
         finally:
-            self._last_used = time.monotonic()
+            if is_known:
+                self._last_used = time.monotonic()
             self._sessions.discard(connection)
             self._threads.pop(connection, None)
             connection.close()
 
     def _authenticate(self, connection: socket.socket) -> dict[str, Any]:
         """The client's request, once both sides have proved that they can read the record."""
-        hello = receive(connection)
+        hello = receive(connection, _LONGEST_HELLO)
         if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._record.token.encode()):
             raise Refused("the token is wrong")
         send(connection, {"version": __version__, "proof": self._record.proof})

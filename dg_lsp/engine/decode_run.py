@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,38 +28,55 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
+MAX_CLIENTS = 16
+"""Clients whose texts are cached."""
+
+
 class KVSlots:
-    """Which prompt each slot holds, least recently used first. Not thread-safe: owned by the engine."""
+    """Which prompt each slot holds, least recently used first. Not thread-safe: owned by the engine.
+
+    A client's prompt is nothing for the others: what is reused, and how fast, would reveal it.
+    """
 
     def __init__(self, num_slots: int) -> None:
         self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(num_slots))
+        self._clients: dict[int, Hashable] = {}
+        self._writers: dict[int, Hashable] = {}
         self.user: object = None  # the request that used the model last
 
-    def choose(self, prompt_ids: TokenIds) -> int:
-        """The slot that shares at least half of the prompt, start and end; without one, the least recently used."""
-        shared = {slot: self.num_alike(slot, prompt_ids) for slot in self._held}
+    def choose(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
+        """The client's slot that shares at least half of the prompt, start and end, or the least recently used."""
+        shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in self._held}
         best = max(shared, key=lambda slot: shared[slot])
         if 2 * shared[best] < len(prompt_ids):
             best = next(iter(self._held))
         self._held.move_to_end(best)
         return best
 
-    def num_missing(self, prompt_ids: TokenIds) -> int:
-        """Tokens of the prompt that the best slot lacks."""
-        return len(prompt_ids) - max(self.num_alike(slot, prompt_ids) for slot in self._held)
+    def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
+        """Tokens of the prompt that the client's best slot lacks."""
+        return len(prompt_ids) - max(self.num_alike(slot, prompt_ids, client) for slot in self._held)
 
-    def num_shared(self, slot: int, prompt_ids: TokenIds) -> int:
-        """How many of the prompt's first tokens the slot holds."""
-        return common_prefix_length(self._held[slot], prompt_ids)
+    def num_shared(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
+        """How many of the prompt's first tokens the slot holds for the client."""
+        return common_prefix_length(self._of(slot, client), prompt_ids)
 
-    def num_alike(self, slot: int, prompt_ids: TokenIds) -> int:
+    def hold(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> None:
+        """Records that the slot holds this prompt now."""
+        self._held[slot], self._clients[slot] = prompt_ids, client
+
+    def is_foreign(self, slot: int, client: Hashable) -> bool:
+        """Whether another client's prompt must be removed before this client writes to the slot, as it does now."""
+        writer, self._writers[slot] = self._writers.get(slot, client), client
+        return writer != client
+
+    def num_alike(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """First and last tokens that the slot's prompt has in common with this one."""
-        num_shared, held = self.num_shared(slot, prompt_ids), self._held[slot]
+        num_shared, held = self.num_shared(slot, prompt_ids, client), self._of(slot, client)
         return num_shared + common_prefix_length(held[num_shared:][::-1], prompt_ids[num_shared:][::-1])
 
-    def hold(self, slot: int, prompt_ids: TokenIds) -> None:
-        """Records that the slot holds this prompt now."""
-        self._held[slot] = prompt_ids
+    def _of(self, slot: int, client: Hashable) -> TokenIds:
+        return self._held[slot] if self._clients.get(slot, client) == client else NOTHING
 
 
 class Stopwatch:
@@ -114,19 +131,26 @@ class EngineModel:
     slots: KVSlots
     buffers: BufferTokens
     token_bytes: Callable[[int], bytes]  # text of one token
+    text_caches: Callable[[Hashable], tuple[Tokenizer, BufferTokens]]  # by client
+    client: Hashable = 0
 
     @classmethod
     def of(cls, denoiser: Denoiser, tokenizer: Tokenizer) -> "EngineModel":
         """The model with its own prompt format and sampling, and with empty slots and caches."""
         spec = denoiser.spec
-        return cls(
-            denoiser,
-            CachingTokenizer(tokenizer),
-            spec,
-            KVSlots(denoiser.num_slots),
-            BufferTokens(tokenizer, spec.repetition_match),
-            lru_cache(None)(lambda token: tokenizer.decode(token_ids([token]))),
-        )
+
+        @lru_cache(MAX_CLIENTS)
+        def text_caches(_client: Hashable) -> tuple[Tokenizer, BufferTokens]:
+            return CachingTokenizer(tokenizer), BufferTokens(tokenizer, spec.repetition_match)
+
+        caching_tokenizer, buffers = text_caches(0)
+        token_bytes = lru_cache(None)(lambda token: tokenizer.decode(token_ids([token])))
+        return cls(denoiser, caching_tokenizer, spec, KVSlots(denoiser.num_slots), buffers, token_bytes, text_caches)
+
+    def for_client(self, client: Hashable) -> "EngineModel":
+        """The model as one client's requests see it: they find no text and no prompt of another client in a cache."""
+        tokenizer, buffers = self.text_caches(client)
+        return replace(self, tokenizer=tokenizer, buffers=buffers, client=client)
 
     def decode(self, ids: TokenIds) -> bytes:
         """See `Tokenizer.decode`; a step decodes a few tokens that are cached."""
@@ -151,12 +175,15 @@ class RequestDenoiser:
     spec: ModelSpec  # with the request's prompt format
     repetition: Repetition | None = None
     num_known: int = 0  # tokens before the fill, prompt and head together
+    client: Hashable = 0
     _held: TokenIds = field(init=False, default_factory=lambda: NOTHING)  # that the request has put into its slot
 
     def prefill(self, slot: int, prompt_ids: TokenIds) -> int:
         """See `Passes.prefill`."""
         self.slots.user, self._held = self, prompt_ids
         began = time.perf_counter()
+        if self.slots.is_foreign(slot, self.client):
+            self.inner.prefill(slot, NOTHING)
         num_decoded = self.inner.prefill(slot, prompt_ids)
         self.watch.prefill += time.perf_counter() - began
         return num_decoded
@@ -196,7 +223,7 @@ class RequestDenoiser:
         if self.slots.user is not self and len(self._held):
             held = self._held
             self.prefill(slot, held)
-            self.slots.hold(slot, held)
+            self.slots.hold(slot, held, self.client)
 
     def _canvas_matches(
         self, repetition: Repetition, canvas: TokenIds, mask_id: int
@@ -257,13 +284,13 @@ class DecodeRun:
         self._model = model
         self._watch = watch
         prompt_ids, slots, rng = layout.prompt_ids, model.slots, np.random.default_rng(seed)
-        stop, slot = StopCriteria(model.decode, limits, layout.stop), slots.choose(prompt_ids)
-        denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, repetition, layout.num_known)
-        num_kept = slots.num_shared(slot, prompt_ids)
+        stop, slot = StopCriteria(model.decode, limits, layout.stop), slots.choose(prompt_ids, model.client)
+        denoiser = RequestDenoiser(model.denoiser, slots, watch, model.spec, repetition, layout.num_known, model.client)
+        num_kept = slots.num_shared(slot, prompt_ids, model.client)
         self.task = DecodeTask(denoiser, slot, layout, limits, stop, rng, repetition, num_kept)
         self.name = decoder
         self.decoder = new_decoder(decoder, self.task)
-        slots.hold(slot, prompt_ids)
+        slots.hold(slot, prompt_ids, model.client)
 
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """One value per forward pass, then the drafts of all candidates."""
@@ -305,13 +332,17 @@ WARM_UP_TOKENS = 32
 def warm_up(model: EngineModel, prompt_ids: TokenIds) -> Generator[Progress, None, None]:
     """Decodes a prompt into the slot that is best for it, one value for each pass."""
     slots, denoiser = model.slots, model.denoiser
-    slots.user, slot = None, slots.choose(prompt_ids)
+    slots.user, slot, client = None, slots.choose(prompt_ids, model.client), model.client
     # what the cache holds of the prompt's end is kept only if the prompt is given as a whole
-    num_alike = slots.num_alike(slot, prompt_ids)
-    start = slots.num_shared(slot, prompt_ids) if num_alike < len(prompt_ids) - WARM_UP_TOKENS else len(prompt_ids)
+    num_alike = slots.num_alike(slot, prompt_ids, client)
+    start = (
+        slots.num_shared(slot, prompt_ids, client) if num_alike < len(prompt_ids) - WARM_UP_TOKENS else len(prompt_ids)
+    )
     for end in [*range(start + WARM_UP_TOKENS, len(prompt_ids), WARM_UP_TOKENS), len(prompt_ids)]:
+        if slots.is_foreign(slot, client):
+            denoiser.prefill(slot, NOTHING)
         denoiser.prefill(slot, prompt_ids[:end])
-        slots.hold(slot, prompt_ids[:end])
+        slots.hold(slot, prompt_ids[:end], client)
         yield Progress(0, 0, EMPTY, EMPTY.ids, EMPTY.confidence)
 
 

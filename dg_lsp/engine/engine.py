@@ -5,7 +5,7 @@ Not thread-safe: one thread owns an engine (see `scheduler`).
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import replace
 from functools import cache
 from typing import Self, TypeVar
@@ -208,7 +208,7 @@ class LocalEngine(Engine):
         """One decoder's run for a request."""
         with watch.stage("prompt"):
             num_canvases = self.decoder_selection.num_canvases(decoder, kind, request.num_candidates)
-            model = self._model_for(decoder)
+            model = self._model_for(decoder, request.client)
             layout = self._layout(request, model, decoder)
             limits = limits_of(request, self.settings, model.spec, decoder, deadline, layout, num_canvases)
             stop_ms = early_stop_ms(request, self.settings, limits.deadline)
@@ -229,13 +229,14 @@ class LocalEngine(Engine):
     ) -> Generator[Progress, None, RewriteResult]:
         """See `Engine.rewrite`."""
         end = time.monotonic() + request.deadline_ms / 1e3 if deadline is None else deadline
+        model = self._model.for_client(request.client)
         if request.holes:
-            return GapsFill(request, self.spec.name, self.settings, end, self.run, self._model).run()
-        return Rewrite(self._model, request, end, self.run, self.settings).run()
+            return GapsFill(request, self.spec.name, self.settings, end, self.run, model).run()
+        return Rewrite(model, request, end, self.run, self.settings).run()
 
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """See `Engine.chat`."""
-        model, watch = self._model, Stopwatch()
+        model, watch = self._model.for_client(request.client), Stopwatch()
         with watch.stage("prompt"):
             if request.text is None:
                 layout = chat_layout(request.turns, model.tokenizer, model.spec)
@@ -281,7 +282,7 @@ class LocalEngine(Engine):
         kind = PositionKind.of(request.cursor, request.line_limit)
         missing = self._num_missing(request)
         decoder = self.decoder_selection.choose(kind, DecoderName(self.settings.decoder), 1, missing)
-        model = self._model_for(decoder)
+        model = self._model_for(decoder, request.client)
         ids = self._layout(request, model, decoder).prompt_ids
         yield from warm_up(model, ids)
 
@@ -294,19 +295,21 @@ class LocalEngine(Engine):
         """See `Engine.close`."""
         self._model.denoiser.close()
 
-    def _model_for(self, decoder: DecoderName) -> EngineModel:
-        """The model, in the prompt format infill for the decoder that needs it."""
+    def _model_for(self, decoder: DecoderName, client: Hashable) -> EngineModel:
+        """The model as the client sees it, in the prompt format infill for the decoder that needs it."""
+        model = self._model.for_client(client)
         if decoder is DecoderName.INFILL and self.spec.prompt_format is not PromptFormat.INFILL:
-            return replace(self._model, spec=in_format(self.spec, PromptFormat.INFILL))
-        return self._model
+            return replace(model, spec=in_format(self.spec, PromptFormat.INFILL))
+        return model
 
     def _num_missing(self, request: FillRequest) -> Callable[[DecoderName], int]:
-        """How many prompt tokens no slot has, for a decoder."""
+        """How many prompt tokens no slot of the client has, for a decoder."""
+        model = self._model.for_client(request.client)
 
         @cache
         def num_missing(is_causal: bool) -> int:
-            layout = self._layout(request, self._model, DecoderName.AUTOREGRESSIVE if is_causal else DecoderName.AUTO)
-            return self._model.slots.num_missing(layout.prompt_ids)
+            layout = self._layout(request, model, DecoderName.AUTOREGRESSIVE if is_causal else DecoderName.AUTO)
+            return model.slots.num_missing(layout.prompt_ids, model.client)
 
         return lambda decoder: num_missing(decoder.needs_causal_head)
 

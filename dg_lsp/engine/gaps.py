@@ -168,6 +168,7 @@ class GapsFill:
             seed=request.seed,
             snippets=request.snippets,
             priority=Priority.INVOKED,
+            client=request.client,
         )
         before = self._steps
         result = yield from self._watch.relay(_counted(self._fill(fill, deadline=self._deadline), before))

@@ -22,7 +22,7 @@ from dg_lsp.engine.decode_run import Stopwatch
 from dg_lsp.engine.decoders.base import EMPTY, Progress
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.gaps import GapsFill
-from dg_lsp.engine.request import ChatRequest, FillRequest, RewriteRequest
+from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
 from dg_lsp.engine.result import FillResult, Frame, RewriteResult
 from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, judge_attempt, rewrite_prompt, rewrite_result
 from dg_lsp.engine.stop_criteria import Limits, early_stop_ms, limits_of, meets_stop_criteria
@@ -80,7 +80,10 @@ class RemoteEngine(Engine):
             max_chars = int(request.snippets.share * size * CHARS_PER_TOKEN)
             prompt = replace(prompt, snippets=within(request.snippets, max_chars))
             counts = limits.max_tokens, request.num_candidates
-            query = RemoteQuery(RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request))
+            is_invoked = request.priority is Priority.INVOKED
+            query = RemoteQuery(
+                RemoteTask.FILL, prompt, *counts, request.seed, session=_session(request), is_invoked=is_invoked
+            )
             # a server reports no passes
             seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
             early_stop = limits.deadline - seconds + early_stop_ms(request, self.settings, limits.deadline) / 1e3

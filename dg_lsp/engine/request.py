@@ -1,5 +1,6 @@
 """Requests to the engine."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
@@ -32,7 +33,7 @@ class Priority(IntEnum):
 class EngineRequest(Generic[Result_co]):
     """What all requests have, by the type of their results."""
 
-    client: int = 0  # number of the session, where several share the model
+    client: Hashable = 0  # the session or machine, where several share the model: they share no cache
 
 
 @dataclass(frozen=True, slots=True)

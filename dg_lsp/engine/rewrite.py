@@ -93,6 +93,7 @@ class Rewrite:
             seed=seed,
             snippets=request.snippets,
             priority=request.priority,
+            client=request.client,
         )
         result = yield from self._watch.relay(self._fill(fill, deadline=self._deadline))
         if not result.candidates:

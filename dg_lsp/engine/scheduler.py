@@ -12,7 +12,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DgLspError
 from dg_lsp.settings import CompletionSettings, Settings
 
-Key = tuple[int, str, type]
+Key = tuple[Hashable, str, type]
 """Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
 OnStep = Callable[[Progress], None]
 Result = TypeVar("Result")
@@ -453,14 +453,16 @@ class SchedulerSession:
     def submit(self, request: EngineRequest[Result], on_step: OnStep | None = None) -> Future[Result]:
         """See `Scheduler.submit`."""
         self._on_submit()
-        future = self._scheduler.submit(replace(request, client=self._number), on_step, self._settings)
+        future = self._scheduler.submit(
+            replace(request, client=(self._number, request.client)), on_step, self._settings
+        )
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
 
     def warm_up(self, request: FillRequest) -> None:
         """See `Scheduler.warm_up`."""
-        self._scheduler.warm_up(replace(request, client=self._number), self._settings)
+        self._scheduler.warm_up(replace(request, client=(self._number, request.client)), self._settings)
 
     def configure(self, settings: CompletionSettings) -> None:
         """See `Scheduler.configure`."""

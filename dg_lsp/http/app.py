@@ -23,14 +23,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import DgLspError, UsageError
-from dg_lsp.http.auth import LOOPBACK, AccessRules
+from dg_lsp.http.auth import AccessRules
+from dg_lsp.http.connection import MAX_WAITING, Connection
 from dg_lsp.http.errors import CANCELLED, HEADERS, STATUSES, ApiError, api_error, error_response
 from dg_lsp.http.routes import router
 from dg_lsp.http.schemas import ErrorResponse
 from dg_lsp.http.service import Metrics, OpenScheduler, Service
 from dg_lsp.settings import Settings
+from dg_lsp.system import LOOPBACK
 
 BACKLOG = 128
+BODY_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
 MAX_BODY_BYTES = 8 * 2**20
 MAX_CONNECTIONS = 512
@@ -71,6 +74,7 @@ class HttpServer:
                 f"{host} is open to other machines: set DG_LSP_API_KEY, give --api-key-file, or use 127.0.0.1"
             )
         self._socket = _bind(host, port)
+        self._note = "" if host in LOOPBACK else ", without encryption: put a proxy with https before it"
         self._service = Service(open_scheduler, settings, _log)
         self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self._is_persistent = is_persistent
@@ -119,7 +123,7 @@ class HttpServer:
     async def _serve(self) -> None:
         start = time.monotonic()
         serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
-        _log(f"listening on {self.url}")
+        _log(f"listening on {self.url}{self._note}")
         opening = asyncio.create_task(self._open())
         await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
@@ -157,14 +161,14 @@ class _UvicornServer(uvicorn.Server):
     def __init__(self, app: FastAPI, service: Service) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            limit_concurrency=MAX_CONNECTIONS + MAX_WAITING,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
@@ -231,40 +235,60 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and counts it; unknown paths count as `other`."""
         metrics, start, status = self._metrics, time.monotonic(), 500
+        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
+        headers = MutableHeaders(scope=scope)
+        error = self._rules.error(scope["path"], headers)
+        is_known = error is None and self._rules.is_known(headers)
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            if message["type"] == "http.response.start" and not is_known:
+                MutableHeaders(scope=message)["connection"] = "close"
             await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"
-        metrics.last_request = start
-        metrics.num_open_requests += 1
+        if is_known:
+            metrics.last_request = start
+        metrics.num_open_requests += is_known
         try:
-            await self._serve(scope, receive, send_and_note)
+            await self._serve(scope, receive, send_and_note, error)
         finally:
-            metrics.num_open_requests -= 1
-            metrics.last_request = time.monotonic()
+            end = time.monotonic()
+            metrics.num_open_requests -= is_known
+            metrics.last_request = end if is_known else metrics.last_request
             metrics.requests.labels(path, str(status)).inc()
-            metrics.seconds.labels(path).observe(metrics.last_request - start)
+            metrics.seconds.labels(path).observe(end - start)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
-        headers, num_bytes = MutableHeaders(scope=scope), 0
-        error = self._rules.error(scope["path"], headers)
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, error: ApiError | None) -> None:
+        headers, num_bytes, is_whole = MutableHeaders(scope=scope), 0, False
+        end = asyncio.get_running_loop().time() + BODY_SECONDS
+        if error is None and _head_bytes(scope) > MAX_HEAD_BYTES:
+            error = ApiError(431, f"the head is longer than {MAX_HEAD_BYTES} bytes; send fewer headers")
         if error is None and headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             error = ApiError(415, "the body is compressed; send it uncompressed")
         headers["content-type"] = "application/json"  # curl sends another one; llama.cpp's server ignores it
 
         async def receive_limited() -> Message:
-            nonlocal num_bytes
-            message = await receive()
+            nonlocal num_bytes, is_whole
+            try:
+                async with asyncio.timeout_at(None if is_whole else end):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(408, f"the body took longer than {BODY_SECONDS:.0f} s; send it at once") from None
+            is_whole = not message.get("more_body", False)
             num_bytes += len(message.get("body", b""))
             if num_bytes > MAX_BODY_BYTES:
                 raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes; send less context")
             return message
 
         await (self._app if error is None else error_response(error))(scope, receive_limited, send)
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Bytes of the first line and the headers, about; uvicorn limits only heads that arrive in several parts."""
+    target = len(scope["raw_path"]) + len(scope["query_string"])
+    return target + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 def _documented_errors() -> dict[int | str, dict[str, Any]]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 
 from dg_lsp.http.errors import ApiError
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+from dg_lsp.system import LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,10 @@ class AccessRules:
         if self.api_key and path != "/health" and not self._is_key_in(headers):
             return ApiError(401, "this server requires a key; send it as Authorization: Bearer KEY")
         return None
+
+    def is_known(self, headers: Headers) -> bool:
+        """Whether the client has the key, or needs none; for requests that are allowed."""
+        return not self.api_key or self._is_key_in(headers)
 
     def _is_key_in(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -19,8 +19,10 @@ STATUSES = {
     403: ("permission_error", "The Host or the Origin is not allowed."),
     404: ("not_found_error", "The path does not exist."),
     405: ("invalid_request_error", "The path does not support this method."),
+    408: ("timeout_error", "The body did not arrive in time."),
     413: ("invalid_request_error", "The body is too long."),
     415: ("invalid_request_error", "The body is compressed."),
+    431: ("invalid_request_error", "The head is too long."),
     429: ("rate_limit_error", "This client has too many open requests."),
     CANCELLED: ("cancelled_error", "A newer request for the same document replaced this one."),
     500: ("server_error", "The engine failed."),
@@ -31,6 +33,8 @@ STATUSES = {
 """Type and meaning of each status."""
 HEADERS = {
     401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
     415: {"Accept-Encoding": "identity"},
     429: {"Retry-After": "1"},
     501: {"X-Should-Retry": "false"},  # OpenAI's client would retry twice

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
@@ -40,7 +40,7 @@ from dg_lsp.http.responses import (
     event,
     events_response,
 )
-from dg_lsp.http.service import RequestService, Service
+from dg_lsp.http.service import RequestService, Service, require_this_machine
 from dg_lsp.system import peak_bytes, resident_bytes, system_free
 
 MAX_TOKENS = 4096
@@ -64,6 +64,7 @@ _OPENAI: dict[str, Any] = {
     "response_model": schemas.OpenAiResponse,
     "responses": schemas.streams(schemas.OpenAiResponse),
 }
+THIS_MACHINE = [Depends(require_this_machine)]
 router = APIRouter()
 
 
@@ -81,7 +82,7 @@ async def infill(body: schemas.InfillBody, service: RequestService, http: Reques
         max_tokens=min(body.n_predict, MAX_TOKENS) if body.n_predict >= 0 else None,
         deadline_ms=_PREFILL_ONLY_MS if is_warm_up else body.deadline_ms,
         seed=body.seed,
-        priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl),
+        priority=Priority.WARM_UP if is_warm_up else _priority(body.n_cmpl, http),
         snippets=allowed_snippets(extra, service.engine.spec, service.settings),
     )
     result = await service.run(request, http)
@@ -222,7 +223,7 @@ async def slots(service: RequestService) -> list[schemas.SlotObject]:
     ]
 
 
-@router.get("/memory")
+@router.get("/memory", dependencies=THIS_MACHINE)
 async def memory(service: RequestService) -> schemas.MemoryResponse:
     """Memory of this process and of the model; 503 before it is loaded."""
     _ = service.engine
@@ -245,7 +246,7 @@ async def memory(service: RequestService) -> schemas.MemoryResponse:
     )
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", dependencies=THIS_MACHINE, response_class=PlainTextResponse)
 async def metrics(service: RequestService) -> Response:
     """Prometheus' text format, also before the model is loaded."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -298,7 +299,7 @@ async def _complete(body: schemas.FimBody, service: Service, http: Request, *, h
         max_tokens=min(body.max_tokens, MAX_TOKENS) if body.max_tokens > 0 else None,
         deadline_ms=body.deadline_ms,
         seed=body.seed,
-        priority=_priority(body.n),
+        priority=_priority(body.n, http),
     )
     answer = OpenAiAnswer(service.engine.spec.name, is_chat=False, has_messages=has_messages)
     cut = partial(completions, max_tokens=request.max_tokens, stops=body.stop)
@@ -333,9 +334,10 @@ async def _generate(
     return await _answer(answer, request, cut, SettledText(request.stops), body, service, http)
 
 
-def _priority(num_candidates: int) -> Priority:
-    """Several candidates are requested by the user, one by typing."""
-    return Priority.INVOKED if num_candidates > 1 else Priority.TYPED
+def _priority(num_candidates: int, http: Request) -> Priority:
+    """Several candidates are requested by the user, one by typing; the header is sent by dg-lsp as a client."""
+    is_invoked = num_candidates > 1 or http.headers.get("dg-lsp-trigger") == "invoked"
+    return Priority.INVOKED if is_invoked else Priority.TYPED
 
 
 async def _answer(

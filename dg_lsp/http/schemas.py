@@ -24,6 +24,9 @@ MAX_CANDIDATES = 8
 MAX_DEADLINE_MS = 600_000.0
 MAX_OBJECTS = 4096
 """Objects in an array; editors send a few."""
+MAX_NAMES = 64
+"""Stops and names of fields; clients send a few short ones."""
+MAX_NAME_CHARS = 1024
 FinishReason = Literal["stop", "length"]
 UserAction = Literal["accept", "reject", "ignore", "view", "select", "dismiss"]
 
@@ -34,6 +37,14 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Texts = Annotated[
     list[Text],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+]
+Name = Annotated[Text, Field(max_length=MAX_NAME_CHARS)]
+Names = Annotated[
+    list[Name],
+    Field(max_length=MAX_NAMES),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[Name]
+    ),
 ]
 Count = Annotated[int, Field(ge=0)]
 NumCandidates = Annotated[int, Field(ge=1, le=MAX_CANDIDATES)]
@@ -70,7 +81,7 @@ class GenerationOptions(RequestBody):
 
     seed: Annotated[int, AfterValidator(lambda seed: min(max(0, seed), 2**63 - 1))] = 0
     """The same seed on the same text gives the same answer; negative is any."""
-    stop: Texts = []
+    stop: Names = []
     """Texts that end the answer and are not part of it."""
     stream: bool = False
     """Send server-sent events."""
@@ -108,7 +119,7 @@ class InfillBody(GenerationOptions):
     """Number of candidates; above 1 the response is an array."""
     n_indent: Count = 0
     """A later line with fewer leading blanks ends the answer."""
-    response_fields: Texts = []
+    response_fields: Names = []
     """Only these fields of the response; a slash reaches into an object."""
 
 

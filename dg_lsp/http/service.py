@@ -162,6 +162,8 @@ class Service:
     def snapshot(self, text: str, language: str, path: str = "", client: str = "") -> Snapshot:
         """The document of a completion. A newer request of the same client for the same path replaces the older one.
 
+        `client` is a name that the client sends; two machines with the same one are two clients.
+
         The path is part of some prompts and never opened. Without a client a request replaces no other one.
         """
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
@@ -219,7 +221,7 @@ class Service:
             raise ApiError(503, "too many requests wait for the model; try again later")
         if address and self._active[address] >= MAX_PER_CLIENT:
             raise ApiError(429, f"this client has {MAX_PER_CLIENT} open requests; try again later")
-        future = self._submit(request, on_step)
+        future = self._submit(replace(request, client=address), on_step)
         if self._audit_log is not None:
             self._audit_log.watch(future, http.url.path, request.max_tokens)
         outcome = asyncio.wrap_future(future)
@@ -260,6 +262,12 @@ async def _service(request: Request) -> Service:
     return service
 
 
+async def require_this_machine(http: Request) -> None:
+    """Refuses clients of other machines; for endpoints whose numbers show what others do."""
+    if client_address(http):
+        raise ApiError(403, "this path is open to the server's own machine only")
+
+
 RequestService = Annotated[Service, Depends(_service)]
 """The service of the application, for endpoints."""
 
@@ -267,7 +275,10 @@ RequestService = Annotated[Service, Depends(_service)]
 def client_address(http: Request) -> str:
     """The address of another machine; empty for this one, whose clients all have the same address."""
     host = http.client.host if http.client else "127.0.0.1"
-    return "" if ipaddress.ip_address(host).is_loopback else host
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address):  # a socket for both protocols maps IPv4 addresses
+        address = address.ipv4_mapped or address
+    return "" if address.is_loopback else str(address)
 
 
 async def _wait_for_disconnect(http: Request) -> None:

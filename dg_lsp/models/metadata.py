@@ -26,7 +26,7 @@ from dg_lsp.canvas.spec import (
     SpecialTokens,
     UniformSampling,
 )
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import InputFileError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import BF16, F16, F32
 from dg_lsp.models.checkpoint import (
     CONTROL,
@@ -181,9 +181,9 @@ def _parse_number(text: str) -> int | None:
 
 
 def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The keys that `models show` prints: no vocabulary, no chat template."""
+    """The keys that `models show` prints, escaped: no vocabulary, no chat template."""
     return tuple(
-        (key, value)
+        (escaped(key), escaped(value))
         for key, value in sorted(metadata.items())
         if not key.startswith("tokenizer.") and len(value) <= _MAX_DISPLAYED_LENGTH
     )

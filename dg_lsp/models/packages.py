@@ -1,5 +1,6 @@
 """pip and other programs: packages of an index, and llama.cpp's source out of the one of llama-cpp-python."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -10,10 +11,11 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
+from typing import Any
 
 from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
 from dg_lsp.runtime import PACKAGE
-from dg_lsp.system import python_command
+from dg_lsp.system import NEUTRAL_FOLDER, python_command
 
 # llama.cpp's source
 
@@ -21,6 +23,8 @@ ShowStep = Callable[[str, float | None], object]
 """Called with the name of the current step and its finished fraction, if that is known."""
 _UNUSED = ("docs/", "models/", "benches/", "media/", "tests/", ".git/")
 """Most of llama.cpp's size."""
+SOURCE_SHA256 = {"0.3.36": "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"}
+"""Checksum of the source distribution, by version. pip runs code of a source, so only a known one is fetched."""
 
 
 def unpack_llama_cpp(
@@ -28,12 +32,12 @@ def unpack_llama_cpp(
 ) -> Path:
     """Unpacks llama.cpp from the source distribution of one version of llama-cpp-python; returns llama.cpp's folder.
 
-    `given` is the distribution or a folder with it; None fetches it with pip. `parts` are the starts of the paths of
-    the needed files.
+    `given` is the distribution or a folder with it; None fetches it with pip, which is possible only for versions whose
+    checksum is known. `parts` are the starts of the paths of the needed files.
 
     Raises:
         ModelDownloadError: pip, the network or the distribution is missing.
-        ModelRuntimeError: the distribution is damaged, or that of another version.
+        ModelRuntimeError: the distribution is damaged, that of another version, or not the published one.
     """
     name = f"llama_cpp_python-{version}"
     packed = _fetch_source(version, folder, show_step) if given is None else given
@@ -42,6 +46,12 @@ def unpack_llama_cpp(
         raise ModelRuntimeError(
             f"{packed} does not exist: fetch it with pip download --no-deps --no-binary :all: {PACKAGE}=={version}"
         )
+    if (expected := SOURCE_SHA256.get(version)) is not None:
+        with packed.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                raise ModelRuntimeError(
+                    f"{packed} is not the published source of {PACKAGE} {version}, its checksum differs: fetch it again"
+                )
     show_step("unpacking", None)
     root = f"{name}/vendor/llama.cpp/"
     needed, unused = (tuple(f"{root}{part}" for part in names) for names in (parts, _UNUSED))
@@ -60,16 +70,23 @@ def unpack_llama_cpp(
 
 
 def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
-    """Fetches the source distribution into `folder`; returns the folder."""
+    """Fetches the source distribution into `folder`, which it returns; pip compares the checksum before it opens it."""
     step = "fetching the source"
+    if version not in SOURCE_SHA256:
+        raise ModelRuntimeError(
+            f"this release knows no checksum of the source of {PACKAGE} {version}: install {PACKAGE} "
+            f"{max(SOURCE_SHA256)}, or fetch a source that you trust and pass --from"
+        )
     show_step(step, None)
 
     def show_progress(line: str) -> None:
         if progress := re.match(r"Progress (\d+) of (\d+)", line):
             show_step(step, int(progress[1]) / max(1, int(progress[2])))
 
-    options = ("--no-deps", "--no-binary", ":all:", "--dest", str(folder))
-    run_pip("download", f"{PACKAGE}=={version}", *options, on_line=show_progress)
+    wanted = folder / "source.txt"
+    wanted.write_text(f"{PACKAGE}=={version} --hash=sha256:{SOURCE_SHA256[version]}\n", encoding="utf-8")
+    options = ("--require-hashes", "--no-deps", "--no-binary", ":all:", "--dest", str(folder))
+    run_pip("download", "--requirement", str(wanted), *options, on_line=show_progress)
     return folder
 
 
@@ -99,7 +116,7 @@ def run_pip(*arguments: str, on_line: Callable[[str], object] = lambda _line: No
 
 
 def run(command: Sequence[str], on_line: Callable[[str], object], environment: Mapping[str, str] = os.environ) -> str:
-    """Runs a program; returns the reason of a failure, otherwise the empty string.
+    """Runs a program in a neutral folder; returns the reason of a failure, otherwise the empty string.
 
     `on_line` receives each line of the output. The program is killed if this call is interrupted.
 
@@ -108,10 +125,10 @@ def run(command: Sequence[str], on_line: Callable[[str], object], environment: M
     """
     output = []
     try:
-        variables = {**environment, "PYTHONUNBUFFERED": "1"}
-        process = Popen(
-            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=variables, encoding="utf-8", errors="replace"
-        )
+        # pip and CMake start programs themselves, in the same folder: a folder of the user may contain a `json.py`
+        variables = {**environment, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+        streams: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": STDOUT}
+        process = Popen(command, cwd=NEUTRAL_FOLDER, env=variables, encoding="utf-8", errors="replace", **streams)
     except OSError as error:
         raise ModelRuntimeError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error
     with process:

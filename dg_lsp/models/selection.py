@@ -108,8 +108,8 @@ class RankedModel:
 
     @property
     def is_diffusion(self) -> bool:
-        """Whether it fills by diffusion; the bundled model can."""
-        return self.preset.family is not None or self.name == DEFAULT
+        """See the function `is_diffusion`."""
+        return is_diffusion(self.preset)
 
     @property
     def useful_edits(self) -> float:
@@ -117,15 +117,20 @@ class RankedModel:
         return float(self.preset.quality * 0.5 ** (self.line_ms / _HALF_LIFE_MS))
 
 
+def is_diffusion(preset: Preset) -> bool:
+    """Whether it fills by diffusion; the bundled model can."""
+    return preset.family is not None or preset.name == DEFAULT
+
+
 def fit(preset: Preset, machine: Machine) -> str:
-    """Whether a preset fits into the free memory of a machine, for `models list`."""
+    """Whether a preset fits into the free memory of a machine, and where it would run."""
     gpu = machine.gpu
     if gpu is not None and preset.memory_bytes <= gpu.free_memory:
-        return f"fits here: {gpu.name}"
+        return f"yes: {gpu.name}"
     if preset.memory_bytes <= machine.free_memory:
-        return "fits here: CPU" if preset.hardware.startswith("CPU") else "fits here, but is slow on a CPU"
+        return "yes: CPU" if preset.hardware.startswith("CPU") else "slow: CPU"
     free = max(machine.free_memory, gpu.free_memory if gpu else 0)
-    return f"does not fit here: {free / 1e9:.1f} GB free"
+    return f"no: {free / 1e9:.1f} GB free"
 
 
 def line_ms(preset: Preset, bandwidth: float, free_tokens: float, new_tokens: int = _TYPED_TOKENS) -> float:

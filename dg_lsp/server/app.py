@@ -21,7 +21,7 @@ from dg_lsp.errors import SettingsError
 from dg_lsp.models.registry import known_names
 from dg_lsp.server import copilot, rewrite
 from dg_lsp.server.session import OpenScheduler, Server, accept_command
-from dg_lsp.server.transport import StdoutWriter, accept_client, read_messages, stdin_reader
+from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, read_messages, stdin_reader
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.settings_files import resolve_path, user_file, with_workspace_file, workspace_file
 
@@ -33,7 +33,7 @@ TRUST = "isTrusted"
 """Option of editors that know trust: whether the user trusts the workspace. Not a setting."""
 USER_FILE_KEYS = (("remote", "key_variable"), ("remote", "keyring"))
 """Settings that a client cannot change: it would choose which of the user's secrets a server receives."""
-EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST)
+EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
 
@@ -234,26 +234,38 @@ def serve_stdio(open_engine: OpenEngine, settings: Settings) -> int:
     return asyncio.run(session())
 
 
-def serve_tcp(host: str, port: int, open_engine: OpenEngine, settings: Settings) -> int:
-    """Serves the first client that connects; returns the exit code of the process. Raises as `accept_client` does."""
+def serve_tcp(host: str, port: int, token: str, open_engine: OpenEngine, settings: Settings) -> int:
+    """Serves the first client that sends the token; returns the exit code of the process.
+
+    Raises as `accept_client` does.
+    """
 
     async def session() -> int:
-        reader, writer = await accept_client(host, port)
+        client = await accept_client(host, port, token)
         try:
-            return await serve(create_server(partial(Scheduler.of, open_engine), settings), reader, writer)
+            server = create_server(partial(Scheduler.of, open_engine), settings)
+            return await serve(server, client.reader, client.writer, client.first)
         finally:
-            writer.close()
+            client.writer.close()
             with suppress(ConnectionError):
-                await writer.wait_closed()
+                await client.writer.wait_closed()
 
     return asyncio.run(session())
 
 
-async def serve(server: Server, reader: asyncio.StreamReader, writer: StdoutWriter | asyncio.StreamWriter) -> int:
-    """Handles messages until the client disconnects; returns the exit code of the session."""
+async def serve(
+    server: Server, reader: asyncio.StreamReader, writer: StdoutWriter | asyncio.StreamWriter, first: bytes = b""
+) -> int:
+    """Handles messages until the client disconnects; returns the exit code of the session.
+
+    `first` is the body of a message that has been read already.
+    """
     server.protocol.set_writer(writer)
     try:
-        async for body in read_messages(reader):
+        if first:
+            server.protocol.receive(first)
+            await asyncio.sleep(0)
+        async for body in read_messages(reader, server.protocol.on_error):
             server.protocol.receive(body)
             # the handler starts before the next message is read, so it sees the buffer as it was at its request
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle
-from dg_lsp.context.exclusion import mask_secrets, path_of
+from dg_lsp.context.exclusion import local_path, mask_secrets, path_of
 from dg_lsp.context.snippets import (
     NO_SNIPPETS,
     CodeWindow,
@@ -140,7 +140,8 @@ class ContextProvider:
         near = snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS]
         words = words_of(near)
         if imports:
-            for found in self._index.definitions(Path("/" + path_of(snapshot.uri)), imports, near):
+            path = local_path(snapshot.uri) or Path("/" + path_of(snapshot.uri))
+            for found in self._index.definitions(path, imports, near):
                 text = TextStyle().to_model(found.lines)
                 yield _Collected(SnippetSource.IMPORTS, found.path.as_uri(), LANGUAGE, text)
         if settings.open_files:

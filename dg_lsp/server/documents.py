@@ -13,7 +13,7 @@ from pathlib import Path
 from lsprotocol import types
 
 from dg_lsp.context.document import Encoding, LineIndex, Snapshot
-from dg_lsp.context.exclusion import path_of
+from dg_lsp.context.exclusion import folded, path_of
 from dg_lsp.context.languages import opening_of
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -100,7 +100,8 @@ class DocumentStore:
 
     def at_path(self, path: Path) -> Document | None:
         """The newest version of the file at this path, or None if it is not open."""
-        return next((one for one in self._open.values() if path_of(one.uri) == path.as_posix().lstrip("/")), None)
+        name = folded(path.as_posix().lstrip("/"))
+        return next((one for one in self._open.values() if folded(path_of(one.uri)) == name), None)
 
     def all(self) -> list[Document]:
         """Every open document, in the order of opening."""

@@ -11,7 +11,7 @@ from pathspec import GitIgnoreSpec
 from tree_sitter import Node, Parser
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import Exclusion, ExclusionReason, path_of
+from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path
 from dg_lsp.context.languages import grammar_of, language_of
 from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.server.documents import DocumentStore
@@ -26,13 +26,16 @@ class WorkspaceExclusion:
     The session replaces settings and folders. A .gitignore file is read again when it changes.
     """
 
+    flavour = Path
+
     def __init__(self, settings: PrivacySettings, folders: Iterable[str] = ()) -> None:
         self.settings = settings
         self.set_folders(folders)
 
     def set_folders(self, folders: Iterable[str]) -> None:
         """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
-        self.roots = tuple(Path("/" + path_of(uri)) for uri in folders if uri.startswith("file:"))
+        found = (local_path(uri, self.flavour) for uri in folders)
+        self.roots = tuple(root for root in found if root is not None)
         self._specs: dict[Path, tuple[int, GitIgnoreSpec]] = {}
         """Patterns of each .gitignore file, and its modification time in nanoseconds."""
 
@@ -57,28 +60,38 @@ class WorkspaceExclusion:
         return any(is_set and found is kind for is_set, kind in excluded)
 
     def is_ignored(self, uri: str) -> bool:
-        """Whether git ignores the file, or folder if a slash ends the URI: the nearest matching pattern decides."""
-        path = Path("/" + path_of(uri))
-        root = next((root for root in self.roots if path.is_relative_to(root)), None)
-        if root is None or path == root:
+        """Whether git ignores the file, or folder if a slash ends the URI, or the one that its links lead to."""
+        path, is_folder = local_path(uri, self.flavour), uri.endswith("/")
+        if path is None or self._is_ignored(path, self.roots, is_folder=is_folder):
+            return path is not None
+        try:
+            target, roots = Path(path).resolve(), tuple(Path(root).resolve() for root in self.roots)
+        except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
+            return False
+        return (target, roots) != (path, self.roots) and self._is_ignored(target, roots, is_folder=is_folder)
+
+    def _is_ignored(self, path: Path, roots: Sequence[Path], *, is_folder: bool) -> bool:
+        """The nearest .gitignore file with a matching pattern decides."""
+        if (root := _root_of(path, roots)) is None:
             return False
         # from the outside in: nothing inside an ignored folder can be included again
         parts = [path, *path.parents]
         inside = parts[: parts.index(root)]
-        is_folder = uri.endswith("/")
         return any(self._matches(part, root, is_folder=is_folder or part != path) for part in reversed(inside))
 
     def _matches(self, path: Path, root: Path, *, is_folder: bool) -> bool:
         for folder in path.parents:
             if (spec := self._spec(folder / GITIGNORE)) is not None:
-                verdict = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
+                inside = folded(path.relative_to(folder).as_posix())
+                verdict = spec.check_file(inside + "/" * is_folder).include
                 if verdict is not None:
                     return verdict
             if folder == root:
                 break
         return False
 
-    def _spec(self, path: Path) -> GitIgnoreSpec | None:
+    def _spec(self, name: Path) -> GitIgnoreSpec | None:
+        path = Path(name)
         try:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):  # git reads no links either, and a pipe would never end
@@ -87,10 +100,16 @@ class WorkspaceExclusion:
             known = self._specs.get(path)
             if known is None or known[0] != modified:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-                known = self._specs[path] = modified, GitIgnoreSpec.from_lines(lines)
+                known = self._specs[path] = modified, compiled(tuple(lines))
         except (OSError, ValueError):  # missing, unreadable, or invalid patterns
             return None
         return known[1]
+
+
+def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
+    """The folder above the path, as the path spells it, that is one of the roots."""
+    names = {folded(root.as_posix()) for root in roots}
+    return next((folder for folder in reversed(path.parents) if folded(folder.as_posix()) in names), None)
 
 
 MAX_IMPORT_CHARS = 40_000
@@ -277,13 +296,10 @@ class WorkspaceIndex:
         return None
 
     def _is_inside(self, path: Path) -> bool:
-        """Whether a file is in the workspace, and also where its links lead."""
-        roots = self._exclusion.roots
-        if not any(path.is_relative_to(root) for root in roots):
-            return False
+        """Whether a file is in the workspace where its links lead; the home of the user may be a link too."""
         try:
             target = path.resolve()
-            return any(target.is_relative_to(root.resolve()) for root in roots)
+            return any(target.is_relative_to(root.resolve()) for root in self._exclusion.roots)
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
 

@@ -35,7 +35,7 @@ def folder(tmp_path):
         (["good.py:0"], "good.py:0: lines and columns start at 1"),
         (["good.py:1:0"], "good.py:1:0: lines and columns start at 1"),
         (["good.py"], "good.py: expected FILE:LINE or FILE:LINE:COL, for example samples/shapes.py:12"),
-        (["a\nb.py:7"], "a b.py has 1 line: there is no line 7"),
+        (["a\nb.py:7"], "a\\nb.py has 1 line: there is no line 7"),
         (["locked.py:1", "--write"], "locked.py is read-only: nothing was written; change its permissions first"),
         (["good.py:1", "--candidates", "0"], "--candidates"),
         (["good.py:1", "--deadline", "soon"], "--deadline"),

@@ -29,23 +29,31 @@ def data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
 
 
-def test_list_prints_names_and_sizes(dg_lsp):
-    outcome = dg_lsp("models", "list")
+def rows_of(outcome):
+    """The rows of `models list` by the name of the model, and the header."""
     assert outcome.code == 0
-    size = f"{BUNDLED[0].path.stat().st_size / 1e6:.1f} MB"
-    bundled, *others = outcome.out.splitlines()
-    assert bundled == f"dg-mini  {size}  {BUNDLED[0].path}"
-    assert [row.split()[0] for row in others] == [preset.name for preset in PRESETS]
-    assert all(f"not here yet: dg-lsp models pull {row.split()[0]}  (" in row for row in others)
-    assert "Gemma Terms of Use" in others[-1]
+    header, *rows = outcome.out.split("\n\n")[0].splitlines()
+    return header, {row.split()[0]: row for row in rows}
+
+
+def test_list_is_a_table_of_all_models(dg_lsp):
+    header, rows = rows_of(dg_lsp("models", "list"))
+    assert list(rows) == ["dg-mini", *(preset.name for preset in PRESETS)]
+    here = header.index("here")
+    assert {name: row[here:].split()[0] for name, row in rows.items()} == {
+        "dg-mini": "yes", **{preset.name: "no" for preset in PRESETS}
+    }  # fmt: skip
+    assert rows["dg-mini"][header.index("size") :].startswith("6 MB")
+    assert "Gemma Terms of Use" in rows["gemma3-270m"]
 
 
 def test_list_prints_whether_a_model_fits_into_the_gpu(dg_lsp, monkeypatch):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
     monkeypatch.setattr(system, "system_free", lambda: 4 << 30)
-    rows = {row.split()[0]: row for row in dg_lsp("models", "list").out.splitlines()}
-    assert "needs 6.3 GB of memory, fits here: RTX; made for: GPU with 8 GB" in rows["dream-coder-7b"]
-    assert "needs 52.1 GB of memory, does not fit here: 8.6 GB free; " in rows["diffusiongemma-bf16"]
+    found = {one["name"]: one for one in dg_lsp("models", "list", "--json").json}
+    assert (found["dream-coder-7b"]["fit"], found["dream-coder-7b"]["hardware"]) == ("yes: RTX", "GPU with 8 GB")
+    assert found["diffusiongemma-bf16"]["fit"] == "no: 8.6 GB free"
+    assert (found["dg-mini"]["path"], found["dream-7b"]["path"]) == (str(BUNDLED[0].path), None)
 
 
 def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
@@ -55,7 +63,7 @@ def test_list_works_without_llama_cpp(dg_lsp, monkeypatch):
     monkeypatch.setattr(llamacpp, "devices", fail)
     outcome = dg_lsp("models", "list")
     assert (outcome.code, outcome.err) == (0, "")
-    assert len(outcome.out.splitlines()) == 1 + len(PRESETS)
+    assert len(rows_of(outcome)[1]) == 1 + len(PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +149,10 @@ def test_a_pulled_model_completes(dg_lsp, hub, known, tmp_path):
 
 
 def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
-    row = dg_lsp("models", "list").out.splitlines()[-1]
-    assert row.startswith(
-        "tiny  0.0 GB  not here yet: dg-lsp models pull tiny  (for tests; Q8_0; needs 1.6 GB of memory"
-    )
+    def listed():
+        return next(one for one in dg_lsp("models", "list", "--json").json if one["name"] == "tiny")
+
+    assert (listed()["path"], listed()["is_begun"], listed()["note"]) == (None, False, "for tests")
     before = dg_lsp("models", "show", "tiny")
     assert before.code == 0
     for line in ("noise: mask", "architecture: dream", "mask id: 151666", "canvas lengths: 16, 32, 64, 128",
@@ -152,7 +160,7 @@ def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
         assert line in before.out.splitlines()
     assert "from the file:" not in before.out.splitlines()
     dg_lsp("models", "pull", "tiny")
-    assert f"tiny  0.0 GB  {TINY.folder / 'Tiny.Q8_0.gguf'}  (" in dg_lsp("models", "list").out
+    assert listed()["path"] == str(TINY.folder / "Tiny.Q8_0.gguf")
     after = dg_lsp("models", "show", "tiny").out
     assert "  dg.version = 1\n" in after.split("from the file:\n")[1]
 

@@ -1,5 +1,7 @@
 """`dg-lsp lsp` and `dg-lsp serve`: options and errors. The servers themselves: tests/e2e and tests/http."""
 
+import os
+
 import pytest
 
 from dg_lsp.cli.servers import parse_address
@@ -28,8 +30,25 @@ def test_standard_input_and_output_are_the_default(dg_lsp, language_server, argu
 
 def test_tcp_listens_on_the_given_address(dg_lsp, language_server):
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
-    [(kind, (host, port, _, _))] = language_server
+    [(kind, (host, port, token, _, _))] = language_server
     assert (kind, host, port) == ("tcp", "127.0.0.1", 8013)
+    assert token == ""
+
+
+def test_the_token_of_tcp_clients_can_be_in_the_environment(dg_lsp, language_server, monkeypatch):
+    monkeypatch.setenv("DG_LSP_TOKEN", "a long secret that nobody guesses")
+    assert dg_lsp("lsp", "--tcp", "127.0.0.1:0").code == 0
+    [(_, (_, _, token, _, _))] = language_server
+    assert token == "a long secret that nobody guesses"
+    assert "DG_LSP_TOKEN" not in os.environ
+    monkeypatch.setenv("DG_LSP_TOKEN", "short")
+    assert "DG_LSP_TOKEN" in dg_lsp("lsp", "--tcp", "127.0.0.1:0").error(2)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1", "example.org"])
+def test_tcp_serves_this_machine_only(dg_lsp, language_server, host):
+    assert "other machines" in dg_lsp("lsp", "--tcp", f"{host}:0").error(2)
+    assert not language_server
 
 
 def test_options_of_the_command_line_override_the_clients_options(dg_lsp, language_server, script):

@@ -91,7 +91,7 @@ def test_recommend_names_a_gpu_that_is_not_used_and_the_models_for_it(dg_lsp, ca
     assert found["unused_gpu"] == found["gpus"][0] == dataclasses.asdict(CARD)
     assert found["autoregressive"]["name"] == "qwen2.5-coder-0.5b"
     assert found["after_setup"]["autoregressive"]["name"] == "qwen3-coder-30b"
-    assert found["after_setup"]["diffusion"]["name"].startswith(("diffusiongemma", "dreamon"))
+    assert found["after_setup"]["diffusion"]["name"].startswith(("diffusiongemma", "dreamon", "stable-diffcoder"))
     assert "RTX 4090 (25.8 GB) IS NOT USED: this llama.cpp was built without cuda; run dg-lsp setup" in (
         dg_lsp("models", "recommend").out
     )

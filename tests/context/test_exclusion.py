@@ -1,10 +1,10 @@
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
 from dg_lsp.context import exclusion
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.exclusion import MASK, Exclusion, ExclusionReason, is_binary, mask_secrets, path_of
+from dg_lsp.context.exclusion import MASK, Exclusion, ExclusionReason, is_binary, local_path, mask_secrets, path_of
 from dg_lsp.errors import SettingsError
 from dg_lsp.settings import PrivacySettings, parse_settings
 
@@ -17,7 +17,9 @@ def reason_of(uri, text="x = 1\n", language="python", rules=RULES):
 
 @pytest.mark.parametrize(
     "name",
-    [".env", ".ENV", ".Env.Local", "deploy/.env.production", "prod.env", "PROD.ENV", ".env.", ".env ", ".env~",
+    ["server.key::$DATA", "server.key :s", "server.key%20", "\uff49d_rsa", "server.k\u200bey", "a.zip::.env",
+     ".git/config", "%252Eenv",
+     ".env", ".ENV", ".Env.Local", "deploy/.env.production", "prod.env", "PROD.ENV", ".env.", ".env ", ".env~",
      ".env.bak", ".envs/.production/.django", "server.pem", "Server.PEM", "a/b/tls.key", "tls.key.old",
      "AuthKey_A1.p8", "id_rsa", "ID_RSA", "id_ed25519_work", "id_rsa.bak", ".netrc", "_NETRC", ".netrc~", ".npmrc",
      ".pypirc", ".boto", ".BOTO", ".aws/credentials", ".AWS/config", "home/.ssh/known_hosts", "home/.SSH/config",
@@ -92,6 +94,12 @@ def test_tokens_of_known_forms_are_masked(token):
     assert mask_secrets(f'x = "{token}"  # y') == f'x = "{MASK}"  # y'
 
 
+def test_secret_access_keys_of_amazon_are_masked_with_their_name():
+    key = "wJalrXUtnFEMI/K7MDENG" + "bPxRfiCYEXAMPLEKEY" + "a"
+    assert mask_secrets(f'aws_secret_access_key = "{key}"') == f'{MASK}"'
+    assert mask_secrets(f"AWS_SECRET_ACCESS_KEY={key}\n") == f"{MASK}\n"
+
+
 def test_passwords_in_addresses_are_masked_and_code_is_not():
     assert mask_secrets("postgres://me:hunter2@host/db") == f"postgres://{MASK}@host/db"
     source = Path(exclusion.__file__).read_text(encoding="utf-8")
@@ -105,6 +113,37 @@ def test_the_path_of_a_uri_decides():
     assert reason_of("file:///home/me/a%20b/%2Eenv") is ExclusionReason.SECRETS
     assert reason_of("untitled:Untitled-1") is None
     assert reason_of("file:///a/.env", rules=Exclusion(PrivacySettings(exclude_secrets=False))) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "windows", "posix"),
+    [
+        ("file:///C:/me/a%20b.py", "C:/me/a b.py", "/C:/me/a b.py"),
+        ("file:///c%3A/me/a.py", "c:/me/a.py", "/c:/me/a.py"),
+        ("file://server/share/a.py", "//server/share/a.py", "/share/a.py"),
+        ("file:////server/share/a.py", "//server/share/a.py", "/server/share/a.py"),
+        ("file://localhost/C:/a.py", "C:/a.py", "/C:/a.py"),
+        ("file:///C:a.py", None, "/C:a.py"),  # relative to the drive's own working directory
+        ("file:///a.py", None, "/a.py"),
+        ("untitled:C:/a.py", None, None),
+        ("vscode-remote://server/share/a.py", None, None),
+    ],
+)
+def test_the_path_of_a_file_on_windows_and_elsewhere(uri, windows, posix):
+    found = [local_path(uri, flavour) for flavour in (PureWindowsPath, PurePosixPath)]
+    assert [path and path.as_posix() for path in found] == [windows, posix]
+
+
+def test_patterns_ignore_case_where_files_do(monkeypatch):
+    rules = Exclusion(PrivacySettings(exclude_patterns=("Generated/", "*.LOCK")))
+    uris = ["file:///C:/GENERATED/x.py", "file:///C:/a/uv.lock"]
+    monkeypatch.setattr(exclusion, "IGNORES_CASE", False)
+    exclusion.compiled.cache_clear()
+    assert [rules.path_reason(path_of(uri)) for uri in uris] == [None, None]
+    monkeypatch.setattr(exclusion, "IGNORES_CASE", True)
+    exclusion.compiled.cache_clear()
+    assert [rules.path_reason(path_of(uri)) for uri in uris] == [ExclusionReason.PATTERN] * 2
+    exclusion.compiled.cache_clear()
 
 
 def test_patterns_have_the_syntax_of_gitignore():

@@ -3,9 +3,12 @@ import os
 import socket
 import stat
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from dg_lsp.cli.servers import DAEMON
+from dg_lsp.daemon import client
 from dg_lsp.daemon.client import Endpoint, Record
 from dg_lsp.errors import DaemonError
 
@@ -20,6 +23,29 @@ def test_only_the_user_can_read_the_folder_and_its_files(start, endpoint):
     assert mode(endpoint.folder) == 0o700
     files = {path.name: mode(path) for path in endpoint.folder.iterdir()}
     assert files == {f"daemon.{name}": 0o600 for name in ("crashes", "json", "lock", "log", "sock")}
+
+
+def test_settings_are_not_on_the_command_line_of_a_process(endpoint, monkeypatch):
+    commands = []
+
+    def run(command, **options):
+        commands.append((command, options["input"]))
+        return SimpleNamespace(stdout=client.READY)
+
+    monkeypatch.setattr(client.subprocess, "run", run)
+    monkeypatch.setattr(client.os, "execv", lambda _, command: commands.append((command, "")))
+    monkeypatch.setattr(client.os, "chdir", lambda _: None)
+    client.start(endpoint, DAEMON, '{"settings": "secret"}')
+    with socket.socket() as connection:
+        client.become_pipe(connection)
+    (launcher, given), (pipe, _) = commands
+    assert "secret" in given
+    assert launcher[-len(DAEMON) :] == DAEMON
+    assert "secret" not in str(commands[0][0])
+    assert pipe[1:3] == ["-I", "-S"]
+    assert pipe[3].endswith("pipe.py")
+    assert pipe[4].isdigit()
+    assert len(pipe) == 5
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows separates the folders of users")

@@ -1,10 +1,12 @@
 """Connections to a daemon, and its end."""
 
+import itertools
 import json
 import socket
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from shared_daemon import wait_until
@@ -64,6 +66,22 @@ def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch):
         assert stranger.recv(100) in (b"", b'{"refused": "the token is wrong"}\n')
     monkeypatch.undo()
     assert ask(endpoint.read(), "status")["sessions"] == 0
+
+
+class Trickle:
+    """A connection on which a byte arrives again and again."""
+
+    def settimeout(self, seconds):
+        assert seconds > 0
+
+    def recv(self, _size):
+        return b" "
+
+
+def test_a_client_that_trickles_is_disconnected(monkeypatch):
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    with pytest.raises(TimeoutError):
+        client.receive(Trickle())
 
 
 @pytest.mark.parametrize("settings", [{"nonsense": 1}, {"completion": {"deadline_ms": -1}}, [1]])

@@ -59,9 +59,15 @@ def test_every_request_of_a_typing_user_is_answered_once(launcher):
 def test_a_tcp_server_serves_one_client_and_ends_with_it(launcher, is_exit):
     client = launcher.launch([*COMMAND, "--tcp", "127.0.0.1:0"])
     port = int(client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1])
+    token = client.wait_until(lambda: re.search(r"initializationOptions\.token = (\S+)\n", client.stderr))[1]
+    for stranger in (b"GET / HTTP/1.1\r\n", client.encode(id=1, method="initialize", params={}), b"Content-"):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(stranger)
+            if stranger.endswith(b"}"):
+                assert b"initializationOptions.token" in connection.recv(4096)
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
         client.connect(stream, stream)
-        client.begin(SOURCE)
+        client.begin(SOURCE, token=token)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port)).close()
         assert "items" in client.result(client.complete(4, 99))

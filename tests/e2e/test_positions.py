@@ -82,6 +82,19 @@ def _outside_crlf(text, offset):
     return offset - text.startswith("\r\n", max(offset - 1, 0)) * (offset > 0)
 
 
+def test_positions_after_the_end_and_before_the_start_are_clamped(client):
+    client.open("one\ntwo", uri=(uri := "file:///project/far.py"))
+    far, start = 2**32 - 1, {"line": 0, "character": 0}
+    end_of_line = {"line": 0, "character": far}
+    edits = [
+        {"range": {"start": end_of_line, "end": end_of_line}, "text": "!"},
+        {"range": {"start": {"line": far, "character": far}, "end": {"line": 2**70, "character": 0}}, "text": "?"},
+        {"range": {"start": {"line": -7, "character": 0}, "end": start}, "text": ">"},
+    ]
+    client.change(2, *edits, uri=uri)
+    assert seen(client, far, far, uri=uri)["text"] == ">one!\ntwo?"
+
+
 def test_changes_of_the_whole_text_and_invalid_ranges(client):
     client.open("first")
     client.change(2, {"text": "abc\ndef\n"})

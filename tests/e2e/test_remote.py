@@ -55,7 +55,7 @@ def test_a_failing_server_is_an_error_of_one_line(served, home, capsys):
 @pytest.mark.parametrize("api", ["completions", "infill"])
 def test_a_remote_fill_equals_the_local_one(served, home, capsys, api):
     home(api=api)
-    position = f"{SAMPLES / 'shapes.py'}:13"
+    position = f"{SAMPLES / 'words.py'}:23:12"
     code, local = printed(capsys, "fill", position, "--json")
     assert code == 0
     code, remote = printed(capsys, "fill", position, "--json", "--remote", served)
@@ -65,7 +65,7 @@ def test_a_remote_fill_equals_the_local_one(served, home, capsys, api):
 
 
 def test_a_remote_fill_does_not_import_llama_cpp(served, home):
-    arguments = ["fill", f"{SAMPLES / 'shapes.py'}:13", "--remote", served]
+    arguments = ["fill", f"{SAMPLES / 'words.py'}:23:12", "--remote", served]
     code = f"import sys; from dg_lsp.cli import run; sys.exit(run({arguments}) or 'llama_cpp' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
     assert subprocess.run([sys.executable, "-P", "-c", code], env=env, check=False).returncode == 0

@@ -27,7 +27,7 @@ def test_cancelling_stops_the_model_within_one_step(session, steps):
     stale = client.complete(0, 1)
     client.wait_until(lambda: steps().count("s") >= 3)
     client.cancel(stale)
-    assert client.is_cancelled(stale)
+    assert client.is_cancelled(stale, [client.CANCELLED])
     so_far = steps().count("s")
     assert len(client.texts(0, 1, uri=OTHER)) == 1
     assert so_far <= steps().count("s") <= so_far + 1
@@ -40,7 +40,7 @@ def test_the_newest_request_of_a_document_wins(session, steps):
     client.wait_until(lambda: steps().count("s") >= 3)
     client.change(2, {"text": "s\nf\n"})
     fresh = client.complete(1, 1)
-    assert client.is_cancelled(stale)
+    assert client.is_cancelled(stale, [client.SUPERSEDED])
     assert len(client.items(fresh)) == 1
     assert steps().count("s") < 30  # of 40
 
@@ -87,7 +87,7 @@ def test_cancellations_and_requests_in_one_write(session):
 
 def test_malformed_requests_are_answered_and_malformed_notifications_dropped(session):
     client = session("fill", "secret_text\n")
-    for wrong in ({"position": {"line": -1, "character": 0}}, {"position": None}, {"context": {"triggerKind": 9}}):
+    for wrong in ({"position": {"line": 0, "character": -1}}, {"position": None}, {"context": {"triggerKind": 9}}):
         msg_id = client.request(METHOD, client.completion(0, 0) | wrong)
         assert client.answer(msg_id)["error"]["code"] == -32602
     unknown = client.request("textDocument/unheardOf", {})
@@ -98,15 +98,53 @@ def test_malformed_requests_are_answered_and_malformed_notifications_dropped(ses
     assert "secret" not in json.dumps(client.received("window/logMessage"))
 
 
-def test_invalid_bytes_between_messages_are_answered_with_errors(session):
+def test_bodies_that_are_no_messages_are_answered_with_errors(session):
     client = session("fill")
-    client.send_bytes(b"X-Header: 1\r\n\r\n")
     client.send_bytes(b"content-length:5\r\nContent-Type: application/json\r\n\r\n{{{{{")
     client.send_bytes(b"Content-Length: 2\r\n\r\n[]")
     client.requested += [None, None]
     assert len(client.texts(0, 0)) == 1
     assert [one["error"]["code"] for one in client.answers(None)] == [-32700, -32600]
     assert client.received("window/showMessage") == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST / HTTP/1.1\r\n",
+        b"Content-Length: 2\r\nX-Header: 1\r\n",
+        b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        b"Content-Length: 1000000000000\r\n\r\n",
+        b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"Content-Length: 1\r\n\r\n{}\r\nContent-Length: 2\r\n\r\n{}",
+        b"\r\n",
+        b"Content-Type: " + b"x" * 100_000,
+        b"Content-Type: x\r\n" * 20,
+    ],
+    ids=["http", "other", "two lengths", "huge", "no number", "too short", "no length", "long line", "many lines"],
+)
+def test_a_header_that_is_not_one_of_lsp_closes_the_connection(session, sent):
+    client = session("fill")
+    client.send_bytes(sent)
+    assert client.wait_end() == 1
+    assert "the connection is closed" in client.received("window/logMessage")[-1]["message"]
+    client.requested += [None] * len(client.answers(None))  # of a body before the header
+
+
+def test_ids_that_are_no_ids_end_neither_the_session_nor_a_request(session, gate):
+    client = session("fill", env=gate.env)
+    pending = client.complete(0, 0)
+    client.notify("$/cancelRequest", [pending])
+    client.notify("$/cancelRequest", None)
+    client.send_bytes(client.encode(id=pending, result={"items": []}))  # its own request
+    for number in ([1], {"a": 1}, True, 1.5):
+        client.notify("$/cancelRequest", {"id": number})
+        client.send_bytes(client.encode(id=number, result=None) + client.encode(id=number, error={}))
+        client.send_bytes(client.encode(id=number, method="textDocument/inlineCompletion", params={}))
+        client.requested.append(None)
+    client.wait_until(lambda: len(client.answers(None)) == 4)
+    gate.open()
+    assert len(client.items(pending)) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other allocators keep more memory")

@@ -96,6 +96,18 @@ def test_prompt_takes_the_slot_that_shares_half_of_it_or_else_the_least_recently
     assert slots.choose(token_ids([1, 5, 5, 5])) == second
 
 
+def test_prompt_of_another_client_is_neither_kept_nor_counted():
+    model, slots = Constant(), KVSlots(1)
+    mine, theirs = (RequestDenoiser(model, slots, Stopwatch(), MASK_SPEC, client=client) for client in "ab")
+    slots.hold(0, PROMPT, "a")
+    mine.prefill(0, PROMPT)
+    assert slots.num_shared(0, PROMPT, "a") == len(PROMPT)
+    assert slots.num_shared(0, PROMPT, "b") == 0
+    theirs.prefill(0, PROMPT)
+    predicted(mine, [MASK])
+    assert model.held == [PROMPT.tolist(), [], PROMPT.tolist(), [], PROMPT.tolist()]
+
+
 def test_slot_with_the_same_end_is_taken_for_a_prompt_whose_beginning_changed():
     slots, suffix = KVSlots(2), list(range(20, 40))
     first = slots.choose(token_ids([1, 2, *suffix]))

@@ -70,7 +70,10 @@ def test_every_request_but_that_for_health_requires_the_key(locked, headers, sta
         assert reply.status == status
         if status == 401:
             assert (reply.error["type"], reply.headers["www-authenticate"]) == ("authentication_error", "Bearer")
-    assert locked.get("/health", **headers).status == 200
+    health = locked.get("/health", **headers)
+    assert health.status == 200
+    # a client without the key keeps no connection
+    assert [one.headers.get("connection") for one in (reply, health)] == ["close" if status == 401 else None] * 2
 
 
 def test_without_a_required_key_any_key_is_ignored(module_client):

@@ -1,11 +1,14 @@
 """Requests that no endpoint can take, and the forms of HTTP that every endpoint takes."""
 
 import json
+import socket
+from contextlib import ExitStack, suppress
 
 import pytest
+from gates import TIMEOUT
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.http import app
+from dg_lsp.http import app, connection
 
 BODY = b'{"prompt":"a = "}'
 
@@ -51,6 +54,9 @@ INVALID = {
         ({"input_extra": [{"text": "a"}, {"text": 1}]}, "input_extra[1].text"),
         ({"input_extra": [{"filename": "a.py"}]}, "input_extra[0].text"),
         ({"input_extra": [{"text": "a"}] * 4097}, "input_extra"),
+        ({"response_fields": ["/" * 2**20]}, "response_fields[0]"),
+        ({"response_fields": ["content"] * 65}, "response_fields"),
+        ({"stop": ["x"] * 65}, "stop"),
         ({"n_cmpl": 0}, "n_cmpl"),
         ({"n_cmpl": 99}, "n_cmpl"),
     ],
@@ -115,6 +121,46 @@ def test_a_long_body_is_refused(start, monkeypatch):
     chunks = (long[at : at + 512] for at in range(0, len(long), 512))
     reply = client.send("POST", "/infill", chunks)  # without Content-Length
     assert (reply.status, reply.error["type"]) == (413, "invalid_request_error")
+
+
+def test_a_long_head_is_refused_however_it_arrives(module_client):
+    for size, status in ((50_000, 200), (100_000, 431)):
+        reply = module_client.post("/infill", BODY, **{"X-Long": "x" * size})
+        assert reply.status == status
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (b"POST /infill HTTP/1.1\r\nHost: local", b""),
+        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 408"),
+    ],
+)
+def test_a_request_that_trickles_ends(start, monkeypatch, sent, answer):
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
+    client = start(ScriptedDenoiser("x"))
+    with socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT) as trickling:
+        trickling.sendall(sent)
+        received = b""
+        with suppress(ConnectionError):
+            while chunk := trickling.recv(4096):
+                received += chunk
+    assert received.startswith(answer)
+    assert bool(received) == bool(answer)
+    assert client.post("/infill", BODY).status == 200
+
+
+def test_connections_without_a_request_take_no_places(start, monkeypatch):
+    monkeypatch.setattr(connection, "MAX_WAITING", 4)
+    client = start(ScriptedDenoiser("x"))
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", client.port))) for _ in range(9)]
+        assert client.post("/infill", BODY).status == 200
+        idle[0].settimeout(TIMEOUT)
+        with suppress(ConnectionError):
+            assert idle[0].recv(1) == b""
 
 
 def test_a_compressed_body_is_refused(module_client):

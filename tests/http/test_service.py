@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from chatty import chatty
@@ -19,6 +20,7 @@ from http_server import (
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
+from dg_lsp.http.service import client_address
 
 SECRET = "never-in-a-response"
 TEXT = "abcdefgh"
@@ -74,6 +76,20 @@ def test_one_other_machine_cannot_take_all_places(start, gated, pool, monkeypatc
     denoiser.go_on.set()
     assert [one.result(TIMEOUT).status for one in (first, *others)] == [200] * 4
     assert post("b", "10.0.0.1").status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", ""),
+        ("::1", ""),
+        ("::ffff:127.0.0.1", ""),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+    ],
+)
+def test_clients_of_this_machine_are_one_client(host, address):
+    assert client_address(SimpleNamespace(client=SimpleNamespace(host=host))) == address
 
 
 def test_a_client_that_does_not_read_does_not_keep_its_place(start):

@@ -28,6 +28,27 @@ def test_one_slot_is_processing_while_the_model_runs(start, gated):
     wait_until(lambda: not any(one["is_processing"] for one in client.get("/slots").tree))
 
 
+def test_numbers_that_show_what_others_do_are_for_this_machine_only(start, monkeypatch):
+    monkeypatch.setattr("dg_lsp.http.service.client_address", lambda http: http.headers.get("x-test-address", ""))
+    client = start(ScriptedDenoiser("x"))
+    for path, status in (("/memory", 403), ("/metrics", 403), ("/slots", 200), ("/props", 200)):
+        assert client.get(path).status == 200
+        assert client.get(path, **{"X-Test-Address": "10.0.0.1"}).status == status
+
+
+def test_machines_do_not_see_each_others_cached_prompts(start, monkeypatch):
+    monkeypatch.setattr("dg_lsp.http.service.client_address", lambda http: http.headers.get("x-test-address", ""))
+    client = start(ScriptedDenoiser("x"))
+
+    def num_cached(address):
+        reply = client.post("/infill", {"input_prefix": "a = " * 9}, **{"X-Test-Address": address})
+        return reply.tree["timings"]["cache_n"]
+
+    first = num_cached("10.0.0.1")
+    assert num_cached("10.0.0.1") > first
+    assert num_cached("10.0.0.2") == first
+
+
 def test_memory_has_process_and_cache(module_client):
     module_client.post("/infill", {"input_prefix": "a = "})
     memory = module_client.get("/memory").tree

@@ -1,6 +1,7 @@
 """The changed llama.cpp is built from a source of thirty lines, which has one class like that of the real one."""
 
 import ctypes
+import hashlib
 import importlib.util
 import io
 import os
@@ -58,6 +59,13 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 """
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_known_source():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "SOURCE_SHA256", {})
+        yield
+
+
 def files(gemma4=GEMMA4_SOURCE):
     inside = "vendor/llama.cpp"
     return {
@@ -89,7 +97,7 @@ def packed(tmp_path):
     return pack(tmp_path)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stub_library(tmp_path_factory):
     """The compiled stub, as if it was installed."""
     folder = tmp_path_factory.mktemp("installed")
@@ -264,6 +272,10 @@ def test_other_files_are_refused(unpack, packed, tmp_path):
 
 
 def test_the_source_is_fetched_with_the_users_pip_settings(unpack, packed, monkeypatch):
+    with pytest.raises(ModelRuntimeError, match=r"knows no checksum .* install llama-cpp-python 0.3.35, or .* --from"):
+        monkeypatch.setattr(packages, "SOURCE_SHA256", {"0.3.35": ""})
+        unpack(None)
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: hashlib.sha256(packed.read_bytes()).hexdigest()})
     (packed.parent / "shelf").mkdir()
     packed.rename(packed.parent / "shelf" / packed.name)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -275,7 +287,21 @@ def test_the_source_is_fetched_with_the_users_pip_settings(unpack, packed, monke
         unpack(None)
 
 
+def test_a_source_that_is_not_the_published_one_is_refused(unpack, packed, monkeypatch):
+    """pip refuses it before it runs its code."""
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
+    with pytest.raises(ModelRuntimeError, match=r"is not the published source of llama-cpp-python 0.3.36"):
+        unpack(packed)
+    (packed.parent / "shelf").mkdir()
+    packed.rename(packed.parent / "shelf" / packed.name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(packed.parent / "shelf"))
+    with pytest.raises(ModelDownloadError, match="DO NOT MATCH THE HASHES"):
+        unpack(None)
+
+
 def test_the_progress_of_pip_is_shown(unpack, monkeypatch):
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
     monkeypatch.setattr(packages, "run", lambda _command, on_line: on_line("Progress 10 of 40") or "broke")
     with pytest.raises(ModelDownloadError, match="pip reports: broke"):
         unpack(None)
@@ -283,6 +309,7 @@ def test_the_progress_of_pip_is_shown(unpack, monkeypatch):
 
 
 def test_a_python_without_pip_is_reported(unpack, monkeypatch):
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ModelDownloadError, match="ensurepip"):
         unpack(None)

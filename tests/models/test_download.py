@@ -148,10 +148,53 @@ def test_an_unknown_file_name_lists_the_existing_ones():
         fetch(preset(patterns=("Other.gguf",)))
 
 
-def test_a_path_outside_the_folder_is_refused(hub):
-    hub.files["../evil.gguf"] = b"GGUF"
+@pytest.mark.parametrize(
+    "path",
+    ["../evil.gguf", "/evil.gguf", "a//b.gguf", "..\\evil.gguf", "C:evil.gguf", "nul.gguf", "folder/COM1",
+     "evil.gguf.", "fetched.json", ".tested", "evil\x1b[2J.gguf", "evil\u202e.gguf", 250 * "x"],
+)  # fmt: skip
+def test_a_path_that_no_repository_needs_is_refused(hub, path):
+    hub.files[path] = b"GGUF"
     with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
         fetch(preset())
+    assert hub.ranges() == []
+
+
+@pytest.mark.parametrize(("size", "sha256"), [(-1, SHA256), (1 << 60, SHA256), (None, SHA256), (5, "../0")])
+def test_an_impossible_size_or_checksum_is_refused(hub, size, sha256, monkeypatch):
+    entry = {"type": "file", "path": "a.gguf", "size": size, "oid": "1"}
+    monkeypatch.setattr(hub, "tree", lambda: [entry | {"lfs": {"oid": sha256, "size": 5, "pointerSize": 1}}])
+    with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
+        fetch(preset())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": "60000"}, {"size": -1}, {"size": True}, {"lfs": {"oid": "x", "size": 1, "pointerSize": 1}}]
+)
+def test_a_size_or_checksum_that_is_none_is_refused(hub, monkeypatch, wrong):
+    tree = [entry | wrong for entry in hub.tree()]
+    monkeypatch.setattr(hub, "tree", lambda: tree)
+    with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
+        fetch(preset())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [("https://hub.example", True), ("http://127.0.0.1:1", True), ("http://hub.example", False)],
+)
+def test_the_users_token_is_sent_only_with_encryption(monkeypatch, endpoint, expected):
+    tokens = []
+
+    class Api:
+        def __init__(self, **options):
+            tokens.append(options["token"])
+            raise ValueError
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(ModelDownloadError):
+        fetch(preset())
+    assert tokens == [None if expected else False]  # None is the user's token
 
 
 def test_a_checkpoint_is_a_folder_of_weights_and_configuration(hub):

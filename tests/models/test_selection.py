@@ -28,7 +28,7 @@ def with_memory(gigabytes):
         (with_gpu(8), AUTO, "qwen2.5-coder-7b-q4 dream-coder-7b", "qwen2.5-coder-7b-q4", "on RTX"),
         (with_gpu(8), AUTO_DIFFUSION, "qwen2.5-coder-7b-q4 dream-coder-7b", "dream-coder-7b", "better would be"),
         (with_gpu(24, 9e11), AUTO, "qwen2.5-coder-7b", "qwen2.5-coder-7b", "better would be qwen3-coder-30b"),
-        (with_memory(1), AUTO, "gemma3-270m", "dg-mini", "no larger model fits"),
+        (with_memory(0.1), AUTO, "gemma3-270m", "dg-mini", "no larger model fits"),
         (with_memory(2), AUTO, "gemma3-270m", "gemma3-270m", "useful edits in 100 requests"),
     ],
 )
@@ -81,10 +81,10 @@ def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory():
 @pytest.mark.parametrize(
     ("name", "machine", "answer"),
     [
-        ("qwen2.5-coder-0.5b", LAPTOP, "fits here: CPU"),
-        ("qwen2.5-coder-7b", LAPTOP, "fits here, but is slow on a CPU"),
-        ("dream-coder-7b", with_gpu(8), "fits here: RTX"),
-        ("qwen3-coder-30b", with_gpu(8), "does not fit here: 16.0 GB free"),
+        ("qwen2.5-coder-0.5b", LAPTOP, "yes: CPU"),
+        ("qwen2.5-coder-7b", LAPTOP, "slow: CPU"),
+        ("dream-coder-7b", with_gpu(8), "yes: RTX"),
+        ("qwen3-coder-30b", with_gpu(8), "no: 16.0 GB free"),
     ],
 )
 def test_whether_a_preset_fits_here(name, machine, answer):

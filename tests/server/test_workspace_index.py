@@ -1,10 +1,12 @@
 """Ignored files, imports of a buffer, definitions of files, and the index that connects them."""
 
 import os
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
+from pathspec import GitIgnoreSpec
 
+from dg_lsp.context import exclusion as exclusion_module
 from dg_lsp.server import workspace_index
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.workspace_index import Import, WorkspaceExclusion, WorkspaceIndex, definitions_of, imports_of
@@ -40,6 +42,27 @@ def test_documents_outside_of_every_folder_are_not_ignored(exclusion):
     assert not exclusion.is_ignored("untitled:a.log")
     exclusion.set_folders(["vscode-vfs://github/a"])
     assert not exclusion.is_ignored("file:///a.log")
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "expected"),
+    [
+        ("file:///c%3A/Work", "file:///C:/work/Build/main.py", True),
+        ("file:///C:/Work", "file:///c%3A/work/src/A.LOG", True),
+        ("file:///C:/Work", "file:///D:/Work/a.log", False),
+        ("file:///C:/Work", "file:///C:a.log", False),
+        ("file://server/Share", "file://SERVER/share/a.log", True),
+        ("file://server/share", "file://other/share/a.log", False),
+        ("file:///C:/Work", "file:///C:/Work/main.py", False),
+    ],
+)
+def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
+    """With Windows' paths, and with one .gitignore file in each folder of a workspace."""
+    monkeypatch.setattr(workspace_index.WorkspaceExclusion, "flavour", PureWindowsPath)
+    monkeypatch.setattr(exclusion_module, "IGNORES_CASE", True)
+    spec = GitIgnoreSpec.from_lines(["*.log", "build/"])
+    monkeypatch.setattr(WorkspaceExclusion, "_spec", lambda *_: spec)
+    assert WorkspaceExclusion(PrivacySettings(), [root]).is_ignored(path) is expected
 
 
 def test_a_changed_gitignore_file_is_read_again(exclusion, tmp_path):
@@ -205,6 +228,24 @@ def test_a_file_is_read_again_only_when_it_changes(index, tmp_path, monkeypatch)
 def test_files_outside_of_the_workspace_are_not_read(found, tmp_path):
     (tmp_path / "secret.py").write_text("def f(): pass\n")
     assert found(PKG, "from ..secret import f\n", "main.py") == []
+
+
+def test_a_home_that_is_a_link_changes_nothing(tmp_path):
+    real, linked = tmp_path / "data/home", tmp_path / "home"
+    (real / "w").mkdir(parents=True)
+    linked.symlink_to(real)
+    (real / "w/.gitignore").write_text("ignored.py\n")
+    (real / "w/ignored.py").write_text("")
+    (real / "w/other.py").symlink_to("ignored.py")
+    (real / "w/shown.py").write_text("def f(): ...\n")
+    for root in (real, linked):
+        exclusion = WorkspaceExclusion(PrivacySettings(), [(root / "w").as_uri()])
+        index = WorkspaceIndex(DocumentStore(), exclusion)
+        for folder in (real / "w", linked / "w"):
+            assert exclusion.is_ignored((folder / "ignored.py").as_uri())
+            assert exclusion.is_ignored((folder / "other.py").as_uri())
+            assert not exclusion.is_ignored((folder / "shown.py").as_uri())
+            assert index.definitions(folder / "a.py", imports_of("from .shown import f\n"), "f")
 
 
 def test_links_out_of_the_workspace_are_not_followed(found, tmp_path):

@@ -53,7 +53,8 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
     for pattern, kind, problem in LOAD_FAILURES:
         if any(re.search(pattern, line) for line in lines):
             return kind(f"{path} {problem}; {_ADVICE[kind]}")
-    logged = f": {_one_line(lines[0])}" if lines else ""
+    reason = next((line for line in lines if "error" in line), lines[0] if lines else "")  # warnings come before it
+    logged = f": {_one_line(reason)}" if reason else ""
     return ModelBrokenError(f"{path} cannot be loaded{logged}; download or export it again")
 
 

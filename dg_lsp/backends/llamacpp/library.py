@@ -24,6 +24,8 @@ _WARN, _ERROR = 3, 4  # enum ggml_log_level
 # 1600 ms. Sleeping costs up to 50 % on an idle machine; the thread measurement at load includes this cost.
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _FOLDER_VARIABLE = "LLAMA_CPP_LIB_PATH"
+NO_BACKTRACE = {"GGML_NO_BACKTRACE": "1"}
+"""Without it, llama.cpp attaches a debugger when it aborts, which prints arguments of functions: the user's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ def set_wait_policy(environment: MutableMapping[str, str]) -> None:
 def library() -> Library:
     """The library; the first call loads it, or raises `BackendError`."""
     set_wait_policy(os.environ)
+    os.environ.update(NO_BACKTRACE)
     found = _loadable(find_runtime())
     if found.runtime:
         os.environ[_FOLDER_VARIABLE] = str(found.runtime.folder)

@@ -14,6 +14,7 @@ from dg_lsp.gguf import GGUFHeader
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
+MAX_LAYERS = 512  # more layers make llama.cpp abort the process
 MAX_CANVASES = 8
 """Canvases of one step."""
 _CACHE_BYTES = 1 << 30
@@ -59,7 +60,7 @@ class ModelSizes:
 
         def by_layer(name: str, default: int) -> Sequence[int]:
             found = numbers(f"attention.{name}") or [default]
-            return found if len(found) > 1 else found * layers
+            return found if len(found) > 1 else found * min(layers, MAX_LAYERS)
 
         layers, heads, width = number("block_count"), max(1, number("attention.head_count")), number("embedding_length")
         experts = number("expert_used_count") * number("expert_feed_forward_length", number("feed_forward_length"))

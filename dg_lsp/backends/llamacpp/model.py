@@ -17,6 +17,7 @@ from dg_lsp.backends.llamacpp.errors import load_error
 from dg_lsp.backends.llamacpp.library import has_gpu, library
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
+    MAX_LAYERS,
     ModelSizes,
     WeightBytes,
     check_fits,
@@ -33,12 +34,12 @@ from dg_lsp.errors import (
     ModelMemoryError,
     ModelNotFoundError,
     ModelUnsupportedError,
+    escaped,
 )
 from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
-_MAX_LAYERS = 512  # more layers make llama.cpp abort the process
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
 
@@ -50,8 +51,8 @@ def checked_header(path: Path) -> GGUFHeader:
     header = read_header(path)
     if not header.tensors:
         raise ModelBrokenError(f"{path} has a vocabulary but no weights; name a complete model")
-    if (layers := ModelSizes.of(header).layers) > _MAX_LAYERS:
-        raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {_MAX_LAYERS}; use another model")
+    if (layers := ModelSizes.of(header).layers) > MAX_LAYERS:
+        raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {MAX_LAYERS}; use another model")
     return header
 
 
@@ -76,7 +77,7 @@ class LlamaModel:
         """All keys of the file except arrays, with the values as strings."""
         description = ctypes.create_string_buffer(256)
         api.llama_model_desc(handle, description, len(description))
-        self.description = description.value.decode("utf-8", "replace")
+        self.description = escaped(description.value.decode("utf-8", "replace"))
         vocabulary = api.llama_model_get_vocab(handle)
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))
@@ -93,8 +94,10 @@ class LlamaModel:
         self._check_supported(api.llama_vocab_type(vocabulary))
 
     @classmethod
-    def load(cls, path: Path, settings: ModelSettings) -> "LlamaModel":
+    def load(cls, path: Path, settings: ModelSettings, *, check_tensors: bool = False) -> "LlamaModel":
         """Loads a GGUF file; as another architecture if the settings need a KV cache that only that one has.
+
+        `check_tensors` reads all weights and refuses numbers that are not finite.
 
         Raises:
             ModelError: the file is missing, broken or not supported, or does not fit into memory.
@@ -103,6 +106,7 @@ class LlamaModel:
         header, native = checked_header(path), library()
         params = native.api.llama_model_default_params()
         params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers and has_gpu() else 0
+        params.check_tensors = check_tensors
         # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
         params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
         weights, needed = estimate_load(header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length)

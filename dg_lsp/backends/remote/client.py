@@ -271,6 +271,7 @@ class RemoteModel:
             "Accept": f"{EVENT_STREAM}, application/json",
             "Accept-Encoding": "identity",
             "X-Session-Id": session,
+            **({"Dg-Lsp-Trigger": "invoked"} if query.is_invoked else {}),
         }
         return {**headers, "Authorization": f"Bearer {self._key}"} if self._key else headers
 

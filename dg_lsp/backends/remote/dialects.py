@@ -58,6 +58,7 @@ class RemoteQuery:
     messages: tuple[tuple[str, str], ...] = ()  # of a chat: role (`system`, `user` or `assistant`) and text
     session: str = ""
     """Equal for related requests, such as those of one document. Only a hash of it is sent."""
+    is_invoked: bool = False  # the user requested it; dg-lsp servers then send improbable answers too
 
 
 @dataclass(frozen=True, slots=True)

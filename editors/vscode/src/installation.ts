@@ -1,6 +1,7 @@
 /** Installs the server with pipx, or lets the user choose its path. */
 
 import { execFile } from "node:child_process";
+import * as os from "node:os";
 import * as vscode from "vscode";
 
 const INSTALL = "Install with pipx";
@@ -32,7 +33,8 @@ export async function install(log: vscode.LogOutputChannel): Promise<boolean> {
 
 function run(args: string[], log: vscode.LogOutputChannel, token: vscode.CancellationToken): Promise<void> {
   return new Promise((resolve, reject) => {
-    const process = execFile("pipx", args, { maxBuffer: 1 << 26 }, (error) => (error ? reject(error) : resolve()));
+    const options = { cwd: os.homedir(), maxBuffer: 1 << 26 }; // pipx starts Python, which may import from the folder
+    const process = execFile("pipx", args, options, (error) => (error ? reject(error) : resolve()));
     process.stdout?.on("data", (text: string) => log.info(text.trimEnd()));
     process.stderr?.on("data", (text: string) => log.info(text.trimEnd()));
     token.onCancellationRequested(() => process.kill());

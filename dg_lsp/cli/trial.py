@@ -1,0 +1,219 @@
+"""The trial of a model file: who opens a file for the first time is a child process, which may die.
+
+llama.cpp ends its process when a file is not what it expects. The child checks the weights, loads the model and
+completes one line. A file that passed is recorded by its SHA-256, with the llama.cpp that opened it.
+"""
+
+import contextlib
+import faulthandler
+import functools
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import dg_lsp
+from dg_lsp import errors
+from dg_lsp.errors import DgLspError, ModelCrashedError, RequestError
+from dg_lsp.gguf import map_file_errors
+from dg_lsp.system import NEUTRAL_FOLDER, data_folder, python_command
+
+if TYPE_CHECKING:
+    from dg_lsp.settings import ModelSettings
+
+RECORD = "tested-models.json"
+_MAX_RECORDED = 200
+_SECONDS, _BYTES_PER_SECOND = 60.0, 20e6
+"""Limit of a trial: this time, and the time to read the file at this rate."""
+_FILL_SECONDS = 5.0
+_ANNOUNCED_BYTES = 1 << 28
+"""A smaller file is tested within about a second."""
+_BEFORE, _AFTER = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
+_PART = re.compile(r"-\d{5}-of-(\d{5})$")
+
+
+def check_model(path: Path, settings: "ModelSettings") -> None:
+    """Tests a file that is not bundled, unless the same content has passed with this llama.cpp and prompt attention.
+
+    Raises:
+        ModelCrashedError: the child died, or was not ready in time.
+        DgLspError: the error of the child.
+    """
+    from dg_lsp.backends.llamacpp.model import checked_header
+    from dg_lsp.models.registry import BUNDLED
+
+    if path in [model.path for model in BUNDLED]:
+        return
+    checked_header(path)  # most broken files are found without a child
+    with map_file_errors(path):
+        parts = _parts(path)
+        identities = [_identity(part) for part in parts]
+    known, size = _Record.read(), sum(part.stat().st_size for part in parts)
+    if size >= _ANNOUNCED_BYTES and not all(identity in known.digests for identity in identities):
+        typer.echo(f"dg-lsp: {path.name} is new here: it is tested once in a process of its own", err=True)
+    digest = _digest([known.digest(part, identity) for part, identity in zip(parts, identities, strict=True)])
+    key = " ".join((digest, _llama_cpp(), settings.prompt_attention))
+    if key not in known.passed:
+        _try(path, settings, _SECONDS + size / _BYTES_PER_SECOND)
+        if identities == [_identity(part) for part in parts]:  # it was not replaced meanwhile
+            known.passed.append(key)
+    known.write()
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files that llama.cpp opens: all parts of a split model."""
+    match = _PART.search(path.stem)
+    if match is None:
+        return [path]
+    stem = path.stem[: match.start()]
+    return [
+        part
+        for number in range(1, min(int(match[1]), 999) + 1)
+        if (part := path.with_name(f"{stem}-{number:05}-of-{match[1]}.gguf")).is_file()
+    ]
+
+
+def _identity(path: Path) -> str:
+    """Changes whenever the file does, as far as the file system records it."""
+    stat = path.stat()
+    numbers = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    return ":".join(map(str, numbers))
+
+
+def _digest(digests: list[str]) -> str:
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _llama_cpp() -> str:
+    """The llama.cpp that this process loads."""
+    from dg_lsp.runtime import find_runtime, installed_library
+
+    installed, changed = installed_library(), find_runtime().runtime
+    version = installed.version if installed else "other"
+    return f"{version}+{changed.kind}{changed.backend}" if changed else version
+
+
+class _Record:
+    """Digests of files by identity, and the files that passed. It only saves time: without it, all is tested again."""
+
+    def __init__(self, digests: dict[str, str], passed: list[str]) -> None:
+        self.digests = digests
+        self.passed = passed
+        self._before = self._tree()
+
+    @classmethod
+    def read(cls) -> "_Record":
+        try:
+            tree = json.loads((data_folder() / RECORD).read_text(encoding="utf-8"))
+            return cls({str(key): str(value) for key, value in tree["digests"].items()}, list(map(str, tree["passed"])))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return cls({}, [])
+
+    def digest(self, path: Path, identity: str) -> str:
+        if identity not in self.digests:
+            with map_file_errors(path), path.open("rb") as file:
+                self.digests[identity] = hashlib.file_digest(file, "sha256").hexdigest()
+        return self.digests[identity]
+
+    def write(self) -> None:
+        from dg_lsp.daemon.client import write_private
+
+        if (tree := self._tree()) == self._before:
+            return
+        with contextlib.suppress(OSError):
+            data_folder().mkdir(parents=True, exist_ok=True)
+            write_private(data_folder() / RECORD, tree)
+
+    def _tree(self) -> dict[str, Any]:
+        digests = dict(list(self.digests.items())[-_MAX_RECORDED:])
+        return {"digests": digests, "passed": self.passed[-_MAX_RECORDED:]}
+
+
+def _try(path: Path, settings: "ModelSettings", seconds: float) -> None:
+    """Runs the child; raises as `check_model` does."""
+    import attrs
+
+    advice = "it is damaged, or made to do harm: use another file"
+    environment = {**os.environ, "PYTHONPATH": str(Path(dg_lsp.__file__).parents[1])}
+    tree = {"path": str(path.absolute()), "seconds": seconds, "settings": attrs.asdict(settings)}
+    run = functools.partial(subprocess.run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    try:
+        done = run(
+            python_command(__name__),
+            input=json.dumps(tree).encode(),
+            env=environment,
+            cwd=NEUTRAL_FOLDER,
+            timeout=seconds + _FILL_SECONDS,
+        )
+        found = json.loads(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise ModelCrashedError(f"{path} is not open after {seconds:.0f} s in a test process; {advice}") from error
+    except ValueError as error:
+        raise ModelCrashedError(f"{path} ends its process ({_ending(done.returncode)}); {advice}") from error
+    if found:
+        kind = getattr(errors, found["error"])
+        raise kind(found["message"])
+
+
+def _ending(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"exit code {code}"
+
+
+# the child
+
+
+def main() -> int:
+    """Tests the file that standard input names; prints the error as JSON, an empty object if there is none."""
+    given = json.loads(sys.stdin.buffer.read())
+    with Path(os.devnull).open("w") as nothing:
+        _be_careful(given["seconds"], nothing)
+        try:
+            _open_and_fill(Path(given["path"]), given["settings"])
+        except DgLspError as error:
+            found = {"error": type(error).__name__, "message": str(error)}
+        else:
+            found = {}
+        print(json.dumps(found), flush=True)  # noqa: T201
+        os._exit(0)  # what closing the model would do is of no interest
+
+
+def _be_careful(seconds: float, nothing: Any) -> None:
+    """Ends this process after the given time, even inside llama.cpp; it leaves no core dump and is the first that the
+    system ends if memory is short."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=nothing)
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
+    from dg_lsp.cli.loading import load_file, open_denoiser
+    from dg_lsp.context.document import Snapshot
+    from dg_lsp.engine.decoder_selection import measure_costs
+    from dg_lsp.engine.engine import LocalEngine
+    from dg_lsp.engine.request import FillRequest
+    from dg_lsp.settings import ModelSettings, Settings
+
+    settings: Settings = Settings(model=ModelSettings(**model))
+    denoiser = open_denoiser(load_file(path, settings, check_tensors=True), settings)
+    request = FillRequest(Snapshot("trial.py", 0, _BEFORE + _AFTER), len(_BEFORE))
+    with contextlib.suppress(RequestError):  # a context that is too short for the line
+        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+        engine.fill(request, deadline=time.monotonic() + _FILL_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""A model file is opened in a child process first. The files are tiny random models and damaged copies of them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import tiny_masked
+
+from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.cli import trial
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """The command lines of the children; they run."""
+    started, original = [], subprocess.run
+
+    def run(command, **options):
+        started.append(command)
+        return original(command, **options)
+
+    monkeypatch.setattr(trial.subprocess, "run", run)
+    return started
+
+
+@pytest.fixture
+def model(tmp_path):
+    return tiny_masked.write(tmp_path / "Model.gguf", tiny_masked.make("qwen2"))
+
+
+def show(dg_lsp, path, code=0):
+    outcome = dg_lsp("models", "show", path)
+    assert outcome.code == code, outcome
+    return outcome
+
+
+def test_a_file_is_tested_once_under_any_name(dg_lsp, model, children, tmp_path):
+    show(dg_lsp, model)
+    show(dg_lsp, model)
+    copy = tmp_path / "Copy.gguf"
+    copy.write_bytes(model.read_bytes())
+    show(dg_lsp, copy)
+    assert len(children) == 1
+    tiny_masked.write(model, tiny_masked.make("qwen2", seed=1))
+    show(dg_lsp, model)
+    assert len(children) == 2
+
+
+def test_the_bundled_model_needs_no_test(dg_lsp, children):
+    show(dg_lsp, "dg-mini")
+    assert children == []
+
+
+def test_a_file_that_ends_its_process_is_refused_each_time(dg_lsp, model, children):
+    tiny_masked.write(model, tiny_masked.make("qwen3moe", used_experts=9))
+    for _ in range(2):
+        message = show(dg_lsp, model, code=3).error(3)
+        assert "Model.gguf ends its process (SIGABRT); it is damaged, or made to do harm" in message
+    assert len(children) == 2
+
+
+def test_weights_that_are_not_numbers_are_refused(dg_lsp, model):
+    tiny = tiny_masked.make("qwen2")
+    tiny.tensors["output.weight"][3, 3] = float("nan")
+    tiny_masked.write(model, tiny)
+    assert "cannot be loaded: " in show(dg_lsp, model, code=3).error(3)
+
+
+def test_a_test_that_does_not_end_is_stopped(dg_lsp, model, monkeypatch):
+    monkeypatch.setattr(trial, "_SECONDS", 0.01)
+    assert "Model.gguf ends its process (exit code 1)" in show(dg_lsp, model, code=3).error(3)
+
+
+def test_without_a_folder_for_the_record_files_are_tested_each_time(dg_lsp, model, children, data_folder):
+    data_folder.write_text("a file")
+    show(dg_lsp, model)
+    show(dg_lsp, model)
+    assert len(children) == 2
+
+
+def test_text_of_a_file_does_not_control_the_terminal(dg_lsp, tmp_path):
+    path = tiny_masked.write(tmp_path / "M\x1b[2J.gguf", tiny_masked.make("qwen2"), name="Ev\x1b]0;il\nname\u202e")
+    shown = show(dg_lsp, path).out
+    assert "general.name = Ev\\x1b]0;il\\nname\\u202e" in shown
+    assert all(character.isprintable() or character == "\n" for character in shown)
+    path.write_bytes(b"no model")
+    assert "M\\x1b[2J.gguf is not a GGUF file" in show(dg_lsp, path, code=3).error(3)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp attaches no debugger there")
+def test_llama_cpp_attaches_no_debugger():
+    library()
+    assert os.environ["GGML_NO_BACKTRACE"] == "1"

@@ -1,0 +1,64 @@
+"""The locked dependencies: known vulnerabilities of all, bill of materials and licences of what a user installs."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
+SECONDS = 180
+SKIPPED = "pip-audit: skipped: its vulnerability service is not reachable"
+
+
+def audit():
+    """Prints known vulnerabilities, and fails for any; without the service, prints that nothing was audited."""
+    command = ["pip_audit", "--requirement", DEV_LOCK, "--require-hashes", "--disable-pip", "--timeout", "10"]
+    try:
+        done = _run(*command, "--progress-spinner", "off", "--format", "json", stdout=subprocess.PIPE, timeout=SECONDS)
+        return verdict(done.stdout)
+    except subprocess.TimeoutExpired:
+        print(SKIPPED)
+        return 0
+
+
+def verdict(output):
+    """Prints what pip-audit's JSON reports; returns the exit code."""
+    try:
+        listed = json.loads(output)["dependencies"]
+    except ValueError:
+        listed = []
+    audited = [one for one in listed if "skip_reason" not in one]
+    if not audited:
+        print(SKIPPED)
+        return 0
+    found = [(one, vulnerability) for one in audited for vulnerability in one["vulns"]]
+    for one, vulnerability in found:
+        fixed = ", ".join(vulnerability["fix_versions"]) or "no version"
+        print(f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in {fixed}")
+    print(f"pip-audit: {len(found)} known vulnerabilities in {len(audited)} of {len(listed)} locked packages")
+    return 1 if found else 0
+
+
+def sbom(folder):
+    """Writes the bill of materials and the list of licences."""
+    folder.mkdir(exist_ok=True)
+    materials, licences = folder / "dg-lsp.cdx.json", folder / "licences.md"
+    options = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible", "--output-file", materials]
+    _run("cyclonedx_py", "requirements", *options, LOCK, check=True)
+    names = re.findall(r"^([\w.-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+    options = ["--from", "mixed", "--format", "markdown", "--with-urls", "--output-file", licences]
+    _run("piplicenses", *options, "--packages", *names, check=True, stdout=subprocess.DEVNULL)
+    print(f"{materials}\n{licences}")
+    return 0
+
+
+def _run(module, *arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)], check=options.pop("check", False), **options
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(audit() if sys.argv[1] == "audit" else sbom(Path(sys.argv[2])))

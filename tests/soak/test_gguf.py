@@ -1,0 +1,10 @@
+"""The first files of the campaign of damaged models."""
+
+from soak import gguf
+
+
+def test_no_damaged_model_ends_the_server():
+    figures = gguf.run(seconds=120, seed=0, most=27)
+    assert figures["crashes"] == figures["unexpected"] == 0, figures
+    assert figures["messages"] == 27
+    assert {"ModelBrokenError", "opened"} <= set(figures["outcomes"])
