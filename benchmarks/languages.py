@@ -21,10 +21,10 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.context.document import Cursor, Snapshot, depth_of
+from dg_lsp.bench.cut import MAX_CHARS, MIN_CHARS, Middle, Source, cuts, is_source
+from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.postprocess.validate import Candidate, Rejection, judge
 
@@ -53,24 +53,11 @@ SOURCES = {
     "markdown": "pypi:ruff==0.11.0 npm:express@4.21.0 npm:react-native-windows@0.76.0",
 }
 """Packages of each language: MIT, BSD, Apache-2.0 or PostgreSQL licence; those of Debian have the release's version."""
-MIN_CHARS, MAX_CHARS, MAX_LINE = 400, 150_000, 300  # of a file; longer lines are machine-made
 MAX_FILES = 400
-MAX_LINES = 10  # of a block
 LONG_FILE = 2000  # lines of the file in which time is measured
 NUM_TIMED = 300
 _INDEX = "application/vnd.pypi.simple.v1+json"
-KINDS = ("rest of a line", "line", "block")
 DAMAGES = ("bracket", "repeat", "quote")
-
-
-@dataclass(frozen=True, slots=True)
-class Middle:
-    """A part of a file, as a model would fill it."""
-
-    prefix: str
-    text: str
-    suffix: str
-    kind: str
 
 
 def files_of(source: str, cache: Path) -> Iterator[tuple[str, str]]:
@@ -109,15 +96,9 @@ def _download(registry: str, package: str, folder: Path) -> None:
         urllib.request.urlretrieve(url, folder / url.rpartition("/")[2])
 
 
-def is_source(text: str) -> bool:
-    """True for a text that people write: no binary, no minified file."""
-    lines = text.split("\n")
-    return not ({"\0", "\ufffd"} & set(text)) and len(lines) > 10 and max(map(len, lines)) <= MAX_LINE
-
-
-def texts_of(language_id: str, cache: Path, folder: str | None) -> list[str]:
-    """Texts of the language's files, each one once."""
-    found: dict[str, None] = {}
+def sources_of(language_id: str, cache: Path, folder: str | None) -> list[Source]:
+    """The language's files, each text once."""
+    found: dict[str, Source] = {}
     if folder:
         paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
         files: Iterator[tuple[str, str]] = ((str(path), path.read_text(errors="replace")) for path in paths)
@@ -125,49 +106,11 @@ def texts_of(language_id: str, cache: Path, folder: str | None) -> list[str]:
         files = (file for source in SOURCES[language_id].split() for file in files_of(source, cache))
     for name, text in files:
         if language_id_of(name, text) == language_id and "/vendor" not in name and is_source(text):
-            found.setdefault(text.replace("\r\n", "\n"))
-    texts = list(found)
-    random.Random(0).shuffle(texts)
-    return texts[:MAX_FILES]
-
-
-def cut(text: str, rng: random.Random, kind: str) -> Middle | None:
-    """A middle of this kind from a random place of the text; None if the place has none."""
-    lines = text.split("\n")
-    first = rng.randrange(len(lines))
-    line = lines[first]
-    if not line.strip():
-        return None
-    indentation, last = len(line) - len(line.lstrip()), first
-    start = rng.randrange(indentation, len(line.rstrip())) if kind == KINDS[0] else indentation
-    if not line[start - 1 : start + 1].strip() and start > indentation:
-        return None  # inside a run of blanks
-    if kind == KINDS[2]:
-        num, depth = rng.randint(2, MAX_LINES), depth_of(line.expandtabs(4))
-        while last + 1 < min(len(lines), first + num):
-            if lines[last + 1].strip() and depth_of(lines[last + 1].expandtabs(4)) < depth:
-                break
-            last += 1
-        while not lines[last].strip():
-            last -= 1
-        if last == first:
-            return None
-    middle = "\n".join([line[start:], *lines[first + 1 : last + 1]]).rstrip()
-    before = "\n".join([*lines[:first], line[:start]])
-    return Middle(before, middle, text[len(before) + len(middle) :], kind)
-
-
-def cuts(texts: list[str], num: int, seed: int = 0) -> Iterator[Middle]:
-    """`num` middles of all kinds in turn, from random files."""
-    rng, found = random.Random(seed), 0
-    weights = [min(text.count("\n"), 400) for text in texts]
-    for _ in range(num * 50):
-        if found == num:
-            return
-        [text] = rng.choices(texts, weights)
-        if middle := cut(text, rng, KINDS[found % len(KINDS)]):
-            found += 1
-            yield middle
+            source = Source(name, text.replace("\r\n", "\n"), language_id)
+            found.setdefault(source.text, source)
+    sources = list(found.values())
+    random.Random(0).shuffle(sources)
+    return sources[:MAX_FILES]
 
 
 def damaged(middle: Middle, damage: str, rng: random.Random) -> str | None:
@@ -217,11 +160,11 @@ def outcome(result: Candidate | Rejection, expected: str) -> str:
     return "unchanged" if result.text == expected else "changed"
 
 
-def measure(language_id: str, texts: list[str], num: int, show: int) -> list[str]:
+def measure(language_id: str, sources: list[Source], num: int, show: int) -> list[str]:
     """The language's cells of the table."""
     found, harm, hidden, shown = Counter[str](), Counter[str](), 0, 0
     rng = random.Random(1)
-    middles = list(cuts(texts, num))
+    middles = list(cuts(sources, num))
     for middle in middles:
         result, _ = judged(middle, middle.text, language_id)
         name = outcome(result, middle.text)
@@ -250,7 +193,7 @@ def measure(language_id: str, texts: list[str], num: int, show: int) -> list[str
     total, num_harm = sum(found.values()), sum(harm.values())
     shares = [f"{100 * found[name] / total:.2f} %" for name in ("unchanged", "changed", "refused")]
     damage = [f"{100 * harm[name] / num_harm:.1f} %" if num_harm else "-" for name in ("refused", "mended", "shown")]
-    cells = [language_id, f"{len(texts)}", f"{total}", *shares, f"{100 * hidden / total:.2f} %", f"{num_harm}"]
+    cells = [language_id, f"{len(sources)}", f"{total}", *shares, f"{100 * hidden / total:.2f} %", f"{num_harm}"]
     return [*cells, *damage, f"{p99:.1f}"]
 
 
@@ -258,7 +201,9 @@ def _longer(middle: Middle) -> Middle:
     """The middle in a file of at least `LONG_FILE` lines."""
     whole = middle.prefix + middle.text + middle.suffix + "\n"
     times = LONG_FILE // (2 * whole.count("\n")) + 1
-    return Middle(whole * times + middle.prefix, middle.text, middle.suffix + "\n" + whole * times, middle.kind)
+    return Middle(
+        whole * times + middle.prefix, middle.text, middle.suffix + "\n" + whole * times, middle.kind, middle.source
+    )
 
 
 def _print(middle: Middle, text: str, result: Candidate | Rejection) -> None:
@@ -284,11 +229,11 @@ def main() -> None:
     print("|---" * 12 + "|")
     for language_id in options.languages:
         try:
-            texts = texts_of(language_id, options.cache.resolve(), folders.get(language_id))
+            sources = sources_of(language_id, options.cache.resolve(), folders.get(language_id))
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"| {language_id} | not fetched: {error}")
             continue
-        print("| " + " | ".join(measure(language_id, texts, options.middles, options.show)) + " |", flush=True)
+        print("| " + " | ".join(measure(language_id, sources, options.middles, options.show)) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,10 @@ class PrivacySettings:
     """Exclude the files that the workspace's `.gitignore` files name."""
     exclude_languages: tuple[str, ...] = ()
     """LSP language ids without completions, such as `markdown`."""
+    exclude_comments: bool = False
+    """No automatic completions inside comments, in languages with a grammar; requested ones still come."""
+    exclude_strings: bool = False
+    """The same inside strings, docstrings included; code inside a string, as in an f-string, is completed."""
     trusted_folders: tuple[str, ...] = ()
     """Folders whose `dg-lsp.toml` may also choose models and exclude less, with all folders in them."""
     audit_log: str = ""

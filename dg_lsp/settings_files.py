@@ -103,7 +103,13 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
     if is_trusted:
         return new
     match key:
-        case "rewrite.preview" | "privacy.exclude_secrets" | "privacy.exclude_gitignored":
+        case (
+            "rewrite.preview"
+            | "privacy.exclude_secrets"
+            | "privacy.exclude_gitignored"
+            | "privacy.exclude_comments"
+            | "privacy.exclude_strings"
+        ):
             return old or new
         case "privacy.exclude_patterns" | "privacy.exclude_languages":
             return (*old, *(one for one in new if one not in old and not one.startswith("!")))

@@ -139,6 +139,7 @@ class EngineContender:
 def attempt_for(case: TestCase, contender: str, decoder: str, text: str, ms: float, **costs: Any) -> Attempt:
     """Attempt with one item, or none for an empty text."""
     facts: dict[str, Any] = {"case": case.id, "kind": case.kind, "reference": case.reference, "latency_ms": ms, **costs}
+    facts["language"] = case.language
     shown = (ShownItem(ms, text),) if text else ()
     return Attempt(contender=contender, decoder=decoder, shown=shown, **facts)
 

@@ -15,12 +15,13 @@ import cattrs
 
 from dg_lsp.bench.metrics import Table
 from dg_lsp.context.document import Cursor, Snapshot
+from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.engine.result import FillResult
 from dg_lsp.errors import InputFileError
 
 _GZIP = b"\x1f\x8b"
 _REQUIRED = {"task_id": "id", "prompt": "prefix", "suffix": "suffix", "canonical_solution": "reference"}
-_OPTIONAL = ("kind", "test", "entry_point", "path")
+_OPTIONAL = ("kind", "test", "entry_point", "path", "language")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,12 @@ class TestCase:
     test: str | None = None  # source of a function `check(candidate)` that raises unless the program is right
     entry_point: str | None = None
     path: str = ""
+    language: str = "python"  # LSP language id
 
     @property
     def snapshot(self) -> Snapshot:
         """The buffer without the reference."""
-        return Snapshot(f"file:///{self.path or self.id}", 0, self.prefix + self.suffix)
+        return Snapshot(f"file:///{self.path or self.id}", 0, self.prefix + self.suffix, self.language)
 
     @property
     def offset(self) -> int:
@@ -118,6 +120,8 @@ def _parse(tree: Any) -> TestCase:
         if not isinstance(tree[key], str):
             raise TypeError(f"{key} is not a string")
     case = TestCase(**{"kind": "", **{name: tree[key] for key, name in names.items()}})
+    if "language" not in names and language_id_of(case.path) != PLAIN_TEXT:
+        case = replace(case, language=language_id_of(case.path))
     if not case.reference.strip():
         raise ValueError("the canonical_solution is blank")
     if case.prefix[-1:] in ("", "\n") and case.reference.endswith("\n"):

@@ -48,6 +48,7 @@ class Attempt:
     contender: str
     decoder: str
     reference: str
+    language: str = ""  # LSP language id; empty in runs of older versions
     shown: tuple[ShownItem, ...] = ()
     passes: bool | None = None  # true if the completed program passes its tests; None if they did not run
     latency_ms: float
@@ -133,6 +134,11 @@ def by_kind(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     return groups if len(groups) == 1 else {**groups, ALL: listed}
 
 
+def by_language(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    """Groups by language id, in alphabetical order."""
+    return dict(sorted(grouped(attempts, lambda attempt: attempt.language).items()))
+
+
 def grouped(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
     """Lists of the items with the same key, in the order of the first item of each."""
     groups: dict[str, list[Item]] = {}
@@ -190,6 +196,24 @@ def decoder_tables(attempts: Iterable[Attempt]) -> list[Table]:
         groups = grouped(listed, lambda attempt: attempt.decoder)
         several |= {f"{contender}: {name}": group for name, group in groups.items() if len(groups) > 1}
     return [summary_table("By decoder", several)] if several else []
+
+
+def language_table(groups: Mapping[str, Sequence[Attempt]]) -> Table:
+    """One row per language: the requests, and the share of those of each kind that are exact."""
+    kinds = list(dict.fromkeys(attempt.kind for attempts in groups.values() for attempt in attempts))
+    rows = []
+    for language, attempts in groups.items():
+        summary, cells = summarize(attempts), []
+        for kind in kinds:
+            exact = [attempt.is_exact for attempt in attempts if attempt.kind == kind]
+            cells.append(percent(sum(exact) / len(exact) if exact else None))
+        num = summary["num"]
+        shares = (_share(summary[key], num) for key in ("exact_match", "first_line_match", "show_rate"))
+        latency = milliseconds(summary["latency_ms"]["p50"])
+        rows.append((language, number(num), *shares, *cells, latency))
+    columns = ("language", "requests", "exact match", "first line", "shown", *(f"exact, {kind}" for kind in kinds))
+    note = "In brackets: the 95 % interval of a share, in percent."
+    return Table("By language", (*columns, "latency, median"), {"": rows}, note)
 
 
 CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)

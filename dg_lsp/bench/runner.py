@@ -28,10 +28,12 @@ from dg_lsp.bench.metrics import (
     Attempt,
     Table,
     by_kind,
+    by_language,
     calibration,
     calibration_table,
     count,
     decoder_tables,
+    language_table,
     summary_table,
 )
 from dg_lsp.bench.sandbox import Sandbox
@@ -252,10 +254,12 @@ def run_cases(
 
 
 def infill_tables(run: Run) -> list[Table]:
-    """Summaries by kind, by decoder if there were several, and the calibration of a model that has a confidence."""
-    bins = calibration(run.attempts)
-    tables = [calibration_table({"": bins})] if bins else []
-    return [summary_table("By kind", by_kind(run.attempts)), *decoder_tables(run.attempts), *tables]
+    """Summaries by kind, and by language and decoder if there were several; calibration, if there is a confidence."""
+    bins, languages = calibration(run.attempts), by_language(run.attempts)
+    tables = [summary_table("By kind", by_kind(run.attempts))]
+    if len(languages) > 1:
+        tables.append(language_table(languages))
+    return [*tables, *decoder_tables(run.attempts), *([calibration_table({"": bins})] if bins else [])]
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:

@@ -54,6 +54,22 @@ def compare(
     return measure_contenders(cases, settings, choice, length, early_stop_ms=early_stop, is_warm=warm)
 
 
+@app.command("cut")
+def cut(
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="A repository, or a part of one.")],
+    output: Annotated[Path, Option("-o", "--output", metavar="CASES.jsonl", help="The file to write.")],
+    languages: Annotated[
+        list[str] | None, Option("--language", metavar="ID", help="Only this LSP language; may be repeated.")
+    ] = None,
+    num: Annotated[int, Option("--number", min=1, metavar="N", help="Number of test cases.")] = 100,
+    seed: Seed = 0,
+) -> int:
+    """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
+    from dg_lsp.cli.measurements import write_cut
+
+    return write_cut(folder, output, languages or (), num, seed, configure({}))
+
+
 @app.command("infill")
 def infill(
     data: Data,

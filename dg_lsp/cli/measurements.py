@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,8 +19,9 @@ from dg_lsp.bench.audit import audit_page
 from dg_lsp.bench.baselines import LlamaDiffusionCli, LlamaServer
 from dg_lsp.bench.compare import BASELINE, compare_json, compare_tables
 from dg_lsp.bench.contenders import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.cut import case_middles, read_sources, write_cases
 from dg_lsp.bench.dataset import SamplePosition, TestCase, read_cases, read_positions, sample_cases, sample_table
-from dg_lsp.bench.metrics import Table, count, summarize
+from dg_lsp.bench.metrics import Attempt, Table, by_language, count, grouped, summarize
 from dg_lsp.bench.report import Film, benchmark_page, check_page_path, choose_cases, record_films
 from dg_lsp.bench.sandbox import Sandbox
 from dg_lsp.bench.steps import measure_model
@@ -28,6 +30,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.output import progress
 from dg_lsp.cli.source import SourceFile
+from dg_lsp.context.languages import LANGUAGE_IDS
 from dg_lsp.engine.audit import read_outcomes, read_records
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
@@ -43,6 +46,7 @@ _INFILL_KEYS = (
     *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
     *("steps_mean", "tokens_per_forward"),
 )
+_LANGUAGE_KEYS = ("num", "exact_match", "first_line_match", "miss_rate")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,8 +155,32 @@ def measure_infill(cases: Cases, settings: Settings, options: RequestOptions, de
     run, films = cases.run("infill", settings, options, opening, {"decoder": decoder})
     summary = summarize(run.attempts)
     known = {"model": run.header.model, "length_knowledge": options.length}
-    tree = {**{key: summary[key] for key in _INFILL_KEYS}, **known} if cases.as_json else None
+    languages = {name: _language_shares(one) for name, one in by_language(run.attempts).items()}
+    tree = {**{key: summary[key] for key in _INFILL_KEYS}, **known, "languages": languages} if cases.as_json else None
     return finish(run, runner.infill_tables(run), tree, cases.html, films)
+
+
+def _language_shares(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    summary = summarize(attempts)
+    kinds = {kind: summarize(one)["exact_match"] for kind, one in grouped(attempts, lambda one: one.kind).items()}
+    return {**{key: summary[key] for key in _LANGUAGE_KEYS}, "exact_match_by_kind": kinds}
+
+
+def write_cut(folder: Path, output: Path, languages: Sequence[str], num: int, seed: int, settings: Settings) -> int:
+    """Runs `bench cut`; returns the exit code."""
+    if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
+        raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
+    from dg_lsp.server.workspace_index import WorkspaceExclusion
+
+    root = folder.resolve()
+    roots = [one.as_uri() for one in (root, *root.parents) if (one / ".git").exists()] or [root.as_uri()]
+    exclusion = WorkspaceExclusion(attrs.evolve(settings.privacy, exclude_gitignored=True), roots)
+    sources = read_sources(folder, languages, seed, exclusion.is_excluded)
+    middles = case_middles(sources, num, seed)
+    counts = ", ".join(f"{one} {name}" for name, one in write_cases(middles, output).most_common())
+    typer.echo(f"{count(len(middles), 'test case')} of {count(len(sources), 'file')} ({counts}): {output}")
+    typer.echo(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
+    return 0
 
 
 @contextmanager

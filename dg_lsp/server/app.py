@@ -128,7 +128,7 @@ async def inline_completion(ls: Server, params: types.InlineCompletionParams) ->
         priority=Priority.INVOKED if is_invoked else Priority.TYPED,
         snippets=ls.snippets(at.snapshot, at.offset),
     )
-    if request.cursor.is_deep_inside_word and not is_invoked:
+    if not is_invoked and (request.cursor.is_deep_inside_word or ls.exclusion.is_outside_code(at.snapshot, at.offset)):
         return nothing
     followed = ls.acceptance.request(at.snapshot.uri, *at.span, is_invoked=is_invoked)
     result = await ls.fill(request, followed)

@@ -13,6 +13,7 @@ from pathspec import GitIgnoreSpec
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason, compiled, folded, local_path, path_of
 from dg_lsp.context.languages import language_id_of, language_of
+from dg_lsp.context.syntax_tree import Inside, inside
 from dg_lsp.context.tags import ALL, Import, definitions_of, imports_of
 from dg_lsp.server.documents import DocumentStore
 from dg_lsp.server.modules import Modules
@@ -51,25 +52,34 @@ class WorkspaceExclusion:
         """Whether the model must not see this document."""
         return self.exclusion_reason(snapshot) is not None
 
+    def is_outside_code(self, snapshot: Snapshot, offset: int) -> bool:
+        """Whether the settings exclude automatic completions in the comment or string around the cursor."""
+        settings = self.settings
+        if not (settings.exclude_comments or settings.exclude_strings):
+            return False
+        found = inside(snapshot.text, offset, snapshot.language)
+        excluded = (settings.exclude_comments, Inside.COMMENT), (settings.exclude_strings, Inside.STRING)
+        return any(is_set and found is kind for is_set, kind in excluded)
+
     def is_ignored(self, uri: str) -> bool:
-        """Whether git ignores the file, or the one that its links lead to."""
-        path = local_path(uri, self.flavour)
-        if path is None or self._is_ignored(path, self.roots):
+        """Whether git ignores the file, or folder if a slash ends the URI, or the one that its links lead to."""
+        path, is_folder = local_path(uri, self.flavour), uri.endswith("/")
+        if path is None or self._is_ignored(path, self.roots, is_folder=is_folder):
             return path is not None
         try:
             target, roots = Path(path).resolve(), tuple(Path(root).resolve() for root in self.roots)
         except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL in the name
             return False
-        return (target, roots) != (path, self.roots) and self._is_ignored(target, roots)
+        return (target, roots) != (path, self.roots) and self._is_ignored(target, roots, is_folder=is_folder)
 
-    def _is_ignored(self, path: Path, roots: Sequence[Path]) -> bool:
+    def _is_ignored(self, path: Path, roots: Sequence[Path], *, is_folder: bool) -> bool:
         """The nearest .gitignore file with a matching pattern decides."""
         if (root := _root_of(path, roots)) is None:
             return False
         # from the outside in: nothing inside an ignored folder can be included again
         parts = [path, *path.parents]
         inside = parts[: parts.index(root)]
-        return any(self._matches(part, root, is_folder=part != path) for part in reversed(inside))
+        return any(self._matches(part, root, is_folder=is_folder or part != path) for part in reversed(inside))
 
     def _matches(self, path: Path, root: Path, *, is_folder: bool) -> bool:
         for folder in path.parents:

@@ -47,7 +47,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model):
     tree = outcome.json
     assert list(tree) == [
         *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
-        *("steps_mean", "tokens_per_forward", "model", "length_knowledge"),
+        *("steps_mean", "tokens_per_forward", "model", "length_knowledge", "languages"),
     ]
     assert (tree["num"], tree["exact_match"], tree["miss_rate"]) == (5, 1.0, 0.0)
     assert (tree["pass_at_1"], tree["length_knowledge"], tree["model"]) == (None, "oracle", "scripted")
@@ -64,6 +64,19 @@ def test_a_terminal_gets_a_table_and_its_assumptions_and_the_page_films(dg_lsp, 
     page = Path("out.html").read_text(encoding="utf-8")
     for text in ("problems.jsonl", "The length was unknown", "exact: hand/block"):
         assert text in page
+
+
+def test_several_languages_are_reported_one_by_one(dg_lsp, data, model):
+    rows = [json.loads(line) for line in Path(data).read_text().splitlines()]
+    rows[0]["language"], rows[1]["path"] = "go", "src/main.go"
+    Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = dg_lsp("bench", "infill", "mixed.jsonl", "--json").json["languages"]
+    assert {language: one["num"] for language, one in tree.items()} == {"go": 2, "python": 3}
+    assert tree["go"]["exact_match_by_kind"] == {"line-end": 1.0, "whole-line": 1.0}
+    out = dg_lsp("bench", "infill", "mixed.jsonl").out.replace("\N{NO-BREAK SPACE}", " ")
+    assert "By language:" in out
+    assert "| go | 2 | 100.0 % (34–100) |" in out
+    assert "By language:" not in dg_lsp("bench", "infill", data).out
 
 
 def test_a_terminal_gets_a_progress_bar(dg_lsp, data, model, monkeypatch):

@@ -42,6 +42,21 @@ def test_a_cursor_inside_a_word_gets_completions_only_on_request(session):
     assert client.texts(0, 3, kind=client.INVOKED) == ["x"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "text", "column"),
+    [
+        pytest.param("exclude_comments", "// a comment \n", 13, id="comment"),
+        pytest.param("exclude_strings", "const a = 'a string ';\n", 20, id="string"),
+    ],
+)
+def test_comments_and_strings_can_be_left_to_requests(session, setting, text, column):
+    for privacy, expected in (({}, ["x"]), ({setting: True}, [])):
+        client = session("fill", env={"DG_TEST_FILL": "x"}, privacy=privacy)
+        client.open(text, uri="file:///a.js", language="javascript")
+        assert client.texts(0, column, uri="file:///a.js") == expected
+        assert client.texts(0, column, uri="file:///a.js", kind=client.INVOKED) == ["x"]
+
+
 def test_an_unlikely_completion_is_shown_only_on_request_and_the_audit_log_agrees(session, tmp_path):
     log = tmp_path / "audit.jsonl"
     completion, privacy = {**PATIENT["completion"], "min_confidence": 0.999}, {"audit_log": str(log)}

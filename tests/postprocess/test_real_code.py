@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.bench.cut import Source, cuts
 from dg_lsp.postprocess.validate import Rejection
 
 SAMPLES = sorted(Path(__file__).with_name("real_code").glob("*.txt"))
@@ -21,7 +22,7 @@ NUM_MIDDLES = 60
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_correct_fills_of_a_real_file_come_back_unchanged(path):
-    middles = list(bench.cuts([path.read_text()], NUM_MIDDLES))
+    middles = list(cuts([Source(path.name, path.read_text(), path.stem)], NUM_MIDDLES))
     results = [bench.judged(middle, middle.text, path.stem)[0] for middle in middles]
     outcomes = [bench.outcome(result, middle.text) for middle, result in zip(middles, results, strict=True)]
     assert outcomes.count("unchanged") >= NUM_MIDDLES - 2
@@ -31,7 +32,7 @@ def test_correct_fills_of_a_real_file_come_back_unchanged(path):
 @pytest.mark.parametrize("path", [path for path in SAMPLES if path.stem not in UNCHECKED], ids=lambda path: path.stem)
 def test_damaged_fills_of_a_real_file_are_refused_or_mended(path):
     rng, shown, num = random.Random(1), 0, 0
-    for middle in bench.cuts([path.read_text()], NUM_MIDDLES):
+    for middle in cuts([Source(path.name, path.read_text(), path.stem)], NUM_MIDDLES):
         text = bench.damaged(middle, rng.choice(bench.DAMAGES), rng)
         if text is None or not bench.is_rejected(middle.prefix + text + middle.suffix, path.stem):
             continue
