@@ -233,7 +233,7 @@ _MEANINGS = {
     "unknown-name": "It reads a name that nothing binds.",
     "no-effect": "It assigns a variable to itself.",
     "exists": "It defines or imports a name that exists above.",
-    "closers": "It consists of closing brackets.",
+    "closers": "It only closes the bracket that was opened before the cursor.",
     "licence": "It is a licence header of the training data.",
     "unchanged": "It equals the text that it would replace.",
     "indentation": "The lines below would be indented too deeply.",

@@ -70,8 +70,9 @@ def exists_above(fill: str, cursor: Cursor, language: Language) -> bool:
 
 
 def is_closers(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001
-    """True for closing brackets alone."""
-    return all(char in ")]} \n" for char in fill)
+    """True for closing brackets alone behind an opening one: elsewhere they are often right."""
+    before = cursor.line_prefix.rstrip() or cursor.line_above.rstrip()
+    return before.endswith(("(", "[", "{")) and all(char in ")]} \n" for char in fill)
 
 
 def loops(fill: str, cursor: Cursor, language: Language) -> bool:  # noqa: ARG001

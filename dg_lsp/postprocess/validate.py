@@ -24,7 +24,7 @@ class Reason(StrEnum):
     HOLLOW = "hollow"  # a header without a body, or an empty one; a rewrite that leaves only comments and strings
     NO_EFFECT = "no-effect"  # it assigns a variable to itself
     EXISTS = "exists"  # it defines or imports a name again
-    CLOSERS = "closers"  # only closing brackets
+    CLOSERS = "closers"  # only closing brackets, directly behind an opening one
     LICENCE = "licence"  # a licence header of the training data
     UNKNOWN_NAME = "unknown-name"  # of a gap in Python: it reads a name that nothing binds
     INDENTATION = "indentation"  # the next line is deeper, but the fill opens no block

@@ -27,7 +27,7 @@ def case(marked, fill, reason=None):
         case("import os\nimport sys\n|\n", "import os", Reason.EXISTS),
         case("import numpy as np\nx = 1\n|\n", "import numba as np", Reason.EXISTS),
         case("from a import b, c, |\n", "b", Reason.EXISTS),
-        case("x = f(a|\n", ")", Reason.CLOSERS),
+        case("x = f(|\n", ")", Reason.CLOSERS),
         case("# The length of |\n", "the number of items in the number of items", Reason.REPEATS_ITSELF),
         case("# a |\n", "list list list", Reason.REPEATS_ITSELF),
         case("def f(x):\n    |\n", "total += value\n    total += value", Reason.REPEATS_ITSELF),
