@@ -164,7 +164,8 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     with monkeypatch.context() as broken:
         broken.setattr(packages, "run", lambda *_: "no torch")
         assert stages() == (3, ["download", "convert"])
-    assert "tiny-dream  0.0 GB  not complete yet: dg-lsp models pull tiny-dream" in dg_lsp("models", "list").out
+    [listed] = [one for one in dg_lsp("models", "list", "--json").json if one["name"] == "tiny-dream"]
+    assert (listed["path"], listed["is_begun"]) == (None, True)
     (tmp_path / "a.py").write_text("x = \n")
     problem = dg_lsp("fill", "a.py:1", "--model", TINY.name).error(3)
     assert problem == "tiny-dream is fetched, but not converted: run dg-lsp models pull tiny-dream"
