@@ -32,7 +32,8 @@ local function check_program()
     vim.health.info("the command is changed, so `dg-lsp doctor` is not run")
     return
   end
-  local done = vim.system(vim.list_extend(program, { "doctor" }), { text = true, cwd = vim.uv.os_homedir() }):wait(60000)
+  local done =
+    vim.system(vim.list_extend(program, { "doctor" }), { text = true, cwd = vim.uv.os_homedir() }):wait(60000)
   if done.code == 0 then
     for _, line in ipairs(vim.split(vim.trim(done.stdout), "\n")) do
       vim.health.info(line)
