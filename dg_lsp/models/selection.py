@@ -9,7 +9,8 @@ The expected useful edits of a request are
 - ms: expected milliseconds to a line while the user types, always an estimate. `line_ms` computes it from the number of
   passes, the bytes that each reads, and the bandwidth of the memory that holds them.
 - 700 ms: after this time half of the requests are out of date, because the user has typed on: the geometric mean of the
-  pauses before a word and before a line in `bench/typing_model.py`.
+  pauses before a word and before a line in `bench/typing_model.py`. A line that takes 3,000 ms or more counts as none:
+  at the default deadline of 1,000 ms not even a third of it is there.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.models import registry
 from dg_lsp.models.registry import AUTO, DEFAULT, Preset
 
-_HALF_LIFE_MS = 700.0
+_HALF_LIFE_MS, _MAX_LINE_MS = 700.0, 3000.0
 _LINE_TOKENS = 10
 """Mean of single lines of HumanEval-Infilling, their end included, by Qwen2.5-Coder 7B."""
 _TYPED_TOKENS = 4
@@ -113,7 +114,9 @@ class RankedModel:
 
     @property
     def useful_edits(self) -> float:
-        """Expected useful edits of a request: an estimate between 0 and 1."""
+        """Expected useful edits of a request: an estimate between 0 and 1, and 0 where a line comes too late."""
+        if self.line_ms > _MAX_LINE_MS:
+            return 0.0
         return float(self.preset.quality * 0.5 ** (self.line_ms / _HALF_LIFE_MS))
 
 
