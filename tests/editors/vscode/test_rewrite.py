@@ -1,6 +1,7 @@
 """Rewrites in the real VS Code, over a scripted model."""
 
 import pytest
+from gates import wait_until
 
 SUM = "def f(a):\n    total = a + 1\n    return total\n"
 IS_CLOSED = "!document.querySelector('.tab')?.parentElement.textContent.includes('dg-lsp: ')"
@@ -15,7 +16,7 @@ def shared(open_shared_window):
 @pytest.fixture
 def window(shared):
     """Its second line is selected."""
-    assert shared.file.read_text() == SUM
+    wait_until(lambda: shared.file.read_text() == SUM, "the file differs")  # a save of the last test empties it first
     shared.to_line(2)
     shared.press("End", 35, shift=True)
     return shared
